@@ -1,0 +1,58 @@
+# The server's image: `packhorse serve` over /data, without torch, pyarrow or a compiler.
+#
+# Owns how the server is installed, warmed and started. How it is run (Compose, Kubernetes) is deploy/'s.
+# Build with the repository root as context: docker build -t packhorse:0.1.0 .
+
+# --- wheel: builds the one artefact that the later stages take from the sources ---
+FROM python:3.12-slim AS wheel
+WORKDIR /src
+COPY constraints.txt ./
+RUN pip install --no-cache-dir --constraint constraints.txt build hatchling
+COPY pyproject.toml README.md LICENSE ./
+COPY proto ./proto
+COPY server ./server
+COPY client ./client
+RUN python -m build --wheel --no-isolation --outdir /dist
+
+# --- install: a virtual environment and the compiled kernels ---
+FROM python:3.12-slim AS install
+COPY --from=wheel /dist /dist
+COPY constraints.txt /dist/
+RUN python -m venv /opt/packhorse \
+    && /opt/packhorse/bin/pip install --no-cache-dir --constraint /dist/constraints.txt \
+        "$(echo /dist/packhorse-*.whl)[server]"
+# Numba keys its cache by source, path and CPU model. On the CPU model of the build nothing is compiled at start; on
+# another one the kernels are compiled once, into the same folder.
+RUN NUMBA_CACHE_DIR=/var/cache/packhorse /opt/packhorse/bin/python -c \
+    "from packhorse.epoch import compile_kernels; compile_kernels()"
+
+# --- runtime ---
+FROM python:3.12-slim
+LABEL org.opencontainers.image.title="packhorse" \
+      org.opencontainers.image.description="Sequence packing as a service for LLM training" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN groupadd --gid 10001 packhorse \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin packhorse \
+    && install -d -o 10001 -g 10001 /data /var/cache/packhorse
+# The path must be the install stage's: it is part of the kernel cache's keys.
+COPY --from=install /opt/packhorse /opt/packhorse
+COPY --from=install --chown=10001:10001 /var/cache/packhorse /var/cache/packhorse
+ENV PATH=/opt/packhorse/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    NUMBA_CACHE_DIR=/var/cache/packhorse \
+    PACKHORSE_DATA_ROOT=/data \
+    PACKHORSE_LISTEN=0.0.0.0:50051 \
+    PACKHORSE_METRICS_LISTEN=0.0.0.0:9464 \
+    PACKHORSE_GRACE_SECONDS=30
+# Numeric, so that Kubernetes can see that it is not root.
+USER 10001:10001
+EXPOSE 50051 9464
+# Numba insists on a cache folder that it can write to. As a volume it stays writable, and filled from the image, when
+# the root file system is read-only.
+VOLUME ["/data", "/var/cache/packhorse"]
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["packhorse", "health", "--target", "127.0.0.1:50051"]
+ENTRYPOINT ["packhorse"]
+CMD ["serve"]

@@ -1,0 +1,43 @@
+# What is run here is run in CI: .ci/run calls `make test`.
+#
+# Every target works in .venv, which is made on first use and remade when pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench proto clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+demo: $(STAMP) ## the whole way on this machine's own text: tokenize, prepare, serve, train, audit
+	$(BIN)/packhorse demo
+
+test: check ## checks, then all tests but the benchmarks
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not benchmark'
+
+check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint proto
+	$(BIN)/python proto/generate.py --check
+
+bench: $(STAMP) ## benchmarks, side by side with the packages they are compared to
+	$(BIN)/python tests/benchmarks/run.py
+
+proto: $(STAMP) ## regenerate the stubs from packing.proto
+	$(BIN)/python proto/generate.py
+
+clean: ## remove what builds, checks and the demo leave behind; .venv stays
+	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find proto server client tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Packhorse needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,82 @@
+"""Blocks of bins as the client hands them out, decoded from the wire.
+
+Owns the arrays and their decoding; leaves where blocks come from to the transports and streams.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.v1 import packing_pb2 as pb
+
+_ID_DTYPES = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BinBlock:
+    """Many bins laid end to end.
+
+    Legend: S sequences, N bins.
+    """
+
+    ids: NDArray[np.int64]
+    """Ids of all sequences, bin after bin: int64 [S]."""
+    lengths: NDArray[np.int32]
+    """Their lengths in tokens: int32 [S]."""
+    bin_ends: NDArray[np.int64]
+    """Exclusive end of every bin in `ids`: int64 [N]; bin 0 is `[0, bin_ends[0])`."""
+    positions: NDArray[np.int64]
+    """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
+    first_step: int = 0
+    """The first step in the block; 0 where steps have no meaning (`get_bins`)."""
+    num_steps: int = 0
+    """Number of this worker's steps in the block; 0 where steps have no meaning."""
+
+    def __len__(self) -> int:
+        """Number of bins."""
+        return len(self.bin_ends)
+
+    def bin_starts(self) -> NDArray[np.int64]:
+        """Inclusive start of every bin: int64 [N]."""
+        starts = np.zeros_like(self.bin_ends)
+        starts[1:] = self.bin_ends[:-1]
+        return starts
+
+    def bins(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """Yields (ids int64 [k], lengths int32 [k]) of one bin after the other."""
+        start = 0
+        for end in self.bin_ends.tolist():
+            yield self.ids[start:end], self.lengths[start:end]
+            start = end
+
+    def slice(self, first: int, last: int) -> "BinBlock":
+        """Returns the bins [first, last) as a block of their own; arrays are views where they can be."""
+        start = int(self.bin_ends[first - 1]) if first else 0
+        end = int(self.bin_ends[last - 1]) if last else 0
+        return BinBlock(
+            ids=self.ids[start:end],
+            lengths=self.lengths[start:end],
+            bin_ends=self.bin_ends[first:last] - start,
+            positions=self.positions[first:last],
+        )
+
+
+def decode_bins(bins: pb.Bins, id_type: pb.IdType, *, first_step: int = 0, num_steps: int = 0) -> BinBlock:
+    """Decodes packed little-endian bytes into a block.
+
+    Args:
+        bins: message of the service.
+        id_type: how its ids are encoded.
+        first_step: the first step in the block.
+        num_steps: number of steps in the block.
+    """
+    return BinBlock(
+        ids=np.frombuffer(bins.ids, dtype=_ID_DTYPES[id_type]).astype(np.int64),
+        lengths=np.frombuffer(bins.lengths, dtype="<i4").astype(np.int32, copy=False),
+        bin_ends=np.frombuffer(bins.bin_ends, dtype="<u4").astype(np.int64),
+        positions=np.frombuffer(bins.positions, dtype="<i8").astype(np.int64, copy=False),
+        first_step=first_step,
+        num_steps=num_steps,
+    )

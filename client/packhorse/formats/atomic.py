@@ -1,0 +1,97 @@
+"""Files that appear whole or not at all: written beside their place, synced, then renamed.
+
+Owns the order of those steps for one or several files that belong together; leaves the contents to the formats.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+
+class AtomicFiles:
+    """Several files that are published together, as a context manager; an exception leaves none of them.
+
+    Each is written under a temporary name in its own folder. On success all are synced and renamed in the given
+    order, so the last name is the one that says that the others are there.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, overwrite: bool = False) -> None:
+        """Opens the temporary files; makes their folders.
+
+        Args:
+            paths: where the files go, the most telling one last.
+            overwrite: whether files already there are replaced.
+
+        Raises:
+            FileExistsError: one is already there and overwrite is False.
+        """
+        self._paths = [Path(path) for path in paths]
+        refuse_existing(self._paths, overwrite=overwrite)
+        self._temporary = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in self._paths]
+        self.files: list[BinaryIO] = []
+        try:
+            for temporary in self._temporary:
+                temporary.parent.mkdir(parents=True, exist_ok=True)
+                self.files.append(temporary.open("wb"))
+        except OSError:
+            self.discard()
+            raise
+
+    def __enter__(self) -> "AtomicFiles":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.publish()
+        else:
+            self.discard()
+
+    def publish(self) -> None:
+        """Syncs and renames the files; after a failure here nothing temporary stays."""
+        try:
+            for file in self.files:
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+            # Old files go first, last name first: a crash in between must not leave a pair that does not match.
+            for path in reversed(self._paths):
+                path.unlink(missing_ok=True)
+            for temporary, path in zip(self._temporary, self._paths, strict=True):
+                os.replace(temporary, path)
+            for folder in {path.parent for path in self._paths}:
+                _sync_folder(folder)
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Closes and removes the temporary files."""
+        for file in self.files:
+            file.close()
+        for temporary in self._temporary:
+            temporary.unlink(missing_ok=True)
+
+
+def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
+    """Refuses to write over files.
+
+    Raises:
+        FileExistsError: one of the paths is there and overwrite is False.
+    """
+    if overwrite:
+        return
+    for path in paths:
+        if path.exists():
+            raise FileExistsError(f"{path} is already there; remove it, choose another output, or allow overwriting")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,245 @@
+"""Megatron `.bin`/`.idx` token files, read.
+
+Owns the layout of the two files, their validation and memory-mapped reading; leaves writing to `megatron_writer`.
+
+Layout, little-endian. `.idx`: 9 bytes magic; u64 version 1; u8 dtype code; u64 S sequences; u64 D document indices;
+at 34: int32[S] lengths in elements; int64[S] byte offsets into `.bin`; int64[D] document indices, 0 … S; optionally
+int8[S] modes. `.bin`: the tokens, no header.
+"""
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats.mapping import CHUNK_ELEMENTS, check_index, first_descent, map_file, resolve_slice
+
+MAGIC = b"MMIDIDX\0\0"
+VERSION = 1
+HEADER = struct.Struct("<9sQBQQ")
+DTYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype("u1"),
+    2: np.dtype("i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    6: np.dtype("<f8"),
+    7: np.dtype("<f4"),
+    8: np.dtype("<u2"),
+}
+"""Code in the header -> type of a token in `.bin`."""
+
+
+def megatron_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Returns the `.bin` and the `.idx` of a prefix `X`, given as `X`, `X.bin` or `X.idx`."""
+    prefix = os.fspath(path)
+    if prefix.endswith((".bin", ".idx")):
+        prefix = prefix[:-4]
+    return Path(prefix + ".bin"), Path(prefix + ".idx")
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Returns the type that Megatron's own tools choose: uint16 below 65,500 tokens, else int32.
+
+    Raises:
+        ValueError: vocab_size is not in [1, 2^31].
+    """
+    if not 1 <= vocab_size <= 1 << 31:
+        raise ValueError(f"vocab_size is {vocab_size}; token ids need it in [1, 2^31]")
+    return np.dtype("<u2") if vocab_size < 65_500 else np.dtype("<i4")
+
+
+class MegatronIndex:
+    """A memory-mapped `.idx`. Legend: S sequences, D document indices.
+
+    The arrays are read-only views of the file and not aligned in memory; copy one (`np.array(index.lengths)`) before
+    handing it to code that needs alignment. Pickles by path and reopens when first used.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, bin_size_bytes: int | None = None) -> None:
+        """Opens and checks an index; O(S) once.
+
+        Args:
+            path: `X.idx`, `X.bin` or the prefix `X`.
+            bin_size_bytes: size of the `.bin`; when given, every sequence must lie inside it.
+
+        Raises:
+            FileNotFoundError: there is no such index.
+            ValueError: it is not a valid index, or does not fit the `.bin`; the message names the file and the fault.
+        """
+        self.path = megatron_paths(path)[1]
+        self._mapped: mmap.mmap | bytes | None
+        self._mapped, self._num_sequences, self._num_document_indices, self._dtype_code = _open_index(self.path)
+        self._check_contents(bin_size_bytes)
+
+    def __len__(self) -> int:
+        """Number of sequences, S."""
+        return self._num_sequences
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_index, (self.path, self._num_sequences, self._num_document_indices, self._dtype_code)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the tokens in `.bin`."""
+        return DTYPES[self._dtype_code]
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Lengths in tokens: int32 [S]."""
+        return np.frombuffer(self._buffer(), "<i4", self._num_sequences, HEADER.size)
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each sequence begins in `.bin`, in bytes: int64 [S]."""
+        return np.frombuffer(self._buffer(), "<i8", self._num_sequences, HEADER.size + 4 * self._num_sequences)
+
+    @property
+    def document_indices(self) -> NDArray[np.int64]:
+        """The first sequence of each document, and S at the end: int64 [D]."""
+        return np.frombuffer(self._buffer(), "<i8", self._num_document_indices, HEADER.size + 12 * self._num_sequences)
+
+    def _buffer(self) -> mmap.mmap | bytes:
+        if self._mapped is None:
+            mapped, *found = _open_index(self.path)
+            if found != [self._num_sequences, self._num_document_indices, self._dtype_code]:
+                raise ValueError(f"{self.path} has been replaced since it was first opened; open it anew")
+            self._mapped = mapped
+        return self._mapped
+
+    def _check_contents(self, bin_size_bytes: int | None) -> None:
+        lengths, offsets, itemsize = self.lengths, self.offsets, self.dtype.itemsize
+        for begin in range(0, len(self), CHUNK_ELEMENTS):
+            some_lengths = lengths[begin : begin + CHUNK_ELEMENTS].astype(np.int64)
+            some_offsets = offsets[begin : begin + CHUNK_ELEMENTS]
+            negative = np.flatnonzero((some_lengths < 0) | (some_offsets < 0))
+            if negative.size:
+                at = int(negative[0])
+                raise ValueError(
+                    f"{self.path}: sequence {begin + at} has length {some_lengths[at]} and offset {some_offsets[at]}; "
+                    "neither may be negative"
+                )
+            if bin_size_bytes is None:
+                continue
+            # Not offset + size > bin: a corrupt offset near 2^63 would wrap around.
+            outside = np.flatnonzero(some_offsets > bin_size_bytes - some_lengths * itemsize)
+            if outside.size:
+                at = int(outside[0])
+                raise ValueError(
+                    f"{self.path}: sequence {begin + at} is at bytes [{some_offsets[at]}, "
+                    f"{int(some_offsets[at]) + int(some_lengths[at]) * itemsize}) of a .bin of {bin_size_bytes} bytes: "
+                    "one of the two files is truncated or from elsewhere"
+                )
+        self._check_document_indices()
+
+    def _check_document_indices(self) -> None:
+        indices = self.document_indices
+        if not len(indices) or indices[0] != 0 or indices[-1] != len(self):
+            found = f"{indices[0]} … {indices[-1]}" if len(indices) else "none"
+            raise ValueError(f"{self.path}: document indices must run from 0 to {len(self)}; found {found}")
+        descent = first_descent(indices)
+        if descent is not None:
+            raise ValueError(f"{self.path}: document index {descent} is below the one before it")
+
+
+class MegatronTokens:
+    """The sequences of a Megatron `.bin`/`.idx` pair, memory-mapped.
+
+    Pickles by path and reopens when first used, so it goes to spawned DataLoader workers for a few bytes; a fork
+    shares the read-only map.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens and checks the pair; O(S) once.
+
+        Args:
+            path: `X`, `X.bin` or `X.idx`.
+
+        Raises:
+            FileNotFoundError: one of the two files is missing.
+            ValueError: the index is not valid or does not fit the `.bin`.
+        """
+        self.path = megatron_paths(path)[0]
+        self._size_bytes = self.path.stat().st_size
+        self.index = MegatronIndex(path, bin_size_bytes=self._size_bytes)
+        self._mapped: mmap.mmap | bytes | None = None
+
+    def __len__(self) -> int:
+        """Number of sequences, S."""
+        return len(self.index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None}
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a token."""
+        return self.index.dtype
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Lengths in tokens: int32 [S], read-only and not aligned."""
+        return self.index.lengths
+
+    def read(self, index: int, start: int = 0, length: int | None = None) -> NDArray[Any]:
+        """Returns tokens of one sequence, a read-only view of the file: `dtype` [length].
+
+        Args:
+            index: the sequence, in [0, S).
+            start: its first token wanted.
+            length: how many tokens; None for all from `start`.
+
+        Raises:
+            IndexError: there is no such sequence.
+            ValueError: the slice leaves the sequence, or the files have been replaced since they were first opened.
+        """
+        check_index(index, len(self.index), self.path)
+        count = resolve_slice(int(self.index.lengths[index]), index, start, length)
+        offset = int(self.index.offsets[index]) + start * self.dtype.itemsize
+        return np.frombuffer(self._buffer(), self.dtype, count, offset)
+
+    def _buffer(self) -> mmap.mmap | bytes:
+        if self._mapped is None:
+            mapped = map_file(self.path)
+            if len(mapped) != self._size_bytes:
+                raise ValueError(
+                    f"{self.path} had {self._size_bytes} bytes and now has {len(mapped)}: it has been replaced since "
+                    "it was first opened; open it anew"
+                )
+            self._mapped = mapped
+        return self._mapped
+
+
+def _open_index(path: Path) -> tuple[mmap.mmap | bytes, int, int, int]:
+    """Maps an index and checks header and size: the map, S, D, dtype code."""
+    mapped = map_file(path)
+    if len(mapped) < HEADER.size:
+        raise ValueError(f"{path} has {len(mapped)} bytes, fewer than the {HEADER.size} of a Megatron index header")
+    magic, version, code, num_sequences, num_document_indices = HEADER.unpack_from(mapped)
+    if magic != MAGIC:
+        raise ValueError(f"{path} is not a Megatron index: it begins with {magic!r}, not {MAGIC!r}")
+    if version != VERSION:
+        raise ValueError(f"{path} is a Megatron index of version {version}; only version {VERSION} is known")
+    if code not in DTYPES:
+        raise ValueError(f"{path} has the unknown dtype code {code}; known are {sorted(DTYPES)}")
+    size = HEADER.size + 12 * num_sequences + 8 * num_document_indices
+    if len(mapped) not in (size, size + num_sequences):
+        raise ValueError(
+            f"{path} has {len(mapped)} bytes, but {num_sequences} sequences and {num_document_indices} "
+            f"document indices take {size} (or {size + num_sequences} with modes): it is truncated or altered"
+        )
+    return mapped, num_sequences, num_document_indices, code
+
+
+def _restore_index(path: Path, num_sequences: int, num_document_indices: int, dtype_code: int) -> MegatronIndex:
+    index = MegatronIndex.__new__(MegatronIndex)
+    index.path = path
+    index._num_sequences = num_sequences
+    index._num_document_indices = num_document_indices
+    index._dtype_code = dtype_code
+    index._mapped = None
+    return index

@@ -1,0 +1,348 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class IdType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ID_TYPE_UNSPECIFIED: _ClassVar[IdType]
+    ID_TYPE_UINT32: _ClassVar[IdType]
+    ID_TYPE_INT64: _ClassVar[IdType]
+
+class RemainderPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REMAINDER_POLICY_UNSPECIFIED: _ClassVar[RemainderPolicy]
+    REMAINDER_POLICY_SPREAD: _ClassVar[RemainderPolicy]
+    REMAINDER_POLICY_DROP: _ClassVar[RemainderPolicy]
+    REMAINDER_POLICY_REPEAT: _ClassVar[RemainderPolicy]
+    REMAINDER_POLICY_EMPTY: _ClassVar[RemainderPolicy]
+
+class StreamMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STREAM_MODE_UNSPECIFIED: _ClassVar[StreamMode]
+    STREAM_MODE_PARTITION: _ClassVar[StreamMode]
+    STREAM_MODE_INDEPENDENT: _ClassVar[StreamMode]
+
+class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_REASON_UNSPECIFIED: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_FIELD: _ClassVar[ErrorReason]
+    ERROR_REASON_DATASET_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_DATASET_CORRUPT: _ClassVar[ErrorReason]
+    ERROR_REASON_DIGEST_MISMATCH: _ClassVar[ErrorReason]
+    ERROR_REASON_NOT_IMPLEMENTED: _ClassVar[ErrorReason]
+    ERROR_REASON_SHUTTING_DOWN: _ClassVar[ErrorReason]
+    ERROR_REASON_TOO_MANY_STREAMS: _ClassVar[ErrorReason]
+    ERROR_REASON_REQUEST_TOO_LARGE: _ClassVar[ErrorReason]
+    ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
+ID_TYPE_UNSPECIFIED: IdType
+ID_TYPE_UINT32: IdType
+ID_TYPE_INT64: IdType
+REMAINDER_POLICY_UNSPECIFIED: RemainderPolicy
+REMAINDER_POLICY_SPREAD: RemainderPolicy
+REMAINDER_POLICY_DROP: RemainderPolicy
+REMAINDER_POLICY_REPEAT: RemainderPolicy
+REMAINDER_POLICY_EMPTY: RemainderPolicy
+STREAM_MODE_UNSPECIFIED: StreamMode
+STREAM_MODE_PARTITION: StreamMode
+STREAM_MODE_INDEPENDENT: StreamMode
+ERROR_REASON_UNSPECIFIED: ErrorReason
+ERROR_REASON_INVALID_FIELD: ErrorReason
+ERROR_REASON_DATASET_NOT_FOUND: ErrorReason
+ERROR_REASON_DATASET_CORRUPT: ErrorReason
+ERROR_REASON_DIGEST_MISMATCH: ErrorReason
+ERROR_REASON_NOT_IMPLEMENTED: ErrorReason
+ERROR_REASON_SHUTTING_DOWN: ErrorReason
+ERROR_REASON_TOO_MANY_STREAMS: ErrorReason
+ERROR_REASON_REQUEST_TOO_LARGE: ErrorReason
+ERROR_REASON_INTERNAL: ErrorReason
+
+class Dataset(_message.Message):
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
+    NUM_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BINS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EFFICIENCY_FIELD_NUMBER: _ClassVar[int]
+    LOWER_BOUND_FIELD_NUMBER: _ClassVar[int]
+    NUM_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
+    ID_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    IDS_SUM_A_FIELD_NUMBER: _ClassVar[int]
+    IDS_SUM_B_FIELD_NUMBER: _ClassVar[int]
+    OVER_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    digest: str
+    max_seq_len: int
+    num_sequences: int
+    num_bins: int
+    total_tokens: int
+    efficiency: float
+    lower_bound: int
+    num_lengths: int
+    num_templates: int
+    max_sequences_per_bin: int
+    id_type: IdType
+    algorithm: str
+    ids_sum_a: int
+    ids_sum_b: int
+    over_length: str
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ...) -> None: ...
+
+class Bins(_message.Message):
+    __slots__ = ("ids", "lengths", "bin_ends", "positions")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    BIN_ENDS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    ids: bytes
+    lengths: bytes
+    bin_ends: bytes
+    positions: bytes
+    def __init__(self, ids: _Optional[bytes] = ..., lengths: _Optional[bytes] = ..., bin_ends: _Optional[bytes] = ..., positions: _Optional[bytes] = ...) -> None: ...
+
+class Topology(_message.Message):
+    __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder")
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_PER_RANK_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    START_POSITION_FIELD_NUMBER: _ClassVar[int]
+    REMAINDER_FIELD_NUMBER: _ClassVar[int]
+    world_size: int
+    workers_per_rank: int
+    batch_size: int
+    start_position: int
+    remainder: RemainderPolicy
+    def __init__(self, world_size: _Optional[int] = ..., workers_per_rank: _Optional[int] = ..., batch_size: _Optional[int] = ..., start_position: _Optional[int] = ..., remainder: _Optional[_Union[RemainderPolicy, str]] = ...) -> None: ...
+
+class ListDatasetsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDatasetsResponse(_message.Message):
+    __slots__ = ("datasets",)
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    datasets: _containers.RepeatedCompositeFieldContainer[Dataset]
+    def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ...) -> None: ...
+
+class GetDatasetRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetDatasetResponse(_message.Message):
+    __slots__ = ("dataset",)
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    dataset: Dataset
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
+
+class StreamBinsRequest(_message.Message):
+    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "mode", "first_step", "expected_digest")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    dataset: str
+    epoch: int
+    seed: int
+    topology: Topology
+    rank: int
+    worker: int
+    mode: StreamMode
+    first_step: int
+    expected_digest: str
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., mode: _Optional[_Union[StreamMode, str]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ...) -> None: ...
+
+class StreamBinsResponse(_message.Message):
+    __slots__ = ("header", "block")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    header: StreamHeader
+    block: StreamBlock
+    def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., block: _Optional[_Union[StreamBlock, _Mapping]] = ...) -> None: ...
+
+class StreamHeader(_message.Message):
+    __slots__ = ("digest", "num_steps", "num_bins", "num_bins_dropped", "max_seq_len", "max_sequences_per_bin", "id_type")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BINS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BINS_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
+    ID_TYPE_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    num_steps: int
+    num_bins: int
+    num_bins_dropped: int
+    max_seq_len: int
+    max_sequences_per_bin: int
+    id_type: IdType
+    def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ...) -> None: ...
+
+class StreamBlock(_message.Message):
+    __slots__ = ("first_step", "num_steps", "bins")
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    first_step: int
+    num_steps: int
+    bins: Bins
+    def __init__(self, first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ...) -> None: ...
+
+class GetBinsRequest(_message.Message):
+    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    dataset: str
+    epoch: int
+    seed: int
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    expected_digest: str
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ...) -> None: ...
+
+class GetBinsResponse(_message.Message):
+    __slots__ = ("digest", "id_type", "bins")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ID_TYPE_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    id_type: IdType
+    bins: Bins
+    def __init__(self, digest: _Optional[str] = ..., id_type: _Optional[_Union[IdType, str]] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ...) -> None: ...
+
+class LocateSequencesRequest(_message.Message):
+    __slots__ = ("dataset", "epoch", "seed", "ids", "topology", "expected_digest")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    dataset: str
+    epoch: int
+    seed: int
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    topology: Topology
+    expected_digest: str
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., expected_digest: _Optional[str] = ...) -> None: ...
+
+class LocateSequencesResponse(_message.Message):
+    __slots__ = ("digest", "locations")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    locations: _containers.RepeatedCompositeFieldContainer[SequenceLocation]
+    def __init__(self, digest: _Optional[str] = ..., locations: _Optional[_Iterable[_Union[SequenceLocation, _Mapping]]] = ...) -> None: ...
+
+class SequenceLocation(_message.Message):
+    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    INDEX_IN_BIN_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    found: bool
+    length: int
+    position: int
+    index_in_bin: int
+    place: StreamPlace
+    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ...) -> None: ...
+
+class StreamPlace(_message.Message):
+    __slots__ = ("step", "rank", "worker", "slot")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    rank: int
+    worker: int
+    slot: int
+    def __init__(self, step: _Optional[int] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
+
+class PackSequencesRequest(_message.Message):
+    __slots__ = ("lengths", "max_seq_len", "algorithm", "max_sequences_per_bin", "num_bins_multiple_of", "seed")
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
+    NUM_BINS_MULTIPLE_OF_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    max_seq_len: int
+    algorithm: str
+    max_sequences_per_bin: int
+    num_bins_multiple_of: int
+    seed: int
+    def __init__(self, lengths: _Optional[_Iterable[int]] = ..., max_seq_len: _Optional[int] = ..., algorithm: _Optional[str] = ..., max_sequences_per_bin: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class PackSequencesResponse(_message.Message):
+    __slots__ = ("indices", "bin_ends", "lower_bound", "algorithm")
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    BIN_ENDS_FIELD_NUMBER: _ClassVar[int]
+    LOWER_BOUND_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    indices: bytes
+    bin_ends: bytes
+    lower_bound: int
+    algorithm: str
+    def __init__(self, indices: _Optional[bytes] = ..., bin_ends: _Optional[bytes] = ..., lower_bound: _Optional[int] = ..., algorithm: _Optional[str] = ...) -> None: ...
+
+class PackStreamRequest(_message.Message):
+    __slots__ = ("options", "sequences", "flush")
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    options: PackStreamOptions
+    sequences: PackStreamSequences
+    flush: PackStreamFlush
+    def __init__(self, options: _Optional[_Union[PackStreamOptions, _Mapping]] = ..., sequences: _Optional[_Union[PackStreamSequences, _Mapping]] = ..., flush: _Optional[_Union[PackStreamFlush, _Mapping]] = ...) -> None: ...
+
+class PackStreamOptions(_message.Message):
+    __slots__ = ("max_seq_len", "window_sequences", "max_sequences_per_bin")
+    MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
+    max_seq_len: int
+    window_sequences: int
+    max_sequences_per_bin: int
+    def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ...) -> None: ...
+
+class PackStreamSequences(_message.Message):
+    __slots__ = ("ids", "lengths")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PackStreamFlush(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PackStreamResponse(_message.Message):
+    __slots__ = ("bins", "num_sequences_held")
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SEQUENCES_HELD_FIELD_NUMBER: _ClassVar[int]
+    bins: Bins
+    num_sequences_held: int
+    def __init__(self, bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences_held: _Optional[int] = ...) -> None: ...

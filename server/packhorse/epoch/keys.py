@@ -1,0 +1,32 @@
+"""Keys and seeds: every permutation's key is a hash of its coordinates.
+
+Owns how (seed, epoch, purpose) becomes a key; leaves what a key drives to `permutation`.
+"""
+
+import hashlib
+
+from packhorse.packing import checked_integer, seed_from_components
+
+MAX_SEED = 2**64 - 1
+
+
+def derive_key(seed: int, epoch: int, purpose: str) -> int:
+    """Returns the 64-bit key of everything that `purpose` names in one epoch.
+
+    Args:
+        seed: in [0, 2^64).
+        epoch: in [0, 2^64).
+        purpose: what the key is for, e.g. "bins"; different purposes are independent.
+    """
+    material = b"packhorse.epoch.v1\0" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little") + purpose.encode()
+    return int.from_bytes(hashlib.blake2b(material, digest_size=8).digest(), "little")
+
+
+def independent_seed(seed: int, rank: int, worker: int) -> int:
+    """Returns the seed under which one worker goes through the epoch by itself (StreamMode INDEPENDENT)."""
+    return seed_from_components(seed, rank, worker)
+
+
+def checked_seed(name: str, value: object) -> int:
+    """Returns a seed or epoch as an int in [0, 2^64); a ValueError names it otherwise."""
+    return checked_integer(name, value, 0, MAX_SEED)

@@ -1,0 +1,124 @@
+"""A plan laid out for random access: from a bin's number to its template and draws in a few array reads.
+
+Owns the tables that depend on the plan alone (not on seed or epoch), and the check that the plan uses exactly the
+sequences there are. Leaves keys to `view` and the arithmetic to `kernels`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.packing import Template, canonical_templates
+
+_LOOKUP_BITS = 16
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlanIndex:
+    """Tables of one plan.
+
+    Legend: T templates, D distinct lengths (ascending), R runs of equal lengths over all templates.
+    """
+
+    lengths: NDArray[np.int32]
+    """Distinct lengths in tokens, ascending: int32 [D]."""
+    counts: NDArray[np.int64]
+    """Number of sequences of each length: int64 [D]."""
+    pool_starts: NDArray[np.int64]
+    """Where each length's ids begin in the pool array: int64 [D]."""
+    first_bin: NDArray[np.int64]
+    """First bin of each template, and the number of bins at the end: int64 [T + 1]."""
+    first_run: NDArray[np.int64]
+    """First run of each template, and the number of runs at the end: int64 [T + 1]."""
+    run_length: NDArray[np.int64]
+    """Index into `lengths` of each run: int64 [R]."""
+    run_copies: NDArray[np.int64]
+    """k_t(L): how often the length occurs in the template: int64 [R]."""
+    run_first_draw: NDArray[np.int64]
+    """first_draw[t][L]: draws of that length that earlier templates take: int64 [R]."""
+    template_size: NDArray[np.int64]
+    """Number of sequences in each template: int64 [T]."""
+    lookup: NDArray[np.int64]
+    """The template of bin b lies in [lookup[b >> lookup_shift], lookup[(b >> lookup_shift) + 1]]."""
+    lookup_shift: int
+    """See `lookup`."""
+    max_sequences_per_bin: int
+    """The most sequences in any template; 0 for a plan without bins."""
+    max_seq_len: int
+    """A bin's capacity in tokens."""
+
+    @property
+    def num_bins(self) -> int:
+        """B: bins in an epoch."""
+        return int(self.first_bin[-1])
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences in an epoch."""
+        return int(self.counts.sum())
+
+    @classmethod
+    def build(cls, templates: Mapping[Template, int], counts: Mapping[int, int], max_seq_len: int) -> "PlanIndex":
+        """Lays out a plan.
+
+        Args:
+            templates: template → multiplicity.
+            counts: length in tokens → number of sequences.
+            max_seq_len: a bin's capacity in tokens.
+
+        Raises:
+            ValueError: a template is not a descending tuple of at most max_seq_len tokens, or the plan does not use
+                every sequence exactly once; the message names the template or length.
+        """
+        lengths = np.array(sorted(length for length, count in counts.items() if count), dtype=np.int32)
+        index_of = {int(length): i for i, length in enumerate(lengths)}
+        counts_array = np.array([counts[int(length)] for length in lengths], dtype=np.int64)
+        drawn = [0] * len(lengths)
+        first_bin, first_run, sizes = [0], [0], []
+        runs: list[tuple[int, int, int]] = []
+        for template, multiplicity in canonical_templates(templates):
+            if not template or multiplicity < 1 or any(a < b for a, b in zip(template, template[1:], strict=False)):
+                raise ValueError(
+                    f"template {list(template)[:8]} × {multiplicity} is not a descending list of lengths used at "
+                    "least once"
+                )
+            if sum(template) > max_seq_len:
+                raise ValueError(f"template {list(template)[:8]} has {sum(template)} tokens, over {max_seq_len}")
+            for length, group in groupby(template):
+                if length not in index_of:
+                    raise ValueError(f"template {list(template)[:8]} uses length {length}, which no sequence has")
+                copies = sum(1 for _ in group)
+                index = index_of[length]
+                runs.append((index, copies, drawn[index]))
+                drawn[index] += copies * multiplicity
+            first_bin.append(first_bin[-1] + multiplicity)
+            first_run.append(len(runs))
+            sizes.append(len(template))
+        for index, length in enumerate(lengths.tolist()):
+            if drawn[index] != counts[length]:
+                raise ValueError(
+                    f"the templates use {drawn[index]} sequences of length {length}, but there are {counts[length]}"
+                )
+        run_table = np.array(runs, dtype=np.int64).reshape(-1, 3)
+        first_bin_array = np.array(first_bin, dtype=np.int64)
+        shift = max(0, first_bin[-1].bit_length() - _LOOKUP_BITS)
+        edges = np.arange((first_bin[-1] >> shift) + 2, dtype=np.int64) << shift
+        lookup = np.searchsorted(first_bin_array, edges, side="right") - 1
+        return cls(
+            lengths=lengths,
+            counts=counts_array,
+            pool_starts=np.concatenate(([0], np.cumsum(counts_array)))[:-1].astype(np.int64),
+            first_bin=first_bin_array,
+            first_run=np.array(first_run, dtype=np.int64),
+            run_length=np.ascontiguousarray(run_table[:, 0]),
+            run_copies=np.ascontiguousarray(run_table[:, 1]),
+            run_first_draw=np.ascontiguousarray(run_table[:, 2]),
+            template_size=np.array(sizes, dtype=np.int64),
+            lookup=np.minimum(lookup, max(len(sizes) - 1, 0)).astype(np.int64),
+            lookup_shift=shift,
+            max_sequences_per_bin=max(sizes, default=0),
+            max_seq_len=max_seq_len,
+        )

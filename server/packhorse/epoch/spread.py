@@ -1,0 +1,84 @@
+"""SPREAD: the sequences of a last, partial step dealt over all its bins.
+
+Owns the dealing. It only ever splits bins, so no bin outgrows its capacity or its number of sequences; a bin of the
+epoch keeps its place in the step, and the places that were missing take what is split off.
+"""
+
+import heapq
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.epoch.topology import ADDED, Topology
+from packhorse.epoch.view import Bins
+
+
+def _added_offsets(topology: Topology, num_tail_bins: int) -> list[int]:
+    """Offsets in the step that the epoch leaves empty, in the order in which they are filled: every rank's first
+    slot before any rank's second, so that no rank idles while another has two bins.
+    """
+    offsets = range(num_tail_bins, topology.bins_per_step)
+    return sorted(offsets, key=lambda offset: topology.place(offset)[::-1])
+
+
+def _halves(members: list[int], lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:
+    """Splits members (indices into lengths, at least two) into two non-empty lists of about equal tokens."""
+    kept: list[int] = []
+    moved: list[int] = []
+    balance = 0  # tokens of kept - tokens of moved
+    for member in members:  # descending lengths, as templates are: the longest first into the emptier half
+        if balance <= 0:
+            kept.append(member)
+            balance += int(lengths[member])
+        else:
+            moved.append(member)
+            balance -= int(lengths[member])
+    return kept, moved
+
+
+def deal(tail: Bins, topology: Topology) -> list[tuple[int, list[int]]]:
+    """Deals the sequences of a partial step over its `bins_per_step` places.
+
+    The fullest bin that still has two sequences is halved, again and again, until every place has a bin or every bin
+    has one sequence.
+
+    Args:
+        tail: the epoch's last bins, fewer than `topology.bins_per_step`.
+        topology: of the run.
+
+    Returns:
+        For each offset in [0, bins_per_step): its bin's position (ADDED where the policy added the bin), and its
+        sequences as indices into `tail.ids`, in their old order.
+    """
+    members: list[list[int]] = [[] for _ in range(topology.bins_per_step)]
+    start = 0
+    heap: list[tuple[int, int]] = []  # (-tokens, offset) of bins with at least two sequences
+
+    def offer(offset: int) -> None:
+        if len(members[offset]) > 1:
+            heapq.heappush(heap, (-int(tail.lengths[members[offset]].sum()), offset))
+
+    for offset, end in enumerate(tail.bin_ends.tolist()):
+        members[offset] = list(range(start, end))
+        start = end
+        offer(offset)
+    for added in _added_offsets(topology, len(tail.bin_ends)):
+        if not heap:
+            break
+        _, halved = heapq.heappop(heap)
+        members[halved], members[added] = _halves(members[halved], tail.lengths)
+        offer(halved)
+        offer(added)
+    positions = [*tail.positions.tolist(), *[ADDED] * (topology.bins_per_step - len(tail.bin_ends))]
+    return list(zip(positions, members, strict=True))
+
+
+def select(tail: Bins, bins: list[tuple[int, list[int]]]) -> Bins:
+    """Returns dealt bins (a slice of what `deal` returned) laid end to end."""
+    members = np.array([m for _, group in bins for m in group], dtype=np.int64)
+    return Bins(
+        ids=tail.ids[members],
+        lengths=tail.lengths[members],
+        bin_ends=np.cumsum([len(group) for _, group in bins], dtype=np.int64),
+        positions=np.array([position for position, _ in bins], dtype=np.int64),
+    )

@@ -1,0 +1,189 @@
+"""An epoch of a prepared dataset, as a function: any bin at any position, and back from any id.
+
+Owns `EpochView` and the block of bins that it returns; leaves the order in which positions are asked for to
+`topology`, and the files behind the pool to the dataset.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.epoch import kernels
+from packhorse.epoch.keys import checked_seed, derive_key
+from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
+from packhorse.epoch.plan_index import PlanIndex
+
+PoolArray = NDArray[np.uint32 | np.int64]
+"""Ids as they lie in a pool."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Bins:
+    """Bins laid end to end.
+
+    Legend: S sequences, N bins.
+    """
+
+    ids: PoolArray
+    """Ids of all sequences, bin after bin, in the pool's dtype: uint32 or int64 [S]."""
+    lengths: NDArray[np.int32]
+    """Their lengths in tokens: int32 [S]."""
+    bin_ends: NDArray[np.int64]
+    """Exclusive end of every bin in `ids`: int64 [N]."""
+    positions: NDArray[np.int64]
+    """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Locations:
+    """Where ids stand in an epoch; every array is int64 [n], and -1 throughout for an id that the dataset lacks."""
+
+    lengths: NDArray[np.int64]
+    """Length in tokens."""
+    positions: NDArray[np.int64]
+    """Position of the bin that holds the id."""
+    index_in_bin: NDArray[np.int64]
+    """The id's index among the sequences of that bin."""
+
+
+class EpochView:
+    """One epoch under one seed.
+
+    Args:
+        plan: the plan's tables.
+        pool: ids of all lengths, ascending by (length, id): uint32 or int64 [number of sequences].
+        seed: in [0, 2^64).
+        epoch: in [0, 2^64).
+
+    Raises:
+        ValueError: seed or epoch is out of range, or the pool's size is not the plan's.
+    """
+
+    def __init__(self, plan: PlanIndex, pool: PoolArray, *, seed: int, epoch: int) -> None:
+        self.seed = checked_seed("seed", seed)
+        self.epoch = checked_seed("epoch", epoch)
+        if len(pool) != plan.num_sequences:
+            raise ValueError(f"the pool has {len(pool)} ids, but the plan places {plan.num_sequences}")
+        self._plan = plan
+        self._pool = pool
+        self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins")).row
+        self._pool_rows = np.empty((len(plan.lengths), ROW_WIDTH), dtype=np.uint64)
+        fill_parameters(
+            plan.counts.view(np.uint64),
+            plan.pool_starts.view(np.uint64),
+            plan.lengths.astype(np.uint64),
+            np.uint64(derive_key(self.seed, self.epoch, "pool")),
+            self._pool_rows,
+        )
+
+    @property
+    def num_bins(self) -> int:
+        """B: bins in the epoch."""
+        return self._plan.num_bins
+
+    def bins(self, positions: ArrayLike) -> Bins:
+        """Returns the bins at the given positions, in that order.
+
+        Args:
+            positions: int [N], each in [0, num_bins); repeats allowed.
+
+        Raises:
+            ValueError: a position is outside the epoch.
+        """
+        wanted = np.ascontiguousarray(positions, dtype=np.int64)
+        if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < self.num_bins:
+            bad = wanted[(wanted < 0) | (wanted >= self.num_bins)][0]
+            raise ValueError(f"positions must be in [0, {self.num_bins}), got {bad}")
+        plan = self._plan
+        templates = np.empty(len(wanted), dtype=np.int64)
+        copies = np.empty(len(wanted), dtype=np.int64)
+        bin_ends = np.empty(len(wanted), dtype=np.int64)
+        kernels.find_bins(
+            wanted,
+            self._bin_row,
+            plan.first_bin,
+            plan.lookup,
+            plan.lookup_shift,
+            plan.template_size,
+            templates,
+            copies,
+            bin_ends,
+        )
+        num_sequences = int(bin_ends[-1]) if len(wanted) else 0
+        ids = np.empty(num_sequences, dtype=self._pool.dtype)
+        lengths = np.empty(num_sequences, dtype=np.int32)
+        kernels.draw_ids(
+            templates,
+            copies,
+            plan.first_run,
+            plan.run_length,
+            plan.run_copies,
+            plan.run_first_draw,
+            plan.lengths,
+            self._pool_rows,
+            self._pool,
+            np.empty(num_sequences, dtype=np.int32),
+            np.empty(num_sequences, dtype=np.uint64),
+            ids,
+            lengths,
+        )
+        return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=wanted)
+
+    def locate(self, ids: ArrayLike) -> Locations:
+        """Returns where ids stand in the epoch.
+
+        Costs O(distinct lengths · log pool) an id: an id does not tell its length.
+
+        Args:
+            ids: int [n].
+        """
+        plan = self._plan
+        wanted = np.ascontiguousarray(ids, dtype=np.int64)
+        length_index = np.empty(len(wanted), dtype=np.int64)
+        positions = np.full(len(wanted), -1, dtype=np.int64)
+        index_in_bin = np.full(len(wanted), -1, dtype=np.int64)
+        by_length_run, by_length_start, run_template = self._runs_by_length
+        kernels.find_ids(
+            wanted,
+            self._pool,
+            plan.pool_starts,
+            plan.counts,
+            self._pool_rows,
+            by_length_start,
+            by_length_run,
+            run_template,
+            plan.run_copies,
+            plan.run_first_draw,
+            plan.first_run,
+            plan.first_bin,
+            self._bin_row,
+            length_index,
+            positions,
+            index_in_bin,
+        )
+        found = length_index >= 0
+        lengths = np.full(len(wanted), -1, dtype=np.int64)
+        lengths[found] = plan.lengths[length_index[found]]
+        return Locations(lengths=lengths, positions=positions, index_in_bin=index_in_bin)
+
+    @cached_property
+    def _runs_by_length(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Runs sorted by (length, template), where each length's begin, and each run's template."""
+        plan = self._plan
+        by_length = np.argsort(plan.run_length, kind="stable")
+        starts = np.searchsorted(plan.run_length[by_length], np.arange(len(plan.lengths) + 1))
+        run_template = np.repeat(np.arange(len(plan.template_size)), np.diff(plan.first_run))
+        return by_length, starts.astype(np.int64), run_template
+
+
+def compile_kernels() -> None:
+    """Compiles every kernel for both id types, so that no first request waits for the compiler."""
+    plan = PlanIndex.build({(1,): 1}, {1: 1}, 1)
+    for dtype in (np.uint32, np.int64):
+        pool = np.zeros(1, dtype=dtype)
+        pool.flags.writeable = False  # as memory-mapped pools are: a type of its own to the compiler
+        view = EpochView(plan, pool, seed=0, epoch=0)
+        view.bins([0])
+        view.locate([0])

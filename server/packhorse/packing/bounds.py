@@ -1,0 +1,64 @@
+"""Lower bounds: how few bins any plan can have.
+
+Owns the bounds that need nothing but the counts; a packer that proves more (a dual bound) says so in its plan.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from packhorse.packing.plan import checked_counts
+
+
+def lower_bound(counts: Mapping[int, int], max_seq_len: int, *, max_sequences_per_bin: int | None = None) -> int:
+    """Returns the best of the continuous, the cardinality and the Martello-Toth L2 bound.
+
+    Args:
+        counts: length in tokens → number of sequences.
+        max_seq_len: a bin's capacity in tokens.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit.
+
+    Returns:
+        A number of bins that no plan can stay under; 0 without sequences.
+
+    Raises:
+        ValueError: the input is not a histogram of lengths in [1, max_seq_len].
+
+    Source: S. Martello, P. Toth, "Lower bounds and reduction procedures for the bin packing problem", Discrete Applied
+    Mathematics 28 (1990).
+    """
+    pairs, limit = checked_counts(counts, max_seq_len, max_sequences_per_bin)
+    return bound_of_pairs(pairs, max_seq_len, limit)
+
+
+def bound_of_pairs(pairs: list[tuple[int, int]], capacity: int, limit: int) -> int:
+    """Returns the bound of `lower_bound` for checked (length, count) pairs by descending length."""
+    if not pairs:
+        return 0
+    tokens = sum(length * count for length, count in pairs)
+    sequences = sum(count for _, count in pairs)
+    return max(-(-tokens // capacity), -(-sequences // limit), _martello_toth(pairs, capacity, tokens))
+
+
+def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> int:
+    """L2: sequences longer than half a bin need a bin each, and short ones only fit into what those leave.
+
+    For every threshold a: lengths above capacity - a share a bin with nothing of a or more, so their room is lost.
+    """
+    dtype: type = np.int64 if tokens < 2**62 else object  # Python's own integers where int64 could overflow
+    lengths = np.array([length for length, _ in pairs], dtype=np.int64)  # [n], descending
+    counts: Any = np.array([count for _, count in pairs], dtype=dtype)
+    counts_before = np.concatenate(([0], np.cumsum(counts)))  # [n + 1]
+    tokens_before = np.concatenate(([0], np.cumsum(counts * lengths)))
+    num_long = int(np.searchsorted(-lengths, -(capacity // 2), side="left"))  # lengths > capacity / 2
+    thresholds = lengths[num_long:]
+    if not len(thresholds):
+        return int(counts_before[-1])
+    first_mid = np.searchsorted(-lengths, -(capacity - thresholds), side="left")  # lengths <= capacity - a
+    first_mid = np.minimum(first_mid, num_long)
+    last_short = np.searchsorted(-lengths, -thresholds, side="right")  # lengths >= a
+    long_tokens = tokens_before[num_long] - tokens_before[first_mid]
+    room = (counts_before[num_long] - counts_before[first_mid]) * capacity - long_tokens
+    excess = tokens_before[last_short] - tokens_before[num_long] - room
+    return int(counts_before[num_long] + max(0, *(-(-excess // capacity)).tolist()))

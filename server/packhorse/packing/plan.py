@@ -1,0 +1,104 @@
+"""What a plan is: templates with their multiplicities, and the facts that follow from them.
+
+Owns `PackingPlan`, the canonical order of templates and the check of counts that every packer starts with; leaves the
+choice of templates to the packers and the bound to `bounds`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from packhorse.packing.checks import checked_integer
+
+Template = tuple[int, ...]
+"""A bin's recipe: a descending tuple of lengths (tokens) with sum ≤ max_seq_len."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingPlan:
+    """Templates with their multiplicities, for one (counts, max_seq_len, options)."""
+
+    templates: Counter[Template] = field(repr=False)
+    """Template → how many bins of an epoch use it."""
+    max_seq_len: int
+    """A bin's capacity in tokens."""
+    lower_bound: int
+    """No plan for the same counts and options has fewer bins."""
+    algorithm: str
+    """The packer that made the plan."""
+
+    @property
+    def num_bins(self) -> int:
+        """Bins in an epoch."""
+        return sum(self.templates.values())
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences in an epoch."""
+        return sum(len(template) * multiplicity for template, multiplicity in self.templates.items())
+
+    @property
+    def total_tokens(self) -> int:
+        """Sum of all lengths, in tokens."""
+        return sum(sum(template) * multiplicity for template, multiplicity in self.templates.items())
+
+    @property
+    def efficiency(self) -> float:
+        """Tokens per token of capacity, in [0, 1]; 0 for a plan without bins."""
+        num_bins = self.num_bins
+        return self.total_tokens / (num_bins * self.max_seq_len) if num_bins else 0.0
+
+    @property
+    def gap(self) -> float:
+        """Bins beyond the lower bound, as a share of it; 0 is proven optimal."""
+        return (self.num_bins - self.lower_bound) / self.lower_bound if self.lower_bound else 0.0
+
+
+def canonical_templates(templates: Mapping[Template, int]) -> list[tuple[Template, int]]:
+    """Returns (template, multiplicity) pairs in canonical order: descending lexicographic."""
+    return sorted(templates.items(), reverse=True)
+
+
+def counts_of_templates(templates: Mapping[Template, int]) -> Counter[int]:
+    """Returns the counts that a plan's templates use: length → number of sequences."""
+    counts: Counter[int] = Counter()
+    for template, multiplicity in templates.items():
+        for length in template:
+            counts[length] += multiplicity
+    return counts
+
+
+def checked_counts(
+    counts: Mapping[int, int], max_seq_len: int, max_sequences_per_bin: int | None
+) -> tuple[list[tuple[int, int]], int]:
+    """Checks a packer's input.
+
+    Args:
+        counts: length in tokens → number of sequences; zeros are allowed and ignored.
+        max_seq_len: a bin's capacity in tokens.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit.
+
+    Returns:
+        (length, count) pairs by descending length, and the limit of sequences in a bin (max_seq_len where there is
+        none: every sequence has at least one token).
+
+    Raises:
+        ValueError: a length outside [1, max_seq_len], a negative count, or anything that is not an integer.
+    """
+    capacity = checked_integer("max_seq_len", max_seq_len, 1)
+    limit = capacity
+    if max_sequences_per_bin is not None:
+        limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
+    pairs: list[tuple[int, int]] = []
+    for key, value in counts.items():
+        length = checked_integer("every length in counts", key, 1)
+        count = checked_integer(f"the count of length {length}", value, 0)
+        if length > capacity:
+            raise ValueError(
+                f"length {length} is over max_seq_len {capacity}: raise max_seq_len, or drop, truncate or split the "
+                f"{count} such sequences first"
+            )
+        if count:
+            pairs.append((length, count))
+    pairs.sort(reverse=True)
+    return pairs, limit

@@ -1,0 +1,139 @@
+"""How full bins are: `PackingStats`, with the fields and the printed form that seqpack's users know.
+
+Owns the summary of finished bins; leaves packing to the packers.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.packing.bounds import lower_bound
+from packhorse.packing.plan import Template, counts_of_templates
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PackingStats:
+    """Packing quality, the same for bins and for templates."""
+
+    n_bins: int
+    """Number of bins."""
+    n_sequences: int
+    """Number of sequences in them."""
+    total_tokens: int
+    """Sum of their lengths, in tokens."""
+    total_capacity: int
+    """n_bins · max_seq_len, in tokens."""
+    padding_tokens: int
+    """total_capacity - total_tokens."""
+    efficiency: float
+    """total_tokens / total_capacity, in [0, 1]; 0 without bins."""
+    padding_ratio: float
+    """padding_tokens / total_capacity, in [0, 1]; 0 without bins."""
+    bin_fullness_p50: float
+    """Median of tokens / max_seq_len over bins, linearly interpolated as `numpy.percentile` does."""
+    bin_fullness_p90: float
+    """90th percentile of the same."""
+    bin_fullness_p99: float
+    """99th percentile of the same."""
+    max_seq_len: int
+    """A bin's capacity in tokens."""
+    lower_bound: int
+    """No packing of the same sequences has fewer bins."""
+    gap: float
+    """Bins beyond the lower bound, as a share of it; 0 is proven optimal."""
+
+    @classmethod
+    def from_bins(
+        cls,
+        bins: Sequence[Sequence[int]],
+        lengths: ArrayLike,
+        max_seq_len: int,
+        *,
+        max_sequences_per_bin: int | None = None,
+    ) -> "PackingStats":
+        """Summarises bins of indices into `lengths`.
+
+        Args:
+            bins: each bin's indices.
+            lengths: int [S], length in tokens of every sequence.
+            max_seq_len: a bin's capacity in tokens.
+            max_sequences_per_bin: the limit that the packer had, for the bound.
+
+        Raises:
+            ValueError: a bin holds more than max_seq_len tokens.
+        """
+        by_index = np.asarray(lengths, dtype=np.int64)
+        templates = Counter(tuple(sorted(by_index[list(b)].tolist(), reverse=True)) for b in bins)
+        return cls.from_templates(templates, max_seq_len, max_sequences_per_bin=max_sequences_per_bin)
+
+    @classmethod
+    def from_templates(
+        cls, templates: Mapping[Template, int], max_seq_len: int, *, max_sequences_per_bin: int | None = None
+    ) -> "PackingStats":
+        """Summarises templates in O(distinct templates).
+
+        Args:
+            templates: template → multiplicity.
+            max_seq_len: a bin's capacity in tokens.
+            max_sequences_per_bin: the limit that the packer had, for the bound.
+
+        Raises:
+            ValueError: a template holds more than max_seq_len tokens.
+        """
+        sums = np.array([sum(template) for template in templates], dtype=np.int64)
+        weights = np.array(list(templates.values()), dtype=np.int64)
+        if len(sums) and int(sums.max()) > max_seq_len:
+            raise ValueError(f"a bin of {int(sums.max())} tokens is over max_seq_len {max_seq_len}")
+        n_bins = int(weights.sum())
+        total_tokens = sum(sum(template) * multiplicity for template, multiplicity in templates.items())
+        total_capacity = n_bins * max_seq_len
+        counts = counts_of_templates(templates)
+        bound = lower_bound(counts, max_seq_len, max_sequences_per_bin=max_sequences_per_bin)
+        p50, p90, p99 = _weighted_percentiles(sums, weights, (0.50, 0.90, 0.99)) / max_seq_len
+        return cls(
+            n_bins=n_bins,
+            n_sequences=sum(counts.values()),
+            total_tokens=total_tokens,
+            total_capacity=total_capacity,
+            padding_tokens=total_capacity - total_tokens,
+            efficiency=total_tokens / total_capacity if n_bins else 0.0,
+            padding_ratio=1.0 - total_tokens / total_capacity if n_bins else 0.0,
+            bin_fullness_p50=float(p50),
+            bin_fullness_p90=float(p90),
+            bin_fullness_p99=float(p99),
+            max_seq_len=max_seq_len,
+            lower_bound=bound,
+            gap=(n_bins - bound) / bound if bound else 0.0,
+        )
+
+    def __repr__(self) -> str:
+        """The printed form of seqpack, and a line for the bound."""
+        return (
+            "PackingStats(\n"
+            f"  bins:        {self.n_bins:,}\n"
+            f"  sequences:   {self.n_sequences:,} (avg {self.n_sequences / max(self.n_bins, 1):.2f}/bin)\n"
+            f"  tokens:      {self.total_tokens:,} / {self.total_capacity:,} capacity\n"
+            f"  efficiency:  {self.efficiency:.2%}\n"
+            f"  padding:     {self.padding_tokens:,} ({self.padding_ratio:.2%})\n"
+            f"  fullness:    p50={self.bin_fullness_p50:.1%}  "
+            f"p90={self.bin_fullness_p90:.1%}  p99={self.bin_fullness_p99:.1%}\n"
+            f"  lower bound: {self.lower_bound:,} bins (gap {self.gap:.4%})\n"
+            ")"
+        )
+
+
+def _weighted_percentiles(
+    values: NDArray[np.int64], weights: NDArray[np.int64], quantiles: tuple[float, ...]
+) -> NDArray[np.float64]:
+    """Percentiles of `values` repeated `weights` times, without repeating them; zeros when there are none."""
+    if not weights.sum():
+        return np.zeros(len(quantiles))
+    order = np.argsort(values, kind="stable")
+    ends = np.cumsum(weights[order])  # exclusive rank of each value's last copy
+    ranks = np.array(quantiles) * (int(ends[-1]) - 1)
+    below = values[order][np.searchsorted(ends, np.floor(ranks).astype(np.int64), side="right")]
+    above = values[order][np.searchsorted(ends, np.ceil(ranks).astype(np.int64), side="right")]
+    return np.asarray(below + (above - below) * (ranks - np.floor(ranks)), dtype=np.float64)

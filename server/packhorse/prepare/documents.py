@@ -1,0 +1,236 @@
+"""Documents out of text files, JSONL, Parquet and folders of source files, one after the other.
+
+Owns finding the files, cutting them into documents and counting what is left out; leaves tokenizing to `tokenize`.
+"""
+
+import glob as globbing
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from packhorse.prepare.extras import require
+
+Split = Literal["file", "line", "paragraph"]
+"""What is one document of a text file: the whole file, a line, or what stands between blank lines."""
+Undecodable = Literal["skip", "error"]
+"""What happens to text that is binary or not UTF-8."""
+
+_JSONL_SUFFIXES = (".jsonl", ".ndjson")
+_PARQUET_SUFFIXES = (".parquet", ".pq")
+_PARQUET_ROWS = 1024
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SKIPPED_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentOptions:
+    """How inputs are cut into documents."""
+
+    split: Split = "file"
+    """What is one document of a text file. Files below a folder are always one document each."""
+    text_column: str = "text"
+    """Parquet column, or key of each JSON line."""
+    glob: str = "*"
+    """Which files of a folder: a pattern without a slash is matched at every depth (`*.py`), one with a slash from
+    the folder down (`src/**/*.py`). Names that begin with a dot, and what lies below such folders, are left out."""
+    undecodable: Undecodable = "skip"
+    """What happens to text that is binary or not UTF-8: skipped and counted, or refused."""
+
+    def __post_init__(self) -> None:
+        if self.split not in get_args(Split):
+            raise ValueError(f"documents is {self.split!r}; choose one of {', '.join(get_args(Split))}")
+        if self.undecodable not in get_args(Undecodable):
+            raise ValueError(f"undecodable is {self.undecodable!r}; choose one of {', '.join(get_args(Undecodable))}")
+
+
+@dataclass(slots=True)
+class Skipped:
+    """What one pass over the documents left out."""
+
+    empty: int = 0
+    """Documents of nothing but white space; null counts too."""
+    undecodable: int = 0
+    """Documents that are binary or not UTF-8."""
+    undecodable_named: list[str] = field(default_factory=list)
+    """The first few of them: file, and line where there is one."""
+
+
+def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Returns the files and folders that paths and glob patterns name, a pattern's in sorted order.
+
+    Raises:
+        FileNotFoundError: a path is not there, or nothing matches a pattern.
+        ValueError: no input is given.
+    """
+    if not inputs:
+        raise ValueError("no input is given; name a file, a folder or a glob pattern")
+    found: list[Path] = []
+    for entry in inputs:
+        name = os.fspath(entry)
+        if os.path.exists(name):
+            found.append(Path(name))
+            continue
+        matches = sorted(globbing.glob(name, recursive=True))
+        if not matches:
+            raise FileNotFoundError(f"input {name} is neither there nor a pattern that matches anything")
+        found.extend(Path(match) for match in matches)
+    return found
+
+
+def iterate_documents(
+    inputs: Sequence[str | os.PathLike[str]],
+    options: DocumentOptions | None = None,
+    skipped: Skipped | None = None,
+) -> Iterator[str]:
+    """Yields the text of every document, in the order of the inputs; memory is one document or one Parquet batch.
+
+    Files ending in .jsonl or .ndjson are read as JSON lines, .parquet or .pq as Parquet, any other file as UTF-8
+    text; a folder gives one document for each file, whatever its ending.
+
+    Args:
+        inputs: files, folders and glob patterns.
+        options: how they are cut; None for the defaults.
+        skipped: counts what is left out while iterating.
+
+    Raises:
+        FileNotFoundError: an input is not there.
+        ImportError: Parquet is read and pyarrow is not installed.
+        ValueError: a column or key is missing or not text, a line is not JSON, or text is not UTF-8 and
+            `options.undecodable` is "error".
+    """
+    options = options or DocumentOptions()
+    gate = _Gate(options.undecodable, skipped if skipped is not None else Skipped())
+    for path in expand_inputs(inputs):
+        if path.is_dir():
+            for file in _folder_files(path, options.glob):
+                yield from gate.decode(file.read_bytes(), str(file))
+        elif path.suffix.lower() in _JSONL_SUFFIXES:
+            yield from _json_lines(path, options.text_column, gate)
+        elif path.suffix.lower() in _PARQUET_SUFFIXES:
+            yield from _parquet_rows(path, options.text_column, gate)
+        elif options.split == "file":
+            yield from gate.decode(path.read_bytes(), str(path))
+        elif options.split == "line":
+            for number, line in _lines(path):
+                yield from gate.decode(line.rstrip(b"\r\n"), f"{path}, line {number}")
+        else:
+            for number, paragraph in _paragraphs(path):
+                yield from gate.decode(paragraph, f"{path}, line {number}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """Lets text through that is neither empty nor undecodable, and counts the rest. Yields at most one document."""
+
+    undecodable: Undecodable
+    skipped: Skipped
+
+    def decode(self, data: bytes, origin: str) -> Iterator[str]:
+        """Takes bytes that should be UTF-8; a null byte says that they are not text."""
+        if b"\0" in data:
+            self.refuse(origin, "holds null bytes, so it is binary")
+            return
+        try:
+            text = data.removeprefix(_BYTE_ORDER_MARK).decode()
+        except UnicodeDecodeError as error:
+            self.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
+            return
+        yield from self.text(text, origin)
+
+    def text(self, text: str | None, origin: str) -> Iterator[str]:
+        """Takes text that came decoded."""
+        if text is None or not text.strip():
+            self.skipped.empty += 1
+            return
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                self.refuse(origin, f"has no UTF-8 form: {error.reason} at character {error.start}")
+                return
+        yield text
+
+    def refuse(self, origin: str, why: str) -> None:
+        if self.undecodable == "error":
+            raise ValueError(f'{origin} {why}; leave it out, or allow skipping (undecodable="skip")')
+        self.skipped.undecodable += 1
+        if len(self.skipped.undecodable_named) < _SKIPPED_NAMED:
+            self.skipped.undecodable_named.append(origin)
+
+
+def _folder_files(folder: Path, pattern: str) -> list[Path]:
+    found = folder.glob(pattern) if "/" in pattern else folder.rglob(pattern)
+    keyed = ((path.relative_to(folder).parts, path) for path in found)
+    visible = sorted((parts, path) for parts, path in keyed if not any(part.startswith(".") for part in parts))
+    return [path for _, path in visible if path.is_file()]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        yield from enumerate(file, start=1)
+
+
+def _paragraphs(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields (number of the first line, text without its last line's end)."""
+    lines: list[bytes] = []
+    first = 1
+    for number, line in _lines(path):
+        if line.strip():
+            if not lines:
+                first = number
+            lines.append(line)
+        elif lines:
+            yield first, b"".join(lines).rstrip(b"\r\n")
+            lines = []
+    if lines:
+        yield first, b"".join(lines).rstrip(b"\r\n")
+
+
+def _json_lines(path: Path, key: str, gate: _Gate) -> Iterator[str]:
+    for number, line in _lines(path):
+        origin = f"{path}, line {number}"
+        data = line.removeprefix(_BYTE_ORDER_MARK).strip()
+        if not data:
+            continue
+        try:
+            row = json.loads(data.decode())
+        except UnicodeDecodeError as error:
+            gate.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
+            continue
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{origin} is not JSON: {error.msg} at column {error.colno}") from None
+        if not isinstance(row, dict) or key not in row:
+            there = ", ".join(row) if isinstance(row, dict) else f"a {type(row).__name__}"
+            raise ValueError(f"{origin} has no key {key!r}; it has {there or 'no keys'}")
+        text = row[key]
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"{origin}: {key!r} is a {type(text).__name__}, not text")
+        yield from gate.text(text, origin)
+
+
+def _parquet_rows(path: Path, column: str, gate: _Gate) -> Iterator[str]:
+    pa, pq = require("pyarrow"), require("pyarrow.parquet")
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a Parquet file: {error}") from None
+    with file:
+        schema = file.schema_arrow
+        if column not in schema.names:
+            raise ValueError(f"{path} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
+        kind = schema.field(column).type
+        if not _is_text(pa, kind):
+            raise ValueError(f"{path}: column {column!r} holds {kind}, not text")
+        row = 0
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=[column]):
+            for text in batch.column(0).to_pylist():
+                yield from gate.text(text, f"{path}, row {row}")
+                row += 1
+
+
+def _is_text(pa: Any, kind: Any) -> bool:
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner))

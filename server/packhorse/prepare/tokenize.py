@@ -1,0 +1,244 @@
+"""Text to token files: documents in, Megatron `.bin`/`.idx` and a `.tokenizer.json` out.
+
+Owns the streaming from one to the other and its summary; leaves documents to `documents`, tokenizers to `tokenizers`
+and the files' layout to `packhorse.formats`.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from packhorse.formats import MegatronWriter, megatron_paths
+from packhorse.formats.atomic import AtomicFiles, refuse_existing
+from packhorse.prepare.documents import DocumentOptions, Skipped, Split, Undecodable, iterate_documents
+from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, id_limit, load_tokenizer, train_tokenizer
+
+_BATCH_DOCUMENTS = 1024
+_BATCH_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeSummary:
+    """What tokenizing wrote."""
+
+    documents: int
+    """Sequences written."""
+    tokens: int
+    """Tokens written, special tokens included."""
+    longest: int
+    """The longest sequence, in tokens."""
+    dtype: str
+    """Type of a token in `.bin`: "uint16" or "int32"."""
+    vocab_size: int
+    """Every token id is below it."""
+    skipped_empty: int
+    """Documents without anything but white space, or without a token."""
+    skipped_undecodable: int
+    """Documents that are binary or not UTF-8."""
+    undecodable_named: tuple[str, ...]
+    """The first few of those."""
+    idx_path: Path
+    """The index written; the `.bin` stands beside it."""
+    tokenizer_path: Path
+    """The tokenizer that was used, saved beside the output."""
+
+
+def tokenize(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    tokenizer: str | os.PathLike[str] | None = None,
+    vocab_size: int | None = None,
+    text_column: str = "text",
+    documents: Split = "file",
+    glob: str = "*",
+    undecodable: Undecodable = "skip",
+    eos: str | None = None,
+    append_eos: bool = True,
+    overwrite: bool = False,
+) -> TokenizeSummary:
+    """Tokenizes text files, JSON lines, Parquet or folders of source files into `X.bin`, `X.idx`, `X.tokenizer.json`.
+
+    Every document becomes one sequence. Memory is bounded by a batch, the longest document and 4 bytes a sequence.
+
+    Args:
+        inputs: files, folders and glob patterns; see `iterate_documents`.
+        output: the prefix X.
+        tokenizer: a local tokenizer.json; None trains a byte-level BPE on the same documents first.
+        vocab_size: size of the trained tokenizer, 16,384 when None; not with `tokenizer`.
+        text_column: Parquet column, or key of each JSON line.
+        documents: what is one document of a text file.
+        glob: which files of a folder.
+        undecodable: what happens to text that is binary or not UTF-8.
+        eos: token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one then decides
+            by its own post-processor.
+        append_eos: False appends nothing, whatever `eos` says.
+        overwrite: whether files already there are replaced.
+
+    Raises:
+        FileExistsError: an output is there and overwrite is False.
+        FileNotFoundError: an input or the tokenizer is not there.
+        ImportError: the extra `packhorse[prepare]` is not installed.
+        ValueError: an option is wrong, an input cannot be read as what it is, or there is no document at all.
+    """
+    sources = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    options = DocumentOptions(split=documents, text_column=text_column, glob=glob, undecodable=undecodable)
+    return tokenize_documents(
+        lambda skipped: iterate_documents(sources, options, skipped),
+        output,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        eos=eos,
+        append_eos=append_eos,
+        overwrite=overwrite,
+    )
+
+
+def tokenize_documents(
+    open_documents: Callable[[Skipped], Iterable[str]],
+    output: str | os.PathLike[str],
+    *,
+    tokenizer: str | os.PathLike[str] | None = None,
+    vocab_size: int | None = None,
+    eos: str | None = None,
+    append_eos: bool = True,
+    overwrite: bool = False,
+) -> TokenizeSummary:
+    """Tokenizes documents from anywhere; otherwise as `tokenize`.
+
+    Args:
+        open_documents: begins a pass over the documents, and counts into its argument what it leaves out. Training a
+            tokenizer takes a pass of its own, so it must give the same documents again.
+        output: as in `tokenize`, like all that follow.
+        tokenizer: see there.
+        vocab_size: see there.
+        eos: see there.
+        append_eos: see there.
+        overwrite: see there.
+
+    Raises:
+        FileExistsError: as `tokenize`, like all that follow.
+        FileNotFoundError: see there.
+        ImportError: see there.
+        ValueError: see there.
+    """
+    bin_path, idx_path = megatron_paths(output)
+    saved = idx_path.with_suffix(".tokenizer.json")
+    local = None if tokenizer is None else Path(tokenizer)
+    if local is not None and vocab_size is not None:
+        raise ValueError("vocab_size is given together with a tokenizer, which has its own; leave one of them out")
+    in_place = local is not None and local.exists() and saved.exists() and local.samefile(saved)
+    refuse_existing([bin_path, idx_path, *([] if in_place else [saved])], overwrite=overwrite)
+
+    with _progress() as advance:
+        if local is None:
+            wanted_eos = (eos or DEFAULT_EOS) if append_eos else None
+            model = train_tokenizer(
+                advance("training", open_documents(Skipped())),
+                vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size,
+                special_tokens=[wanted_eos] if wanted_eos else [],
+            )
+        else:
+            wanted_eos = eos if append_eos else None
+            model = load_tokenizer(local)
+        eos_id = _eos_to_append(model, wanted_eos)
+        limit = id_limit(model)
+        skipped = Skipped()
+        longest = 0
+        with MegatronWriter(output, vocab_size=limit, overwrite=overwrite) as writer:
+            for ids in _encode(model, advance("tokenizing", open_documents(skipped))):
+                if not ids:
+                    skipped.empty += 1
+                    continue
+                if eos_id is not None:
+                    ids.append(eos_id)
+                writer.append(ids)
+                longest = max(longest, len(ids))
+            if not len(writer):
+                raise ValueError(
+                    f"there is no document in the input: {skipped.empty} empty and {skipped.undecodable} undecodable "
+                    "were skipped; check the paths, the glob pattern and the text column"
+                )
+            if not in_place:
+                _save(model, local, saved)
+    return TokenizeSummary(
+        documents=len(writer),
+        tokens=writer.num_tokens,
+        longest=longest,
+        dtype=writer.dtype.name,
+        vocab_size=limit,
+        skipped_empty=skipped.empty,
+        skipped_undecodable=skipped.undecodable,
+        undecodable_named=tuple(skipped.undecodable_named),
+        idx_path=idx_path,
+        tokenizer_path=saved,
+    )
+
+
+def _eos_to_append(tokenizer: Any, eos: str | None) -> int | None:
+    """The id to append to every sequence; None where there is none, or the tokenizer appends it by itself."""
+    if eos is None:
+        return None
+    eos_id: int | None = tokenizer.token_to_id(eos)
+    if eos_id is None:
+        raise ValueError(f"eos {eos!r} is not a token of the tokenizer; name one that is, or append none")
+    own: list[int] = tokenizer.encode("").ids
+    return None if own and own[-1] == eos_id else eos_id
+
+
+def _encode(tokenizer: Any, documents: Iterable[str]) -> Iterator[list[int]]:
+    """Encodes batch by batch; a batch is bounded in documents and in characters."""
+    batch: list[str] = []
+    characters = 0
+    for text in documents:
+        batch.append(text)
+        characters += len(text)
+        if len(batch) >= _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
+            yield from (encoding.ids for encoding in tokenizer.encode_batch_fast(batch))
+            batch, characters = [], 0
+    yield from (encoding.ids for encoding in tokenizer.encode_batch_fast(batch))
+
+
+def _save(tokenizer: Any, local: Path | None, target: Path) -> None:
+    with AtomicFiles([target], overwrite=True) as output:
+        if local is None:
+            output.files[0].write(tokenizer.to_str(pretty=True).encode())
+        else:
+            with local.open("rb") as source:
+                shutil.copyfileobj(source, output.files[0])
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, Iterable[str]], Iterator[str]]]:
+    """Shows passes over the documents on a terminal, and nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        total: int | None = None
+
+        def advance(description: str, documents: Iterable[str]) -> Iterator[str]:
+            nonlocal total
+            task = progress.add_task(f"{description} (documents)", total=total)
+            count = 0
+            for text in documents:
+                yield text
+                count += 1
+                progress.advance(task)
+            # The first pass tells the second one how far it is.
+            total = count
+            progress.update(task, total=count)
+
+        yield advance

@@ -1,0 +1,180 @@
+"""The built wheel with [server] in an empty environment: the Dockerfile's steps, run without Docker.
+
+Owns that an installed server works with nothing but its own extra: the wheel's contents, the warmed kernels, `serve`,
+`health`, a stream read by a client of another environment, and a clean end on SIGTERM.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DATASET = "tiny"
+MAX_SEQ_LEN = 64
+NUM_SEQUENCES = 500
+START_SECONDS = 90
+GRACE_SECONDS = 10
+
+pytestmark = [
+    pytest.mark.timeout(600),  # the install may have to download its packages
+    pytest.mark.xdist_group("wheel"),  # one worker, so that wheel and environment are made once
+]
+
+
+def outside_environment() -> dict[str, str]:
+    """Returns this process's environment without what would reach into another Python or another server."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("PACKHORSE_", "PYTHON", "NUMBA_"))
+    }
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end and fails with what it printed unless it exits 0."""
+    result = subprocess.run(command, cwd=cwd, env=outside_environment() | environment, capture_output=True, text=True)
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wheel")
+
+
+@pytest.fixture(scope="module")
+def wheel(folder: Path) -> Path:
+    """The wheel, built as the Dockerfile builds it."""
+    outdir = folder / "dist"
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", outdir, ROOT, cwd=folder)
+    (built,) = outdir.glob("packhorse-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def server_bin(folder: Path, wheel: Path) -> Path:
+    """The bin folder of an environment that holds the wheel with [server] and nothing else."""
+    environment = folder / "venv"
+    run(sys.executable, "-m", "venv", environment, cwd=folder)
+    pip = environment / "bin" / "pip"
+    run(pip, "install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[server]", cwd=folder)
+    return environment / "bin"
+
+
+@pytest.fixture(scope="module")
+def kernel_cache(folder: Path, server_bin: Path) -> Path:
+    """A folder of kernels compiled by the installed package."""
+    cache = folder / "kernel-cache"
+    cache.mkdir()
+    code = "from packhorse.epoch import compile_kernels; compile_kernels()"
+    run(server_bin / "python", "-c", code, cwd=folder, NUMBA_CACHE_DIR=str(cache))
+    return cache
+
+
+@pytest.fixture(scope="module")
+def data_root(folder: Path) -> Path:
+    """A data root with one dataset, prepared by the outer environment: the server's has no pyarrow."""
+    lengths = np.random.default_rng(0).integers(1, MAX_SEQ_LEN + 1, NUM_SEQUENCES)
+    pq.write_table(pa.table({"length": lengths}), folder / "lengths.parquet")
+    root = folder / "data"
+    root.mkdir()
+    run(
+        Path(sys.executable).with_name("packhorse"),
+        "prepare",
+        *("--input", folder / "lengths.parquet"),
+        *("--length-column", "length"),
+        *("--max-seq-len", str(MAX_SEQ_LEN)),
+        *("--output", root / DATASET),
+        cwd=folder,
+    )
+    return root
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def serving(server_bin: Path, data_root: Path, kernel_cache: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Starts the installed server by environment variables, as the image does; yields it and its address."""
+    target = f"127.0.0.1:{free_port()}"
+    environment = outside_environment() | {
+        "NUMBA_CACHE_DIR": str(kernel_cache),
+        "PACKHORSE_DATA_ROOT": str(data_root),
+        "PACKHORSE_LISTEN": target,
+        "PACKHORSE_METRICS_LISTEN": f"127.0.0.1:{free_port()}",
+        "PACKHORSE_GRACE_SECONDS": str(GRACE_SECONDS),
+    }
+    log = data_root.parent / "serve.log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [server_bin / "packhorse", "serve"], cwd=data_root.parent, env=environment, stdout=output, stderr=output
+        ) as server,
+    ):
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while subprocess.run(
+                [server_bin / "packhorse", "health", "--target", target], capture_output=True
+            ).returncode:
+                assert server.poll() is None, f"the server ended by itself:\n{log.read_text()}"
+                assert time.monotonic() < deadline, f"not SERVING after {START_SECONDS} s:\n{log.read_text()}"
+                time.sleep(0.1)
+            yield server, target
+        finally:
+            server.kill()  # does nothing to a server that has ended
+
+
+def test_wheel_holds_the_three_roots_as_one_namespace(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    parts = ("v1", "packing", "epoch", "dataset", "prepare", "server", "cli", "client", "formats")
+    assert {f"packhorse/{part}/__init__.py" for part in parts} <= names
+    assert "packhorse/__init__.py" not in names
+    assert {name.split("/")[0] for name in names} == {"packhorse", "packhorse-0.1.0.dist-info"}
+
+
+def test_server_environment_has_neither_torch_nor_pyarrow(folder: Path, server_bin: Path) -> None:
+    code = "import importlib.util as u; print([m for m in ('torch', 'pyarrow', 'tokenizers') if u.find_spec(m)])"
+    assert run(server_bin / "python", "-c", code, cwd=folder).stdout.strip() == "[]"
+
+
+def test_kernels_are_compiled_ahead(kernel_cache: Path) -> None:
+    assert list(kernel_cache.rglob("*.nbc"))
+
+
+def test_health_of_no_server_is_a_failure(folder: Path, server_bin: Path) -> None:
+    command = (server_bin / "packhorse", "health", "--target", f"127.0.0.1:{free_port()}")
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_installed_server_streams_an_epoch_and_ends_on_sigterm(
+    server_bin: Path, data_root: Path, kernel_cache: Path
+) -> None:
+    from packhorse.client import connect
+
+    compiled = set(kernel_cache.rglob("*"))
+    with serving(server_bin, data_root, kernel_cache) as (server, target):
+        with connect(target) as client:
+            stream = client.stream_bins(
+                DATASET, epoch=0, seed=7, rank=0, world_size=1, worker=0, workers_per_rank=1, batch_size=4
+            )
+            ids = np.concatenate([block.ids for block in stream])
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=GRACE_SECONDS + 20) == 0
+    np.testing.assert_array_equal(np.sort(ids), np.arange(NUM_SEQUENCES))
+    assert set(kernel_cache.rglob("*")) == compiled, "serving compiled a kernel that compile_kernels() leaves out"
