@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from packhorse.formats import MegatronIndex, MegatronTokens, MegatronWriter, megatron_paths, token_dtype
@@ -127,13 +127,12 @@ def test_a_bad_index_is_refused_with_its_name_and_fault(pair: Path, content: byt
 
 @given(at=st.integers(0, 33), bit=st.integers(0, 7))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_any_flipped_header_bit_is_noticed_or_keeps_the_pair_readable(pair: Path, at: int, bit: int) -> None:
+def test_any_flipped_header_bit_is_noticed(pair: Path, at: int, bit: int) -> None:
+    assume(at != 17)  # Another dtype code may be a valid one.
     content = bytearray(index_bytes([3, 0, 2], [0, 6, 6], [0, 2, 3]))
     content[at] ^= 1 << bit
     path = pair.with_name("flipped.idx")
     path.write_bytes(content)
-    if at == 17:  # Another dtype code may be a valid one; the sizes then say whether it fits.
-        return
     with pytest.raises(ValueError, match=r"flipped\.idx"):
         MegatronIndex(path)
 
@@ -240,24 +239,12 @@ def test_pickle_carries_paths_and_not_tokens(tmp_path: Path) -> None:
     assert pickle.loads(pickled).read(4999).tolist() == [1, 2, 3]
 
 
-def _read_in_child(tokens: MegatronTokens, results: "multiprocessing.SimpleQueue[list[int]]") -> None:
-    results.put(tokens.read(2).tolist())
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_reads_in_another_process(pair: Path, method: str) -> None:
     tokens = MegatronTokens(pair)
     tokens.read(0)
-    context = multiprocessing.get_context(method)
-    results = context.SimpleQueue()
-    child = context.Process(target=_read_in_child if method == "fork" else _spawned_read, args=(tokens, results))
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
-    assert results.get() == [4, 5]
-
-
-_spawned_read = _read_in_child
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(MegatronTokens.read, (tokens, 2)).tolist() == [4, 5]
 
 
 def test_files_replaced_behind_a_pickle_are_noticed(pair: Path) -> None:

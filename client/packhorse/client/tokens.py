@@ -78,7 +78,8 @@ class TokenSource(ABC):
         ):
             tokens = self.read(sequence_id, start, None if is_whole else length)
             if len(tokens) != length:
-                _refuse_length(sequence_id, length, start + len(tokens), start=start, is_whole=is_whole)
+                held = len(self.read(sequence_id))
+                _refuse_length(sequence_id, length, held, start=start, is_whole=is_whole)
             out[at : at + length] = tokens
 
 

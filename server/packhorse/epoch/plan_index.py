@@ -6,7 +6,7 @@ sequences there are. Leaves keys to `view` and the arithmetic to `kernels`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,7 @@ class PlanIndex:
         first_bin, first_run, sizes = [0], [0], []
         runs: list[tuple[int, int, int]] = []
         for template, multiplicity in canonical_templates(templates):
-            if not template or multiplicity < 1 or any(a < b for a, b in zip(template, template[1:], strict=False)):
+            if not template or multiplicity < 1 or any(a < b for a, b in pairwise(template)):
                 raise ValueError(
                     f"template {list(template)[:8]} × {multiplicity} is not a descending list of lengths used at "
                     "least once"

@@ -14,8 +14,9 @@ from packhorse.epoch.view import Bins
 
 
 def _added_offsets(topology: Topology, num_tail_bins: int) -> list[int]:
-    """Offsets in the step that the epoch leaves empty, in the order in which they are filled: every rank's first
-    slot before any rank's second, so that no rank idles while another has two bins.
+    """Offsets in the step that the epoch leaves empty, in the order in which they are filled.
+
+    Every rank's first slot comes before any rank's second, so that no rank idles while another has two bins.
     """
     offsets = range(num_tail_bins, topology.bins_per_step)
     return sorted(offsets, key=lambda offset: topology.place(offset)[::-1])

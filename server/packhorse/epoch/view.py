@@ -181,8 +181,8 @@ class EpochView:
 def compile_kernels() -> None:
     """Compiles every kernel for both id types, so that no first request waits for the compiler."""
     plan = PlanIndex.build({(1,): 1}, {1: 1}, 1)
-    for dtype in (np.uint32, np.int64):
-        pool = np.zeros(1, dtype=dtype)
+    for dtype in (np.dtype(np.uint32), np.dtype(np.int64)):
+        pool: PoolArray = np.zeros(1, dtype=dtype)
         pool.flags.writeable = False  # as memory-mapped pools are: a type of its own to the compiler
         view = EpochView(plan, pool, seed=0, epoch=0)
         view.bins([0])

@@ -1,0 +1,38 @@
+"""The prepared folder: layout, checks, digest, pools."""
+
+from packhorse.dataset.digest import PARTS, differing_parts
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.ids import ids_sum
+from packhorse.dataset.layout import MANIFEST, POOLS, written_whole
+from packhorse.dataset.load import PreparedDataset, open_prepared
+from packhorse.dataset.manifest import Manifest, OverLength, OverLengthLedger, PrepareOptions
+from packhorse.dataset.seqpack_layout import (
+    Loaded,
+    is_seqpack_layout,
+    load_seqpack_layout,
+    pools_by_length,
+    write_seqpack_layout,
+)
+from packhorse.dataset.write import seal
+
+__all__ = [
+    "MANIFEST",
+    "PARTS",
+    "POOLS",
+    "Loaded",
+    "Manifest",
+    "OverLength",
+    "OverLengthLedger",
+    "PrepareOptions",
+    "PreparedDataset",
+    "PreparedDatasetError",
+    "differing_parts",
+    "ids_sum",
+    "is_seqpack_layout",
+    "load_seqpack_layout",
+    "open_prepared",
+    "pools_by_length",
+    "seal",
+    "write_seqpack_layout",
+    "written_whole",
+]

@@ -1,0 +1,145 @@
+"""Reading a prepared folder, or refusing it with what is wrong and where.
+
+Owns every check between the files and the plan that is served from them; leaves seqpack's layout to `seqpack_layout`.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.layout import (
+    COUNTS,
+    DATA_FILES,
+    MANIFEST,
+    POOLS,
+    TEMPLATES,
+    parse_counts,
+    parse_templates,
+    sha256_of,
+)
+from packhorse.dataset.manifest import Manifest
+from packhorse.dataset.write import dataset_digest
+from packhorse.epoch import PlanIndex, PoolArray
+from packhorse.packing import Template
+
+_Parsed = TypeVar("_Parsed")
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedDataset:
+    """A prepared folder, checked and open."""
+
+    path: Path
+    """The folder."""
+    manifest: Manifest
+    """What it says of itself."""
+    counts: Counter[int]
+    """Length in tokens → number of sequences."""
+    templates: Counter[Template]
+    """Template → multiplicity."""
+    pool: PoolArray
+    """Ids of all lengths, ascending by (length, id), memory-mapped read-only: uint32 or int64 [n_sequences]."""
+    plan: PlanIndex
+    """The plan laid out for random access."""
+
+    @cached_property
+    def name(self) -> str:
+        """The folder's name, by which the dataset is served."""
+        return self.path.name
+
+    def check_pool(self) -> None:
+        """Reads the whole pool file and compares it with its checksum; PreparedDatasetError where they differ."""
+        _check_sum(self.path / POOLS, self.manifest)
+
+
+def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDataset:
+    """Opens and checks a prepared folder.
+
+    Args:
+        path: the folder.
+        check_pool: whether the pool file is read as a whole to compare its checksum. Without, only its header and size
+            are checked, at a cost that does not grow with the number of sequences; `check_pool()` can follow.
+
+    Raises:
+        PreparedDatasetError: a file is missing, truncated, altered, or inconsistent with the others.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")
+    if not (folder / MANIFEST).exists() and (folder / POOLS.removesuffix(".npy")).is_dir():
+        raise PreparedDatasetError(f"{folder.name} has no {MANIFEST}; prepare it again")
+    manifest = Manifest.parse(_read(folder / MANIFEST), _named(folder / MANIFEST))
+    if set(manifest.checksums) != set(DATA_FILES):
+        raise PreparedDatasetError(f"{_named(folder / MANIFEST)} lists {sorted(manifest.checksums)}")
+    for name in (COUNTS, TEMPLATES):
+        _check_sum(folder / name, manifest)
+    counts = _parsed(folder / COUNTS, parse_counts)
+    templates = _parsed(folder / TEMPLATES, parse_templates)
+    pool = _map_pool(folder / POOLS, manifest)
+    if check_pool:
+        _check_sum(folder / POOLS, manifest)
+    try:
+        plan = PlanIndex.build(templates, counts, manifest.max_seq_len)
+    except ValueError as error:
+        raise PreparedDatasetError(f"{_named(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
+    digest = dataset_digest(counts, templates, manifest.options, manifest.checksums[POOLS])
+    for what, stated, actual in (
+        ("n_sequences", manifest.n_sequences, plan.num_sequences),
+        ("n_bins", manifest.n_bins, plan.num_bins),
+        ("total_tokens", manifest.total_tokens, sum(length * count for length, count in counts.items())),
+        ("digest", manifest.digest, digest),
+    ):
+        if stated != actual:
+            raise PreparedDatasetError(
+                f"{_named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
+            )
+    return PreparedDataset(folder, manifest, counts, templates, pool, plan)
+
+
+def _named(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise PreparedDatasetError(f"{_named(path)} is missing; prepare the dataset again") from None
+
+
+def _check_sum(path: Path, manifest: Manifest) -> None:
+    if not path.exists():
+        raise PreparedDatasetError(f"{_named(path)} is missing; prepare the dataset again")
+    if sha256_of(path) != manifest.checksums[path.name]:
+        raise PreparedDatasetError(
+            f"{_named(path)} does not match its checksum in {MANIFEST}: it was truncated or altered; restore it from a "
+            "copy or prepare the dataset again"
+        )
+
+
+def _parsed(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+    try:
+        return parse(_read(path))
+    except ValueError as error:
+        raise PreparedDatasetError(f"{_named(path)} cannot be read: {error}") from None
+
+
+def _map_pool(path: Path, manifest: Manifest) -> PoolArray:
+    try:
+        pool = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise PreparedDatasetError(f"{_named(path)} is missing; prepare the dataset again") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise PreparedDatasetError(f"{_named(path)} is truncated or no array file: {error}") from None
+    if pool.dtype != np.dtype(manifest.id_dtype).newbyteorder("<") or pool.shape != (manifest.n_sequences,):
+        raise PreparedDatasetError(
+            f"{_named(path)} holds {pool.dtype} {list(pool.shape)}, but {MANIFEST} states {manifest.id_dtype} "
+            f"[{manifest.n_sequences}]"
+        )
+    return np.asarray(pool)

@@ -1,0 +1,103 @@
+"""seqpack's folder layout: the same facts as ours, with one pool file for each length and no checksums.
+
+Owns reading and writing it; leaves our own layout to `layout` and `load`.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.layout import COUNTS, MANIFEST, TEMPLATES, parse_counts, parse_templates
+from packhorse.dataset.load import PreparedDataset
+from packhorse.epoch import PlanIndex
+from packhorse.packing import Template
+
+POOLS_FOLDER = "pools"
+
+Loaded = tuple[dict[str, Any], Counter[int], Counter[Template], dict[int, NDArray[np.integer]]]
+"""(manifest, counts, templates, length → ids)."""
+
+
+def is_seqpack_layout(folder: Path) -> bool:
+    """Tells whether a folder has one pool file for each length."""
+    return (folder / POOLS_FOLDER).is_dir()
+
+
+def load_seqpack_layout(folder: Path) -> Loaded:
+    """Reads and checks a folder that seqpack wrote.
+
+    Raises:
+        PreparedDatasetError: a file is missing or unreadable, or the files contradict each other.
+    """
+    contents = {}
+    for name in (MANIFEST, COUNTS, TEMPLATES):
+        try:
+            contents[name] = (folder / name).read_bytes()
+        except FileNotFoundError:
+            raise PreparedDatasetError(f"{folder.name}/{name} is missing") from None
+    try:
+        manifest = json.loads(contents[MANIFEST])
+        max_seq_len = int(manifest["max_seq_len"])
+        counts = parse_counts(contents[COUNTS])
+        templates = parse_templates(contents[TEMPLATES])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PreparedDatasetError(f"{folder.name} has an unreadable JSON file: {error!r}") from None
+    pools: dict[int, NDArray[np.integer]] = {}
+    for length, count in counts.items():
+        path = folder / POOLS_FOLDER / f"{length}.npy"
+        try:
+            pool = np.load(path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise PreparedDatasetError(f"{folder.name}/{POOLS_FOLDER}/{path.name} is missing") from None
+        except (ValueError, OSError, EOFError) as error:
+            raise PreparedDatasetError(
+                f"{folder.name}/{POOLS_FOLDER}/{path.name} is truncated or no array file: {error}"
+            ) from None
+        if pool.shape != (count,):
+            raise PreparedDatasetError(
+                f"{folder.name}/{POOLS_FOLDER}/{path.name} holds {pool.shape[0] if pool.ndim else 0} ids, but "
+                f"{COUNTS} states {count}"
+            )
+        pools[length] = pool
+    try:
+        PlanIndex.build(templates, counts, max_seq_len)
+    except ValueError as error:
+        raise PreparedDatasetError(f"{folder.name}/{TEMPLATES} does not fit {COUNTS}: {error}") from None
+    return manifest, counts, templates, pools
+
+
+def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
+    """Writes a prepared dataset into `folder` (existing and empty) the way seqpack does."""
+    (folder / POOLS_FOLDER).mkdir()
+    for length, ids in pools_by_length(dataset).items():
+        np.save(folder / POOLS_FOLDER / f"{length}.npy", ids.astype(np.int64))
+    (folder / COUNTS).write_text(json.dumps({str(length): count for length, count in dataset.counts.items()}))
+    (folder / TEMPLATES).write_text(json.dumps([[list(t), m] for t, m in dataset.templates.items()]))
+    manifest = {
+        "max_seq_len": dataset.manifest.max_seq_len,
+        "packer": dataset.manifest.algorithm,
+        "n_sequences": dataset.manifest.n_sequences,
+        "n_bins": dataset.manifest.n_bins,
+        "distinct_lengths": dataset.manifest.distinct_lengths,
+        "distinct_templates": dataset.manifest.distinct_templates,
+        "total_tokens": dataset.manifest.total_tokens,
+        "total_capacity": dataset.manifest.total_capacity,
+        "efficiency": dataset.manifest.efficiency,
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
+
+
+def pools_by_length(dataset: PreparedDataset) -> dict[int, NDArray[np.integer]]:
+    """Returns length → ids as views of the pool, ids ascending."""
+    starts = dataset.plan.pool_starts.tolist()
+    return {
+        length: dataset.pool[start : start + count]
+        for length, start, count in zip(
+            dataset.plan.lengths.tolist(), starts, dataset.plan.counts.tolist(), strict=True
+        )
+    }

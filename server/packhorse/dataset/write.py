@@ -1,0 +1,85 @@
+"""The last step of preparing: everything beside the pool, and the manifest that seals the folder.
+
+Owns which facts the manifest states; leaves reading data and filling the pool to `prepare`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from packhorse.dataset.digest import make_digest
+from packhorse.dataset.layout import (
+    COUNTS,
+    DATA_FILES,
+    MANIFEST,
+    POOLS,
+    TEMPLATES,
+    render_counts,
+    render_templates,
+    sha256_of,
+)
+from packhorse.dataset.manifest import EPOCH_VERSION, Manifest, OverLengthLedger, PrepareOptions
+from packhorse.packing import PackingPlan, canonical_templates
+
+
+def seal(
+    folder: Path,
+    *,
+    counts: Mapping[int, int],
+    plan: PackingPlan,
+    options: PrepareOptions,
+    over_length: OverLengthLedger,
+    id_dtype: Literal["uint32", "int64"],
+    ids_sum: tuple[int, int],
+    source: str,
+) -> Manifest:
+    """Writes counts.json, templates.json and manifest.json beside a finished pools.npy.
+
+    Args:
+        folder: the folder being written, with its pool file closed.
+        counts: length in tokens → number of sequences.
+        plan: of exactly these counts.
+        options: what shaped the plan.
+        over_length: what the over-length policy did.
+        id_dtype: of the pool file.
+        ids_sum: of all ids in the pool, from `packhorse.dataset.ids_sum`.
+        source: what was read, without its folder.
+    """
+    (folder / COUNTS).write_bytes(render_counts(counts))
+    (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
+    checksums = {name: sha256_of(folder / name) for name in DATA_FILES}
+    manifest = Manifest(
+        options=options,
+        algorithm=plan.algorithm,
+        n_sequences=plan.num_sequences,
+        n_bins=plan.num_bins,
+        total_tokens=plan.total_tokens,
+        total_capacity=plan.num_bins * plan.max_seq_len,
+        efficiency=plan.efficiency,
+        lower_bound=plan.lower_bound,
+        distinct_lengths=len(counts),
+        distinct_templates=len(plan.templates),
+        id_dtype=id_dtype,
+        ids_sum_a=ids_sum[0],
+        ids_sum_b=ids_sum[1],
+        over_length=over_length,
+        source=source,
+        checksums=checksums,
+        digest=dataset_digest(counts, plan.templates, options, checksums[POOLS]),
+    )
+    (folder / MANIFEST).write_bytes(manifest.render())
+    return manifest
+
+
+def dataset_digest(
+    counts: Mapping[int, int], templates: Mapping[tuple[int, ...], int], options: PrepareOptions, pools_checksum: str
+) -> str:
+    """Returns the digest of a dataset with these counts, templates, options and pool file."""
+    parts: dict[str, Any] = {
+        "counts": {str(length): count for length, count in counts.items()},
+        "options": {**asdict(options), "epoch_version": EPOCH_VERSION},
+        "templates": [[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)],
+        "pools": pools_checksum,
+    }
+    return make_digest(parts)
