@@ -104,7 +104,7 @@ def test_an_existing_output_is_refused_and_a_failed_overwrite_keeps_it(flat: Pat
         yield [9]
         raise RuntimeError("reader broke")
 
-    with pytest.raises(FileExistsError, match="x.bin"):
+    with pytest.raises(FileExistsError, match=r"x\.bin"):
         write_flat_tokens(flat, [[9]], np.uint16)
     with pytest.raises(RuntimeError, match="reader broke"):
         write_flat_tokens(flat, broken(), np.uint16, overwrite=True)

@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,12 @@ def index_bytes(
         + b"".join(struct.pack("<q", document) for document in documents)
         + modes
     )
+
+
+def _write(prefix: Path, sequences: Iterable[list[int]]) -> None:
+    with MegatronWriter(prefix, vocab_size=10, overwrite=True) as writer:
+        for sequence in sequences:
+            writer.append(sequence)
 
 
 @pytest.fixture
@@ -188,9 +195,8 @@ def test_writer_mixes_sequences_below_and_above_its_buffer(tmp_path: Path) -> No
     ],
 )
 def test_writer_refuses_what_is_no_sequence(tmp_path: Path, tokens: list[int], message: str) -> None:
-    with pytest.raises(ValueError, match=message), MegatronWriter(tmp_path / "x", vocab_size=10) as writer:
-        writer.append([1])
-        writer.append(tokens)
+    with pytest.raises(ValueError, match=message):
+        _write(tmp_path / "x", [[1], tokens])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -203,12 +209,12 @@ def test_writer_refuses_an_existing_output(tmp_path: Path, existing: str) -> Non
 
 
 def test_an_exception_while_overwriting_leaves_the_old_files(pair: Path) -> None:
-    with (
-        pytest.raises(RuntimeError, match="reader broke"),
-        MegatronWriter(pair, vocab_size=10, overwrite=True) as writer,
-    ):
-        writer.append([9])
+    def broken() -> Iterator[list[int]]:
+        yield [9]
         raise RuntimeError("reader broke")
+
+    with pytest.raises(RuntimeError, match="reader broke"):
+        _write(pair, broken())
     assert MegatronTokens(pair).read(0).tolist() == [1, 2, 3]
     assert sorted(path.name for path in pair.parent.iterdir()) == ["x.bin", "x.idx"]
 

@@ -187,7 +187,7 @@ def test_mistakes_are_named(corpus: Path, local: Path, tmp_path: Path) -> None:
     x = tmp_path / "x"
     with pytest.raises(ValueError, match="no document in the input: 1 empty and 0 undecodable"):
         tokenize(tmp_path / "empty.txt", x)
-    with pytest.raises(ValueError, match="vocab_size is 256; .* at least 257"):
+    with pytest.raises(ValueError, match=r"vocab_size is 256; .* at least 257"):
         tokenize(corpus, x, vocab_size=256)
     with pytest.raises(ValueError, match="vocab_size is given together with a tokenizer"):
         tokenize(corpus, x, vocab_size=300, tokenizer=local)

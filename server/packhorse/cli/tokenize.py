@@ -115,9 +115,9 @@ def _print_summary(summary: TokenizeSummary) -> None:
     table.add_row("vocabulary", f"{summary.vocab_size:,}")
     table.add_row("skipped, empty", f"{summary.skipped_empty:,}")
     table.add_row("skipped, undecodable", f"{summary.skipped_undecodable:,}")
-    table.add_row("index", str(summary.idx_path))
-    table.add_row("tokenizer", str(summary.tokenizer_path))
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
+    # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
+    console.print(f"index      {summary.idx_path}\ntokenizer  {summary.tokenizer_path}", markup=False)
     if summary.undecodable_named:
         console.print(f"undecodable, e.g. {'; '.join(summary.undecodable_named)}", markup=False)

@@ -29,7 +29,7 @@ def lower_bound(counts: Mapping[int, int], max_seq_len: int, *, max_sequences_pe
     Mathematics 28 (1990).
     """
     pairs, limit = checked_counts(counts, max_seq_len, max_sequences_per_bin)
-    return bound_of_pairs(pairs, max_seq_len, limit)
+    return bound_of_pairs(pairs, int(max_seq_len), limit)  # products with a NumPy integer could overflow
 
 
 def bound_of_pairs(pairs: list[tuple[int, int]], capacity: int, limit: int) -> int:

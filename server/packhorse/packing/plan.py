@@ -13,6 +13,9 @@ from packhorse.packing.checks import checked_integer
 Template = tuple[int, ...]
 """A bin's recipe: a descending tuple of lengths (tokens) with sum ≤ max_seq_len."""
 
+MAX_SEQ_LEN = 2**31 - 1
+"""Largest capacity, in tokens: lengths are int32 wherever they are stored or sent."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackingPlan:
@@ -83,9 +86,10 @@ def checked_counts(
         none: every sequence has at least one token).
 
     Raises:
-        ValueError: a length outside [1, max_seq_len], a negative count, or anything that is not an integer.
+        ValueError: max_seq_len over MAX_SEQ_LEN, a length outside [1, max_seq_len], a negative count, or anything
+            that is not an integer.
     """
-    capacity = checked_integer("max_seq_len", max_seq_len, 1)
+    capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
     limit = capacity
     if max_sequences_per_bin is not None:
         limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))

@@ -45,9 +45,10 @@ def pack_histogram(
     if name not in PACKERS:
         raise ValueError(f"unknown algorithm {algorithm!r}; there are: auto, {', '.join(sorted(PACKERS))}")
     pairs, limit = checked_counts(counts, max_seq_len, max_sequences_per_bin)
+    capacity = int(max_seq_len)  # products with a NumPy integer could overflow
     return PackingPlan(
-        templates=PACKERS[name](pairs, max_seq_len, limit),
-        max_seq_len=max_seq_len,
-        lower_bound=bound_of_pairs(pairs, max_seq_len, limit),
+        templates=PACKERS[name](pairs, capacity, limit),
+        max_seq_len=capacity,
+        lower_bound=bound_of_pairs(pairs, capacity, limit),
         algorithm=name,
     )

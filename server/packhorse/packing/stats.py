@@ -83,6 +83,7 @@ class PackingStats:
         Raises:
             ValueError: a template holds more than max_seq_len tokens.
         """
+        max_seq_len = int(max_seq_len)  # products with a NumPy integer could overflow
         sums = np.array([sum(template) for template in templates], dtype=np.int64)
         weights = np.array(list(templates.values()), dtype=np.int64)
         if len(sums) and int(sums.max()) > max_seq_len:

@@ -1,0 +1,106 @@
+"""The client: bins from a server, or from a folder, as blocks, tensors and masks.
+
+Everything that a trainer needs is imported from here. What works with tensors needs torch and is loaded when it is
+first asked for; connecting, streaming and locating do without.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from packhorse.client.api import Client, DatasetInfo, RemainderPolicy, SequenceLocation, StreamMode, connect
+from packhorse.client.blocks import BinBlock
+from packhorse.client.cursor import Cursor
+from packhorse.client.errors import (
+    DatasetCorruptError,
+    DatasetNotFoundError,
+    DigestMismatchError,
+    InvalidRequestError,
+    NotImplementedByServerError,
+    PackhorseError,
+    RequestTooLargeError,
+    ServerFaultError,
+    ServerShuttingDownError,
+    ServerUnavailableError,
+    StreamInterruptedError,
+    TooManyStreamsError,
+    TransientError,
+)
+from packhorse.client.retry import RetryPolicy
+from packhorse.client.stream import BinStream, StreamHeader
+
+if TYPE_CHECKING:
+    from packhorse.client.batch import BatchAssembler, PackedBatch
+    from packhorse.client.dataset import PackedDataset
+    from packhorse.client.masks import build_packing_attention_bias, build_packing_cu_seqlens
+    from packhorse.client.tokens import (
+        FlatSource,
+        IndexableSource,
+        MegatronSource,
+        TokenSource,
+        TokenSourceError,
+        as_token_source,
+    )
+
+_TORCH_PARTS = {
+    "BatchAssembler": "batch",
+    "PackedBatch": "batch",
+    "PackedDataset": "dataset",
+    "build_packing_attention_bias": "masks",
+    "build_packing_cu_seqlens": "masks",
+    "FlatSource": "tokens",
+    "IndexableSource": "tokens",
+    "MegatronSource": "tokens",
+    "TokenSource": "tokens",
+    "TokenSourceError": "tokens",
+    "as_token_source": "tokens",
+}
+
+__all__ = [
+    "BatchAssembler",
+    "BinBlock",
+    "BinStream",
+    "Client",
+    "Cursor",
+    "DatasetCorruptError",
+    "DatasetInfo",
+    "DatasetNotFoundError",
+    "DigestMismatchError",
+    "FlatSource",
+    "IndexableSource",
+    "InvalidRequestError",
+    "MegatronSource",
+    "NotImplementedByServerError",
+    "PackedBatch",
+    "PackedDataset",
+    "PackhorseError",
+    "RemainderPolicy",
+    "RequestTooLargeError",
+    "RetryPolicy",
+    "SequenceLocation",
+    "ServerFaultError",
+    "ServerShuttingDownError",
+    "ServerUnavailableError",
+    "StreamHeader",
+    "StreamInterruptedError",
+    "StreamMode",
+    "TokenSource",
+    "TokenSourceError",
+    "TooManyStreamsError",
+    "TransientError",
+    "as_token_source",
+    "build_packing_attention_bias",
+    "build_packing_cu_seqlens",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what needs torch."""
+    if name not in _TORCH_PARTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_TORCH_PARTS[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"packhorse.client.{name} needs torch: install packhorse[client]") from None

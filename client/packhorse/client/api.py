@@ -1,0 +1,362 @@
+"""`connect` and `Client`: the service as Python calls.
+
+Owns the client's surface and its types; leaves connections to the transports and resuming to `stream`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.client._embedded import PREFIX, EmbeddedTransport
+from packhorse.client._grpc import GrpcTransport
+from packhorse.client.blocks import BinBlock, decode_bins
+from packhorse.client.errors import InvalidRequestError
+from packhorse.client.retry import RetryPolicy, with_retries
+from packhorse.client.stream import BinStream
+from packhorse.client.transport import Transport
+from packhorse.v1 import packing_pb2 as pb
+
+if TYPE_CHECKING:
+    import grpc
+
+_Message = TypeVar("_Message")
+
+
+class RemainderPolicy(StrEnum):
+    """What happens to a last step that is not full; every rank always gets the same number of steps."""
+
+    SPREAD = "spread"
+    """Its sequences are dealt over all its bins: none is lost, none repeated."""
+    DROP = "drop"
+    """It is left out, and its size reported in the header."""
+    REPEAT = "repeat"
+    """It is filled from the epoch's first positions."""
+    EMPTY = "empty"
+    """It is filled with empty bins."""
+
+
+class StreamMode(StrEnum):
+    """How streams share an epoch."""
+
+    PARTITION = "partition"
+    """The streams of an epoch are disjoint and together complete."""
+    INDEPENDENT = "independent"
+    """Every (epoch, rank, worker) has a seed of its own and goes through the whole epoch alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInfo:
+    """A prepared dataset and its plan; fields as in the protocol's Dataset."""
+
+    name: str
+    digest: str
+    max_seq_len: int
+    num_sequences: int
+    num_bins: int
+    total_tokens: int
+    efficiency: float
+    lower_bound: int
+    num_lengths: int
+    num_templates: int
+    max_sequences_per_bin: int
+    algorithm: str
+    ids_sum: tuple[int, int]
+    over_length: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceLocation:
+    """Where one sequence stands in an epoch; None where there is no answer."""
+
+    id: int
+    """The id asked for."""
+    found: bool
+    """False when the dataset has no such id."""
+    length: int | None = None
+    """Its length in tokens."""
+    position: int | None = None
+    """Position of its bin."""
+    index_in_bin: int | None = None
+    """Its index among the sequences of that bin, as `get_bins` returns it."""
+    step: int | None = None
+    """Step, counted from start_position; None when dropped or before it."""
+    rank: int | None = None
+    """Data-parallel rank."""
+    worker: int | None = None
+    """Dataloader worker within the rank."""
+    slot: int | None = None
+    """Which of the rank's batch_size bins of that step."""
+
+
+def connect(
+    target: str,
+    *,
+    credentials: "grpc.ChannelCredentials | None" = None,
+    token: str | None = None,
+    retry: RetryPolicy | None = None,
+) -> "Client":
+    """Returns a client of a server, or of the prepared datasets in a folder.
+
+    Args:
+        target: `host:port`, `dns:///…` (every address is used in turn), `unix:PATH`, or `embedded:DIR` for no server
+            at all.
+        credentials: of a secure channel; None for plain text.
+        token: sent as a bearer token; needs credentials or a unix socket.
+        retry: how long to try again when no server answers; two minutes by default.
+
+    Raises:
+        ValueError: a token would travel in plain text.
+        PackhorseError: an embedded folder has no dataset that can be opened.
+    """
+    transport: Transport
+    if target.startswith(PREFIX):
+        transport = EmbeddedTransport(target)
+    else:
+        transport = GrpcTransport(target, credentials=credentials, token=token)
+    return Client(transport, retry or RetryPolicy())
+
+
+class Client:
+    """The service's methods. Made by `connect`; safe to keep across a fork, and usable in a `with` statement."""
+
+    def __init__(self, transport: Transport, retry: RetryPolicy) -> None:
+        self._transport = transport
+        self._retry = retry
+
+    @property
+    def target(self) -> str:
+        """What `connect` was given."""
+        return self._transport.target
+
+    def list_datasets(self) -> list[DatasetInfo]:
+        """Returns every dataset that is served, by ascending name."""
+        response = with_retries(self._retry, lambda: self._transport.list_datasets(pb.ListDatasetsRequest()))
+        return [_info(dataset) for dataset in response.datasets]
+
+    def get_dataset(self, name: str) -> DatasetInfo:
+        """Returns one dataset; a DatasetNotFoundError where there is none of that name."""
+        request = pb.GetDatasetRequest(name=name)
+        return _info(with_retries(self._retry, lambda: self._transport.get_dataset(request)).dataset)
+
+    def stream_bins(
+        self,
+        dataset: str,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        worker: int = 0,
+        workers_per_rank: int = 1,
+        batch_size: int = 1,
+        start_position: int = 0,
+        remainder: RemainderPolicy | str = RemainderPolicy.SPREAD,
+        mode: StreamMode | str = StreamMode.PARTITION,
+        first_step: int = 0,
+        expected_digest: str = "",
+    ) -> BinStream:
+        """Streams the bins of one (epoch, rank, worker).
+
+        Args:
+            dataset: its name.
+            epoch: 0-based.
+            seed: of the run, in [0, 2^64).
+            rank: data-parallel rank, in [0, world_size).
+            world_size: data-parallel degree.
+            worker: dataloader worker within the rank, in [0, workers_per_rank).
+            workers_per_rank: dataloader workers of every rank.
+            batch_size: bins per rank and step.
+            start_position: where step 0 begins; a cursor's position to resume, under any topology.
+            remainder: what happens to a last step that is not full.
+            mode: whether the ranks share the epoch.
+            first_step: steps below it are left out.
+            expected_digest: refuse a dataset with another digest; empty for any.
+
+        Returns:
+            An iterator of BinBlock; nothing is requested before its header or first block is asked for.
+
+        Raises:
+            InvalidRequestError: a number does not fit the protocol (others are refused by the service, when the
+                stream is opened).
+        """
+        request = _request(
+            lambda: pb.StreamBinsRequest(
+                dataset=dataset,
+                epoch=epoch,
+                seed=seed,
+                topology=_topology(world_size, workers_per_rank, batch_size, start_position, remainder),
+                rank=rank,
+                worker=worker,
+                mode=pb.StreamMode.Value(f"STREAM_MODE_{StreamMode(mode.lower()).name}"),
+                first_step=first_step,
+                expected_digest=expected_digest,
+            )
+        )
+        return BinStream(self._transport, request, self._retry)
+
+    def get_bins(
+        self, dataset: str, *, epoch: int = 0, seed: int = 0, positions: ArrayLike, expected_digest: str = ""
+    ) -> BinBlock:
+        """Returns the bins at any positions of an epoch, in that order, as one block.
+
+        Args:
+            dataset: its name.
+            epoch: 0-based.
+            seed: of the run.
+            positions: int [N], each in [0, num_bins); repeats allowed.
+            expected_digest: refuse a dataset with another digest; empty for any.
+        """
+        wanted: list[int] = np.asarray(positions, dtype=np.int64).tolist()
+        request = _request(
+            lambda: pb.GetBinsRequest(
+                dataset=dataset, epoch=epoch, seed=seed, positions=wanted, expected_digest=expected_digest
+            )
+        )
+        response = with_retries(self._retry, lambda: self._transport.get_bins(request))
+        return decode_bins(response.bins, response.id_type)
+
+    def locate(
+        self,
+        dataset: str,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        ids: Iterable[int],
+        world_size: int | None = None,
+        workers_per_rank: int = 1,
+        batch_size: int = 1,
+        start_position: int = 0,
+        remainder: RemainderPolicy | str = RemainderPolicy.SPREAD,
+    ) -> list[SequenceLocation]:
+        """Returns where ids stand in an epoch and, when `world_size` is given, in which stream.
+
+        Args:
+            dataset: its name.
+            epoch: 0-based.
+            seed: of the run.
+            ids: of sequences.
+            world_size: data-parallel degree; None leaves step, rank, worker and slot out.
+            workers_per_rank: dataloader workers of every rank.
+            batch_size: bins per rank and step.
+            start_position: where step 0 begins.
+            remainder: what happens to a last step that is not full.
+        """
+        wanted = [int(i) for i in ids]
+        request = _request(lambda: pb.LocateSequencesRequest(dataset=dataset, epoch=epoch, seed=seed, ids=wanted))
+        if world_size is not None:
+            topology = _request(lambda: _topology(world_size, workers_per_rank, batch_size, start_position, remainder))
+            request.topology.CopyFrom(topology)
+        response = with_retries(self._retry, lambda: self._transport.locate_sequences(request))
+        return [_location(location) for location in response.locations]
+
+    def pack_sequences(
+        self,
+        lengths: Sequence[int] | NDArray[np.integer],
+        max_seq_len: int,
+        *,
+        algorithm: str = "best-fit",
+        max_sequences_per_bin: int | None = None,
+        num_bins_multiple_of: int = 1,
+        seed: int | None = None,
+    ) -> list[NDArray[np.int64]]:
+        """Packs lengths at once on the server, without a dataset.
+
+        Args:
+            lengths: int [S], in tokens.
+            max_seq_len: a bin's capacity in tokens.
+            algorithm: the packer.
+            max_sequences_per_bin: the most sequences in a bin; None for no limit.
+            num_bins_multiple_of: the number of bins is made a multiple of this.
+            seed: shuffles equal lengths; None for their order.
+
+        Returns:
+            Each bin's indices into `lengths`: int64.
+        """
+        request = _request(
+            lambda: pb.PackSequencesRequest(
+                lengths=np.asarray(lengths).tolist(),
+                max_seq_len=max_seq_len,
+                algorithm=algorithm,
+                max_sequences_per_bin=max_sequences_per_bin or 0,
+                num_bins_multiple_of=num_bins_multiple_of,
+                seed=seed,
+            )
+        )
+        response = with_retries(self._retry, lambda: self._transport.pack_sequences(request))
+        indices = np.frombuffer(response.indices, dtype="<u4").astype(np.int64)
+        return np.split(indices, np.frombuffer(response.bin_ends, dtype="<u4")[:-1].astype(np.int64))
+
+    def close(self) -> None:
+        """Lets go of connections; later calls connect again."""
+        self._transport.close()
+
+    def __enter__(self) -> "Client":
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the client."""
+        self.close()
+
+
+def _request(build: Callable[[], _Message]) -> _Message:
+    """Builds a message; protobuf's complaints about a field become an InvalidRequestError."""
+    try:
+        return build()
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidRequestError(str(error)) from None
+
+
+def _topology(
+    world_size: int, workers_per_rank: int, batch_size: int, start_position: int, remainder: RemainderPolicy | str
+) -> pb.Topology:
+    return pb.Topology(
+        world_size=world_size,
+        workers_per_rank=workers_per_rank,
+        batch_size=batch_size,
+        start_position=start_position,
+        remainder=pb.RemainderPolicy.Value(f"REMAINDER_POLICY_{RemainderPolicy(remainder.lower()).name}"),
+    )
+
+
+def _info(dataset: pb.Dataset) -> DatasetInfo:
+    return DatasetInfo(
+        name=dataset.name,
+        digest=dataset.digest,
+        max_seq_len=dataset.max_seq_len,
+        num_sequences=dataset.num_sequences,
+        num_bins=dataset.num_bins,
+        total_tokens=dataset.total_tokens,
+        efficiency=dataset.efficiency,
+        lower_bound=dataset.lower_bound,
+        num_lengths=dataset.num_lengths,
+        num_templates=dataset.num_templates,
+        max_sequences_per_bin=dataset.max_sequences_per_bin,
+        algorithm=dataset.algorithm,
+        ids_sum=(dataset.ids_sum_a, dataset.ids_sum_b),
+        over_length=dataset.over_length,
+    )
+
+
+def _location(location: pb.SequenceLocation) -> SequenceLocation:
+    if not location.found:
+        return SequenceLocation(id=location.id, found=False)
+    place = location.place if location.HasField("place") else None
+    return SequenceLocation(
+        id=location.id,
+        found=True,
+        length=location.length,
+        position=location.position,
+        index_in_bin=location.index_in_bin,
+        step=place.step if place else None,
+        rank=place.rank if place else None,
+        worker=place.worker if place else None,
+        slot=place.slot if place else None,
+    )

@@ -1,0 +1,202 @@
+"""`PackedDataset`: the service's bins as batches, inside a PyTorch DataLoader.
+
+Owns how a worker finds its stream and what a checkpoint holds; leaves streams to `stream` and tensors to `batch`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from packhorse.client.api import Client, RemainderPolicy, StreamMode, connect
+from packhorse.client.batch import BatchAssembler, PackedBatch
+from packhorse.client.cursor import STATE_VERSION, Cursor, Resume
+from packhorse.client.placement import find_rank
+from packhorse.client.shared_resume import SharedResume
+from packhorse.client.tokens import as_token_source
+
+
+class PackedDataset(IterableDataset[PackedBatch]):
+    """Streams one rank's batches; every sequence comes exactly once per epoch over all ranks and workers.
+
+    Give it to a DataLoader with `batch_size=None`: it yields whole batches. Each dataloader worker, forked or spawned,
+    opens a stream of its own; a rank's batches are the same for any number of workers.
+
+    Every batch (see `PackedBatch`) carries a `cursor`. Save the cursor of the last batch that was trained on, and
+    `load_state_dict(cursor)` goes on behind it, under any world size, batch size and number of workers.
+
+    Args:
+        target: what `connect` takes, or a function without arguments that returns a Client (a module's own function
+            where workers are spawned), for credentials and the like.
+        dataset: its name on the server.
+        tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
+        batch_size: bins in a batch, for each rank.
+        seed: of the run, in [0, 2^64).
+        epoch: to begin with.
+        rank: data-parallel rank; found from torch.distributed or the launcher's environment when None.
+        world_size: data-parallel degree, likewise.
+        remainder: what happens to a last step that is not full.
+        mode: whether the ranks share the epoch.
+        pad_token_id: token that fills a bin's free end.
+        shift_labels: False for models that shift labels inside (Hugging Face), True for losses that compare the same
+            index.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        target: str | Callable[[], Client],
+        dataset: str,
+        tokens: Any,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        epoch: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        remainder: RemainderPolicy | str = RemainderPolicy.SPREAD,
+        mode: StreamMode | str = StreamMode.PARTITION,
+        pad_token_id: int = 0,
+        shift_labels: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.rank, self.world_size = find_rank(rank, world_size)
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.seed = seed
+        self._target = target
+        self._tokens = as_token_source(tokens)
+        self._remainder = RemainderPolicy(remainder.lower())
+        self._mode = StreamMode(mode.lower())
+        self._pad_token_id = pad_token_id
+        self._shift_labels = shift_labels
+        self._shared = SharedResume(Resume(epoch=epoch))
+        self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
+        self._state: dict[str, Any] | None = None
+        self._num_steps: tuple[Resume, int] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration goes through."""
+        return self._next_resume().epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the next iteration, from its beginning.
+
+        The epoch that is set already stays as it is, so that a resumed epoch keeps its position.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        current = self._shared.load()
+        if epoch != current.epoch:
+            self._shared.store(Resume(epoch=epoch, digest=current.digest))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where this copy of the dataset stands; what a StatefulDataLoader saves for each worker.
+
+        With a plain DataLoader the batches are made in the workers' copies: save a batch's `cursor` instead.
+        """
+        if self._state is not None:
+            return self._state
+        resume = self._next_resume()
+        return self._state_at(resume, resume.digest, resume.first_step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where a batch's `cursor` or a `state_dict()` stands, from the next iteration on.
+
+        Raises:
+            ValueError: it is neither, or of another seed or topology.
+        """
+        resume = Resume.from_state(state, seed=self.seed, bins_per_step=self._bins_per_step)
+        self._state = None
+        if get_worker_info() is None:
+            self._shared.store(resume)
+        else:
+            self._own = resume
+
+    def __len__(self) -> int:
+        """Batches that the next iteration yields to this rank, over all its workers; asks the server once."""
+        resume = self._next_resume()
+        if self._mode is StreamMode.INDEPENDENT and get_worker_info() is None:
+            raise TypeError("an INDEPENDENT dataset has as many batches as epochs times workers; no length is known")
+        if self._num_steps is None or self._num_steps[0] != resume:
+            with self._connect() as client:
+                stream = client.stream_bins(self.dataset, **self._coordinates(resume, worker=0, workers_per_rank=1))
+                self._num_steps = (resume, stream.header.num_steps - resume.first_step)
+                stream.close()
+        return self._num_steps[1]
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        """Yields this worker's batches of the epoch; the client's exceptions pass through."""
+        info = get_worker_info()
+        worker, workers_per_rank = (info.id, info.num_workers) if info else (0, 1)
+        resume = self._next_resume()
+        self._own = None
+        with self._connect() as client:
+            truncated = client.get_dataset(self.dataset).over_length == "truncate"
+            coordinates = self._coordinates(resume, worker=worker, workers_per_rank=workers_per_rank)
+            with client.stream_bins(self.dataset, **coordinates) as stream:
+                header = stream.header
+                assembler = BatchAssembler(
+                    header.max_seq_len,
+                    pad_token_id=self._pad_token_id,
+                    shift_labels=self._shift_labels,
+                    truncate=truncated,
+                )
+                stride = workers_per_rank if self._mode is StreamMode.PARTITION else 1
+                for block in stream:
+                    for i in range(block.num_steps):
+                        step = block.first_step + i * stride
+                        batch = assembler.assemble(
+                            block.slice(i * self.batch_size, (i + 1) * self.batch_size), self._tokens
+                        )
+                        batch["cursor"] = Cursor(
+                            digest=header.digest,
+                            seed=self.seed,
+                            epoch=resume.epoch,
+                            position=stream.position_after(step),
+                        )
+                        self._state = self._state_at(resume, header.digest, step + 1)
+                        yield batch
+        self._state = None
+
+    @property
+    def _bins_per_step(self) -> int:
+        return self.batch_size * (self.world_size if self._mode is StreamMode.PARTITION else 1)
+
+    def _next_resume(self) -> Resume:
+        return self._own or self._shared.load()
+
+    def _state_at(self, resume: Resume, digest: str, next_step: int) -> dict[str, Any]:
+        return {
+            "version": STATE_VERSION,
+            "digest": digest,
+            "seed": self.seed,
+            "epoch": resume.epoch,
+            "position": resume.start_position + next_step * self._bins_per_step,
+            "start_position": resume.start_position,
+            "first_step": next_step,
+            "bins_per_step": self._bins_per_step,
+        }
+
+    def _coordinates(self, resume: Resume, *, worker: int, workers_per_rank: int) -> dict[str, Any]:
+        return {
+            "epoch": resume.epoch,
+            "seed": self.seed,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "worker": worker,
+            "workers_per_rank": workers_per_rank,
+            "batch_size": self.batch_size,
+            "start_position": resume.start_position,
+            "first_step": resume.first_step,
+            "remainder": self._remainder,
+            "mode": self._mode,
+            "expected_digest": resume.digest,
+        }
+
+    def _connect(self) -> Client:
+        return connect(self._target) if isinstance(self._target, str) else self._target()

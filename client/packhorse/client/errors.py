@@ -1,0 +1,110 @@
+"""Every exception of the client, and the one table from a service's reason to its exception.
+
+PackhorseError
+├── InvalidRequestError (a ValueError)   a field is missing or out of range
+├── DatasetNotFoundError (a LookupError) no dataset of that name
+├── DatasetCorruptError                  its files do not match their checksums
+├── DigestMismatchError                  another dataset than the run began with
+├── NotImplementedByServerError          the method is not built yet
+├── RequestTooLargeError                 more than one message may carry
+├── ServerFaultError                     the server's own fault; its log has the incident
+├── StreamInterruptedError               retries did not help; says where to resume
+└── TransientError                       may be tried again, and is
+    ├── ServerUnavailableError           no server answers
+    ├── ServerShuttingDownError          it drains; another replica goes on
+    └── TooManyStreamsError              it has its fill
+"""
+
+from collections.abc import Mapping
+
+from packhorse.v1 import packing_pb2 as pb
+
+
+class PackhorseError(Exception):
+    """Anything that the service or its client raises.
+
+    Args:
+        message: what a person reads.
+        metadata: facts behind it, by name.
+        retry_after_seconds: when the server asks to come back; None where it does not say.
+    """
+
+    def __init__(
+        self, message: str, metadata: Mapping[str, str] | None = None, *, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.metadata = dict(metadata or {})
+        self.retry_after_seconds = retry_after_seconds
+
+
+class InvalidRequestError(PackhorseError, ValueError):
+    """A field is missing or out of range; `metadata["field"]` names it."""
+
+
+class DatasetNotFoundError(PackhorseError, LookupError):
+    """No dataset has the name asked for."""
+
+
+class DatasetCorruptError(PackhorseError):
+    """The dataset's files do not match their checksums, and it is not served."""
+
+
+class DigestMismatchError(PackhorseError):
+    """The dataset is another than the run began with; `metadata["differs"]` names the parts."""
+
+
+class NotImplementedByServerError(PackhorseError):
+    """The server has no such method or option yet."""
+
+
+class RequestTooLargeError(PackhorseError):
+    """The request asks for more than one message may carry; `metadata["limit"]` says how much may be asked."""
+
+
+class ServerFaultError(PackhorseError):
+    """The server failed by its own fault; its log has the details under `metadata["incident"]`."""
+
+
+class TransientError(PackhorseError):
+    """May be tried again; the client does so until its deadline."""
+
+
+class ServerUnavailableError(TransientError):
+    """No server answers at the target."""
+
+
+class ServerShuttingDownError(TransientError):
+    """The server drains its streams."""
+
+
+class TooManyStreamsError(TransientError):
+    """The server has as many streams as it takes."""
+
+
+class StreamInterruptedError(PackhorseError):
+    """A stream broke and could not be reopened in time.
+
+    Args:
+        message: what a person reads.
+        position: the position to resume at (`start_position`).
+        step: the step that was to come next.
+    """
+
+    def __init__(self, message: str, *, position: int, step: int) -> None:
+        super().__init__(message, {"position": str(position), "step": str(step)})
+        self.position = position
+        self.step = step
+
+
+EXCEPTION_OF_REASON: dict["pb.ErrorReason", type[PackhorseError]] = {
+    pb.ERROR_REASON_INVALID_FIELD: InvalidRequestError,
+    pb.ERROR_REASON_DATASET_NOT_FOUND: DatasetNotFoundError,
+    pb.ERROR_REASON_DATASET_CORRUPT: DatasetCorruptError,
+    pb.ERROR_REASON_DIGEST_MISMATCH: DigestMismatchError,
+    pb.ERROR_REASON_NOT_IMPLEMENTED: NotImplementedByServerError,
+    pb.ERROR_REASON_SHUTTING_DOWN: ServerShuttingDownError,
+    pb.ERROR_REASON_TOO_MANY_STREAMS: TooManyStreamsError,
+    pb.ERROR_REASON_REQUEST_TOO_LARGE: RequestTooLargeError,
+    pb.ERROR_REASON_INTERNAL: ServerFaultError,
+}
+"""Every reason's exception."""

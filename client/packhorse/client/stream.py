@@ -1,0 +1,155 @@
+"""A stream of bins that outlives its server.
+
+Owns resuming: which step comes next, and reopening at it on any replica. Leaves connections to the transport.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+
+from packhorse.client.blocks import BinBlock, decode_bins
+from packhorse.client.errors import ServerUnavailableError, StreamInterruptedError, TransientError
+from packhorse.client.retry import Attempts, RetryPolicy
+from packhorse.client.transport import Transport
+from packhorse.v1 import packing_pb2 as pb
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHeader:
+    """Facts about a stream."""
+
+    digest: str
+    """Digest of the dataset."""
+    num_steps: int
+    """Steps that every rank takes from start_position to the epoch's end."""
+    num_bins: int
+    """Bins of the whole epoch, over all ranks."""
+    num_bins_dropped: int
+    """Bins that the DROP policy leaves out of this epoch; 0 under every other policy."""
+    max_seq_len: int
+    """A bin's capacity in tokens."""
+    max_sequences_per_bin: int
+    """The most sequences in any bin."""
+
+
+class BinStream:
+    """Blocks of bins of one (epoch, rank, worker), in order, each exactly once whatever happens to the server.
+
+    The first block holds one step, later ones more. When the connection breaks, the stream is reopened at the first
+    step that has not been handed out; a server with another digest is refused.
+
+    Args:
+        transport: reaches the service.
+        request: the stream wanted.
+        retry: how long to try again.
+    """
+
+    def __init__(self, transport: Transport, request: pb.StreamBinsRequest, retry: RetryPolicy) -> None:
+        self._transport = transport
+        self._request = request
+        self._attempts = Attempts(retry)
+        self._messages: Iterator[pb.StreamBinsResponse] | None = None
+        self._header: pb.StreamHeader | None = None
+        workers = 1 if request.mode == pb.STREAM_MODE_INDEPENDENT else request.topology.workers_per_rank
+        ranks = 1 if request.mode == pb.STREAM_MODE_INDEPENDENT else request.topology.world_size
+        self._workers = workers
+        self._bins_per_step = ranks * request.topology.batch_size
+
+    @property
+    def header(self) -> StreamHeader:
+        """Facts about the stream; opens it when it is not open yet."""
+        if self._header is None:
+            self._retrying(self._open)
+        header = self._header
+        assert header is not None
+        return StreamHeader(
+            digest=header.digest,
+            num_steps=header.num_steps,
+            num_bins=header.num_bins,
+            num_bins_dropped=header.num_bins_dropped,
+            max_seq_len=header.max_seq_len,
+            max_sequences_per_bin=header.max_sequences_per_bin,
+        )
+
+    def position_after(self, step: int) -> int:
+        """The position to resume at once every rank has consumed `step`."""
+        return min(self._request.topology.start_position + (step + 1) * self._bins_per_step, self.header.num_bins)
+
+    def __iter__(self) -> "BinStream":
+        """Returns itself."""
+        return self
+
+    def __next__(self) -> BinBlock:
+        """Returns the next block.
+
+        Raises:
+            StreamInterruptedError: the stream broke and could not be reopened before the deadline.
+            DigestMismatchError: after a break, another dataset answered.
+            PackhorseError: the request is refused.
+        """
+        block = self._retrying(self._next_block)
+        if block is None:
+            raise StopIteration
+        self._request.first_step = block.first_step + block.num_steps * self._workers
+        self._attempts.succeeded()
+        header = self._header
+        assert header is not None
+        return decode_bins(block.bins, header.id_type, first_step=block.first_step, num_steps=block.num_steps)
+
+    def close(self) -> None:
+        """Ends the call; a closed stream that is iterated again goes on where it was."""
+        close = getattr(self._messages, "close", None)
+        self._messages = None
+        if close is not None:
+            close()
+
+    def __enter__(self) -> "BinStream":
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the stream."""
+        self.close()
+
+    def _open(self) -> Iterator[pb.StreamBinsResponse]:
+        messages = self._transport.stream_bins(self._request)
+        first = next(messages, None)
+        if first is None or not first.HasField("header"):
+            raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
+        self._header = first.header
+        self._request.expected_digest = first.header.digest
+        self._messages = messages
+        return messages
+
+    def _next_block(self) -> pb.StreamBlock | None:
+        messages = self._messages or self._open()
+        message = next(messages, None)
+        if message is not None:
+            return message.block
+        header = self._header
+        assert header is not None
+        ahead = (self._request.worker - self._request.first_step) % self._workers if self._workers > 1 else 0
+        if self._request.first_step + ahead < header.num_steps:
+            raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
+        return None
+
+    def _retrying(self, attempt: Callable[[], _Result]) -> _Result:
+        while True:
+            try:
+                return attempt()
+            except TransientError as error:
+                self.close()
+                if not self._attempts.wait_after(error):
+                    step = self._request.first_step
+                    position = self._request.topology.start_position + step * self._bins_per_step
+                    raise StreamInterruptedError(
+                        f"the stream of {self._request.dataset!r} broke and did not come back: {error}; all steps before "
+                        f"{step} were delivered, resume at position {position} of epoch {self._request.epoch}",
+                        position=position,
+                        step=step,
+                    ) from error

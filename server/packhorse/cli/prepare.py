@@ -1,0 +1,114 @@
+"""`packhorse prepare`: lengths to a prepared folder.
+
+Owns the command's flags and its printed summary; leaves the work to `packhorse.prepare`.
+"""
+
+import shlex
+import time
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from packhorse.dataset import Manifest, OverLength, load_seqpack_layout, open_prepared
+from packhorse.packing import PACKERS, PackingStats, Template
+from packhorse.prepare import Layout, prepare
+
+
+@click.command("prepare")
+@click.option(
+    "--input",
+    "source",
+    required=True,
+    metavar="PATH",
+    help="Parquet file, folder of *.parquet (at every depth), quoted glob pattern, or Megatron X.idx.",
+)
+@click.option("--length-column", metavar="NAME", help="Integer column of lengths in tokens; required for Parquet.")
+@click.option("--id-column", metavar="NAME", help="Integer column of ids, each once.  [default: the row, from 0]")
+@click.option("--max-seq-len", required=True, type=int, metavar="N", help="A bin's capacity in tokens.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
+@click.option(
+    "--algorithm",
+    type=click.Choice(["auto", *sorted(PACKERS)]),
+    default="auto",
+    show_default=True,
+    help="The packer that makes the plan.",
+)
+@click.option(
+    "--over-length",
+    type=click.Choice(["error", "drop", "truncate"]),
+    default="error",
+    show_default=True,
+    help="What happens to sequences longer than --max-seq-len.",
+)
+@click.option(
+    "--max-sequences-per-bin", type=int, metavar="K", help="The most sequences in a bin.  [default: no limit]"
+)
+@click.option(
+    "--workers", type=int, metavar="N", help="Processes.  [default: 1 below 100 million rows, else one per processor]"
+)
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["packhorse", "seqpack"]),
+    default="packhorse",
+    show_default=True,
+    help="Layout of the folder; `packhorse serve` reads packhorse.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an output that is already there.")
+def command(
+    source: str,
+    length_column: str | None,
+    id_column: str | None,
+    max_seq_len: int,
+    output: Path,
+    algorithm: str,
+    over_length: OverLength,
+    max_sequences_per_bin: int | None,
+    workers: int | None,
+    layout: Layout,
+    overwrite: bool,
+) -> None:
+    """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
+    started = time.perf_counter()
+    manifest = prepare(
+        source,
+        length_column=length_column,
+        id_column=id_column,
+        max_seq_len=max_seq_len,
+        output=output,
+        algorithm=algorithm,
+        over_length=over_length,
+        max_sequences_per_bin=max_sequences_per_bin,
+        overwrite=overwrite,
+        workers=workers,
+        format=layout,
+    )
+    _print_summary(manifest, output, layout, time.perf_counter() - started)
+
+
+def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: float) -> None:
+    options = manifest.options
+    stats = PackingStats.from_templates(
+        _templates(output, layout), options.max_seq_len, max_sequences_per_bin=options.max_sequences_per_bin
+    )
+    click.echo(stats)
+    ledger = manifest.over_length
+    if ledger.sequences:
+        done = "dropped" if options.over_length == "drop" else "truncated"
+        click.echo(
+            f"over length: {ledger.sequences:,} sequences {done}, {ledger.tokens:,} of their tokens are not in the plan"
+        )
+    click.echo(f"prepared in  {seconds:.1f} s")
+    click.echo(f"output       {output}")
+    if layout == "seqpack":
+        click.echo(f'next         seqpack.load_prepared("{output}")')
+        return
+    click.echo(f"digest       {manifest.digest}")
+    click.echo(f"next         packhorse serve --data-root {shlex.quote(str(output.resolve().parent))}")
+
+
+def _templates(output: Path, layout: Layout) -> Counter[Template]:
+    if layout == "seqpack":
+        return load_seqpack_layout(output)[2]
+    return open_prepared(output, check_pool=False).templates

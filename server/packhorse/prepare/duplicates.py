@@ -1,0 +1,77 @@
+"""Ids that occur twice, found over the whole dataset in bounded memory.
+
+Owns cutting the ids' range into windows of few enough ids, and looking through one window. Leaves ascending segments to
+`passes` and the message to `pipeline`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.prepare.kernels import gather, find_places
+from packhorse.prepare.passes import PoolMap, map_pool
+
+WINDOW_IDS = 1 << 22
+"""The most ids that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowTask:
+    """The ids in [low, high] of a pool whose segments are ascending."""
+
+    pool: str
+    edges: NDArray[np.int64]
+    """Where each segment begins, and where the last one ends: int64 [D + 1]."""
+    low: int
+    high: int
+    num_ids: int
+
+
+def cut_windows(
+    pool_path: str, edges: NDArray[np.int64], low: int, high: int, window_ids: int = WINDOW_IDS
+) -> Iterator[WindowTask]:
+    """Yields windows that cover all ids, ascending; each holds at most `window_ids`, or one id alone.
+
+    Args:
+        pool_path: the pool file, each segment ascending.
+        edges: int64 [D + 1], where each segment begins, and where the last one ends.
+        low: smallest id.
+        high: largest id.
+        window_ids: the most ids in a window.
+    """
+    pool = map_pool(pool_path)
+    waiting = [(low, high)]
+    while waiting:
+        low, high = waiting.pop()
+        num_ids = int((_places_after(pool, edges, high) - _places_before(pool, edges, low)).sum())
+        if num_ids > window_ids and low < high:
+            middle = (low + high) >> 1
+            waiting += [(middle + 1, high), (low, middle)]
+        elif num_ids > 1:
+            yield WindowTask(pool=pool_path, edges=edges, low=low, high=high, num_ids=num_ids)
+
+
+def find_duplicate(task: WindowTask) -> int | None:
+    """Returns the smallest id that occurs twice in a window; None where there is none."""
+    if task.low == task.high:
+        return task.low
+    pool = map_pool(task.pool)
+    window = np.empty(task.num_ids, dtype=pool.dtype)
+    gather(pool, _places_before(pool, task.edges, task.low), _places_after(pool, task.edges, task.high), window)
+    window.sort()
+    repeated = window[1:] == window[:-1]
+    return int(window[int(np.argmax(repeated))]) if repeated.any() else None
+
+
+def _places_before(pool: PoolMap, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
+    """Returns each segment's first place with an id of at least `value`: int64 [D]."""
+    places = np.empty(len(edges) - 1, dtype=np.int64)
+    find_places(pool, edges[:-1], edges[1:], value, places)
+    return places
+
+
+def _places_after(pool: PoolMap, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
+    """Returns each segment's first place with an id over `value`: int64 [D]."""
+    return edges[1:] if value == np.iinfo(np.int64).max else _places_before(pool, edges, value + 1)

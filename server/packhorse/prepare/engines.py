@@ -1,0 +1,70 @@
+"""Where tasks run: in this process, or in several local ones.
+
+Owns the one thing that preparing asks of an engine, `map`. Leaves what a task is to `passes` and `duplicates`: their
+functions are top-level and their tasks plain picklable descriptions, so that any engine can run them.
+"""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class Engine(Protocol):
+    """Runs independent tasks."""
+
+    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """Yields the results in the order of the tasks; raises what the first failing task in that order raised."""
+        ...
+
+
+class InlineEngine:
+    """Runs tasks one after the other, here."""
+
+    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """See `Engine`."""
+        return map(function, tasks)
+
+
+class ProcessEngine:
+    """Runs tasks in local processes; made by `open_engine`."""
+
+    def __init__(self, executor: ProcessPoolExecutor) -> None:
+        self._executor = executor
+
+    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """See `Engine`.
+
+        Raises:
+            ChildProcessError: a process died, for example killed for memory.
+        """
+        try:
+            yield from self._executor.map(function, tasks)
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "a worker process died before its task was done (out of memory, or a script that starts workers outside "
+                "`if __name__ == '__main__':`); try fewer workers, or one"
+            ) from None
+
+
+@contextmanager
+def open_engine(workers: int) -> Iterator[Engine]:
+    """Gives an engine of `workers` processes (1: none but this one) and ends them afterwards.
+
+    Args:
+        workers: at least 1.
+    """
+    if workers == 1:
+        yield InlineEngine()
+        return
+    # Not forked: a fork while Arrow's or Numba's threads hold locks can hang.
+    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield ProcessEngine(executor)
+    finally:
+        executor.shutdown(cancel_futures=True)

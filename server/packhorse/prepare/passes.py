@@ -1,0 +1,229 @@
+"""The counting sort in two passes over the raw data, and a third over the pool that it fills.
+
+Owns what a task is and what is done to it: each function takes one picklable task, keeps O(max_seq_len) in memory, and
+runs on any engine. Leaves reading to `sources` and the order of passes to `pipeline`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import OverLength, ids_sum
+from packhorse.prepare.kernels import add_lengths, place_ids
+from packhorse.prepare.sources import Batch, ParquetSpan, Span, changed
+
+PoolMap = NDArray[np.uint32] | NDArray[np.int64]
+"""The pool, mapped: uint32 or int64 [n_sequences]."""
+
+_TASK_ROWS = 1 << 20
+_MOST_TASKS = 256
+_MOST_CELLS = 1 << 23
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountTask:
+    """Some spans of rows, and what makes a length too long."""
+
+    spans: tuple[Span, ...]
+    max_seq_len: int
+    over_length: OverLength
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all spans."""
+        return sum(span.num_rows for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCounts:
+    """What the first pass found in one task."""
+
+    lengths: NDArray[np.int64]
+    """Distinct planned lengths, ascending: int64 [D]."""
+    counts: NDArray[np.int64]
+    """Sequences of each: int64 [D]."""
+    id_low: int
+    """Smallest planned id; with `id_high` below it where nothing is planned."""
+    id_high: int
+    """Largest planned id."""
+    num_over: int
+    """Sequences longer than max_seq_len."""
+    tokens_over: int
+    """Their lengths' sum."""
+    first_over: tuple[int, int, str, int] | None
+    """The first of them: id, length, file, row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceTask:
+    """The same rows, and the places in the pool that are theirs alone."""
+
+    source: CountTask
+    pool: str
+    lengths: NDArray[np.int64]
+    """Distinct planned lengths of the task, ascending: int64 [D]."""
+    starts: NDArray[np.int64]
+    """First place of each: int64 [D]."""
+    counts: NDArray[np.int64]
+    """Number of places of each: int64 [D]."""
+    id_low: int
+    id_high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishTask:
+    """Consecutive segments of the pool, each the ids of one length."""
+
+    pool: str
+    edges: tuple[int, ...]
+    """Where each segment begins, and where the last one ends."""
+    sort: bool
+    """Whether the ids of a segment are not ascending yet."""
+
+
+def make_tasks(spans: Sequence[Span], max_seq_len: int, over_length: OverLength, workers: int) -> list[CountTask]:
+    """Joins spans into tasks of about a million rows; fewer and larger ones where their histograms would add up."""
+    total = sum(span.num_rows for span in spans)
+    most = max(workers, min(_MOST_TASKS, _MOST_CELLS // max_seq_len))
+    rows = max(min(_TASK_ROWS, -(-total // workers)), -(-total // most))
+    tasks: list[CountTask] = []
+    group: list[Span] = []
+    for position, span in enumerate(spans):
+        group.append(span)
+        if sum(member.num_rows for member in group) >= rows or position == len(spans) - 1:
+            tasks.append(CountTask(spans=tuple(group), max_seq_len=max_seq_len, over_length=over_length))
+            group = []
+    return tasks
+
+
+def count_task(task: CountTask) -> TaskCounts:
+    """First pass: counts the task's lengths and checks every row."""
+    histogram = np.zeros(1, dtype=np.int64)
+    id_low, id_high = 2**63 - 1, -(2**63)
+    num_over = tokens_over = 0
+    first_over: tuple[int, int, str, int] | None = None
+    limit = task.max_seq_len
+    for path, batch in _batches(task.spans):
+        lengths, ids = batch.lengths, batch.ids
+        longest = int(lengths.max())
+        histogram = _grown(histogram, min(longest, limit) + 1)
+        num_over_here = add_lengths(lengths, limit, histogram)
+        if num_over_here:
+            over = lengths > limit
+            at = int(np.argmax(over))
+            first_over = first_over or (int(ids[at]), int(lengths[at]), path, batch.first_row + at)
+            num_over += num_over_here
+            tokens_over += _exact_sum(lengths[over])
+            if task.over_length == "truncate":
+                histogram[limit] += num_over_here
+            else:
+                ids = ids[~over]
+        if len(ids):
+            id_low, id_high = min(id_low, int(ids.min())), max(id_high, int(ids.max()))
+    present = np.flatnonzero(histogram)
+    return TaskCounts(
+        lengths=present,
+        counts=histogram[present],
+        id_low=id_low,
+        id_high=id_high,
+        num_over=num_over,
+        tokens_over=tokens_over,
+        first_over=first_over,
+    )
+
+
+def place_task(task: PlaceTask) -> None:
+    """Second pass: writes the task's ids to its places of the pool.
+
+    Raises:
+        ValueError: a file is not what the first pass saw.
+    """
+    pool = map_pool(task.pool, writable=True)
+    size = int(task.lengths[-1]) + 1 if len(task.lengths) else 1
+    cursors = np.zeros(size, dtype=np.int64)
+    ends = np.zeros(size, dtype=np.int64)
+    cursors[task.lengths] = task.starts
+    ends[task.lengths] = task.starts + task.counts
+    limit, truncate = task.source.max_seq_len, task.source.over_length == "truncate"
+    path = ""
+    for path, batch in _batches(task.source.spans):
+        kept = batch.ids if truncate else batch.ids[batch.lengths <= limit]
+        if len(kept) and not (task.id_low <= int(kept.min()) and int(kept.max()) <= task.id_high):
+            raise changed(path)
+        if place_ids(batch.lengths, batch.ids, limit, truncate, cursors, ends, pool) >= 0:
+            raise changed(path)
+    if not np.array_equal(cursors, ends):
+        raise changed(path)
+
+
+def finish_task(task: FinishTask) -> tuple[int, int]:
+    """Third pass: brings each segment's ids into ascending order, in place, and returns `ids_sum` of all of them."""
+    pool = map_pool(task.pool, writable=True)
+    if task.sort:
+        for start, end in zip(task.edges[:-1], task.edges[1:], strict=True):
+            pool[start:end].sort()
+    return ids_sum(pool[task.edges[0] : task.edges[-1]])
+
+
+def map_pool(path: str, *, writable: bool = False) -> PoolMap:
+    """Maps the pool file."""
+    return np.asarray(np.load(path, mmap_mode="r+" if writable else "r", allow_pickle=False))
+
+
+def find_rows(task: tuple[CountTask, int]) -> list[tuple[str, int, int]]:
+    """Returns (file, row, length) of every sequence with a certain id in a task."""
+    source, wanted = task
+    return [
+        (path, batch.first_row + int(at), int(batch.lengths[at]))
+        for path, batch in _batches(source.spans)
+        for at in np.flatnonzero(batch.ids == wanted)
+    ]
+
+
+def _batches(spans: Sequence[Span]) -> Iterator[tuple[str, Batch]]:
+    for span in _joined(spans):
+        for batch in span.batches():
+            yield span.path, batch
+
+
+def _joined(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yields the spans with neighbours in one Parquet file made one, so that the file is opened once."""
+    held: Span | None = None
+    for span in spans:
+        if (
+            isinstance(held, ParquetSpan)
+            and isinstance(span, ParquetSpan)
+            and held.path == span.path
+            and held.row_groups[1] == span.row_groups[0]
+        ):
+            held = ParquetSpan(
+                path=held.path,
+                stamp=held.stamp,
+                row_groups=(held.row_groups[0], span.row_groups[1]),
+                first_row=held.first_row,
+                first_index=held.first_index,
+                num_rows=held.num_rows + span.num_rows,
+                length_column=held.length_column,
+                id_column=held.id_column,
+            )
+            continue
+        if held is not None:
+            yield held
+        held = span
+    if held is not None:
+        yield held
+
+
+def _grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    if size <= len(histogram):
+        return histogram
+    grown = np.zeros(size, dtype=np.int64)
+    grown[: len(histogram)] = histogram
+    return grown
+
+
+def _exact_sum(values: NDArray[np.int64]) -> int:
+    """Sums without overflow, whatever the values: a length column may hold anything."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())

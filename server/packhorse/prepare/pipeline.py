@@ -1,0 +1,280 @@
+"""`prepare`: raw data becomes a prepared folder.
+
+Owns the order of things, from finding files to sealing the folder, and what the whole must fulfil (something to plan,
+no sequence too long, no id twice). Leaves what happens within a task to `passes` and `duplicates`.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import (
+    POOLS,
+    Manifest,
+    OverLength,
+    OverLengthLedger,
+    PrepareOptions,
+    open_prepared,
+    seal,
+    write_seqpack_layout,
+    written_whole,
+)
+from packhorse.packing import PACKERS, checked_integer, pack_histogram
+from packhorse.prepare.duplicates import cut_windows, find_duplicate
+from packhorse.prepare.engines import open_engine
+from packhorse.prepare.passes import (
+    CountTask,
+    FinishTask,
+    PlaceTask,
+    TaskCounts,
+    count_task,
+    find_rows,
+    finish_task,
+    make_tasks,
+    place_task,
+)
+from packhorse.prepare.progress import Passes, shown
+from packhorse.prepare.sources import Span, find_spans
+
+Layout = Literal["packhorse", "seqpack"]
+"""How the folder is laid out."""
+
+_LARGE_ROWS = 100_000_000
+_OURS = ".packhorse"
+
+
+def prepare(
+    input: str | os.PathLike[str],  # noqa: A002 - the name of the flag
+    *,
+    length_column: str | None = None,
+    id_column: str | None = None,
+    max_seq_len: int,
+    output: str | os.PathLike[str],
+    algorithm: str = "auto",
+    over_length: OverLength = "error",
+    max_sequences_per_bin: int | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    format: Layout = "packhorse",  # noqa: A002 - the name of the flag
+    progress: bool = True,
+) -> Manifest:
+    """Plans a dataset and writes its prepared folder, whole or not at all.
+
+    Reads the lengths twice, in batches: once to count them, once to put every id in its place. Memory depends on
+    max_seq_len and the number of files and row groups, not on the number of sequences. The folder is the same, byte by
+    byte, for any number of workers.
+
+    Args:
+        input: a Parquet file, a folder of them (every *.parquet below it, sorted by path), a glob pattern, or a
+            Megatron index `X.idx`, whose entries are the ids.
+        length_column: the integer column of lengths in tokens; not for an `X.idx`.
+        id_column: the integer column of ids, each once in the dataset; None takes the row over all files in order,
+            counted from 0.
+        max_seq_len: a bin's capacity in tokens, in [1, 2^31).
+        output: the folder to write.
+        algorithm: "auto" or a name of `packhorse.packing.PACKERS`.
+        over_length: what is done with a sequence longer than max_seq_len. "error" refuses it; "drop" leaves it out;
+            "truncate" plans it at max_seq_len, so that its last tokens are never read. The manifest's ledger says how
+            many there were, and how many tokens that cost.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit.
+        overwrite: whether an existing `output` is replaced, at the very end.
+        workers: processes to read with. None takes 1 below 100 million rows, where starting processes costs more than
+            they save, and one for each processor from there on; a script must then start its work under
+            `if __name__ == "__main__":`, as for every spawned process.
+        format: "packhorse", or "seqpack" for the layout that `seqpack.load_prepared` reads.
+        progress: whether bars are shown on stderr, where that is a terminal.
+
+    Returns:
+        The manifest (with format="seqpack" too, where the folder itself keeps seqpack's fields only).
+
+    Raises:
+        FileExistsError: `output` exists and `overwrite` is not set.
+        FileNotFoundError: nothing is at `input`.
+        ValueError: an argument, a file, a column, a length or an id is not as it must be; the message names it, with
+            file, row and column where there are.
+        ImportError: pyarrow is not installed.
+    """
+    source, folder = os.fspath(input), Path(output)
+    options = _checked_options(max_seq_len, algorithm, over_length, max_sequences_per_bin)
+    if format not in get_args(Layout):
+        raise ValueError(f"format must be one of {', '.join(get_args(Layout))}, got {format!r}")
+    if workers is not None:
+        checked_integer("workers", workers, 1)
+    if folder.exists() and not overwrite:  # said before hours of reading, and again by written_whole
+        raise FileExistsError(f"{folder} exists already; give another output, or --overwrite to replace it")
+    spans = find_spans(source, length_column, id_column)
+    num_workers = workers or _default_workers(sum(span.num_rows for span in spans))
+    with open_engine(num_workers) as engine, shown(engine, progress) as passes:
+        sort = _Sort(passes, spans, options, num_workers, has_ids=id_column is not None)
+        name = Path(source).name or Path(source).resolve().name
+        with written_whole(folder, overwrite=overwrite) as partial:
+            if format == "packhorse":
+                return sort.write(partial, name)
+            ours = partial / _OURS
+            ours.mkdir()
+            manifest = sort.write(ours, name)
+            write_seqpack_layout(open_prepared(ours, check_pool=False), partial)
+            shutil.rmtree(ours)
+            return manifest
+
+
+def _checked_options(
+    max_seq_len: int, algorithm: str, over_length: OverLength, max_sequences_per_bin: int | None
+) -> PrepareOptions:
+    if over_length == "split":
+        raise ValueError("over_length 'split' is not built yet; choose error, drop or truncate")
+    if over_length not in get_args(OverLength):
+        raise ValueError(f"over_length must be one of {', '.join(get_args(OverLength))}, got {over_length!r}")
+    if algorithm != "auto" and algorithm not in PACKERS:
+        raise ValueError(f"unknown algorithm {algorithm!r}; there are: auto, {', '.join(sorted(PACKERS))}")
+    if max_sequences_per_bin is not None:
+        max_sequences_per_bin = checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1)
+    return PrepareOptions(
+        max_seq_len=checked_integer("max_seq_len", max_seq_len, 1, 2**31 - 1),
+        algorithm=algorithm,
+        max_sequences_per_bin=max_sequences_per_bin,
+        over_length=over_length,
+    )
+
+
+def _default_workers(num_rows: int) -> int:
+    return 1 if num_rows < _LARGE_ROWS else len(os.sched_getaffinity(0))
+
+
+@dataclass
+class _Sort:
+    """The passes over one dataset."""
+
+    passes: Passes
+    spans: list[Span]
+    options: PrepareOptions
+    workers: int
+    has_ids: bool
+
+    def write(self, folder: Path, source: str) -> Manifest:
+        """Fills `folder` and returns its manifest."""
+        options = self.options
+        tasks = make_tasks(self.spans, options.max_seq_len, options.over_length, self.workers)
+        sizes = [task.num_rows for task in tasks]
+        found = list(self.passes.run("counting lengths", count_task, tasks, sizes))
+        ledger = _over_length_ledger(found, options)
+        lengths, counts = _merged(found)
+        by_length = dict(zip(lengths.tolist(), counts.tolist(), strict=True))
+        plan = pack_histogram(
+            by_length,
+            options.max_seq_len,
+            algorithm=options.algorithm,
+            max_sequences_per_bin=options.max_sequences_per_bin,
+        )
+        low, high = min(part.id_low for part in found), max(part.id_high for part in found)
+        id_dtype: Literal["uint32", "int64"] = "uint32" if low >= 0 and high < 2**32 else "int64"
+        pool = str(folder / POOLS)
+        edges = np.concatenate(([0], np.cumsum(counts)))
+        np.lib.format.open_memmap(pool, mode="w+", dtype=np.dtype(id_dtype).newbyteorder("<"), shape=(int(edges[-1]),))
+        places = _place_tasks(tasks, found, pool, lengths, edges)
+        for _ in self.passes.run("placing ids", place_task, places, sizes):
+            pass
+        sums = self._finish(pool, edges)
+        if self.has_ids:
+            self._check_unique(pool, edges, low, high, tasks)
+        return seal(
+            folder,
+            counts=by_length,
+            plan=plan,
+            options=options,
+            over_length=ledger,
+            id_dtype=id_dtype,
+            ids_sum=sums,
+            source=source,
+        )
+
+    def _finish(self, pool: str, edges: NDArray[np.int64]) -> tuple[int, int]:
+        rows = max(1, int(edges[-1]) // (8 * self.workers))
+        tasks: list[FinishTask] = []
+        begin = 0
+        for segment in range(1, len(edges)):
+            if edges[segment] - edges[begin] >= rows or segment == len(edges) - 1:
+                tasks.append(FinishTask(pool=pool, edges=tuple(edges[begin : segment + 1].tolist()), sort=self.has_ids))
+                begin = segment
+        sizes = [task.edges[-1] - task.edges[0] for task in tasks]
+        name = "sorting ids" if self.has_ids else "summing ids"
+        sums = list(self.passes.run(name, finish_task, tasks, sizes))
+        return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
+
+    def _check_unique(
+        self, pool: str, edges: NDArray[np.int64], low: int, high: int, sources: Sequence[CountTask]
+    ) -> None:
+        windows = list(cut_windows(pool, edges, low, high))
+        sizes = [window.num_ids for window in windows]
+        for duplicate in self.passes.run("comparing ids", find_duplicate, windows, sizes):
+            if duplicate is not None:
+                wanted = [(source, duplicate) for source in sources]
+                rows = self.passes.run("finding its rows", find_rows, wanted, [source.num_rows for source in sources])
+                places = [place for part in rows for place in part]
+                named = "; ".join(f"row {row} of {path}, length {length}" for path, row, length in places[:4])
+                raise ValueError(
+                    f"id {duplicate} occurs {len(places)} times ({named}{'; …' if len(places) > 4 else ''}); every id "
+                    "must occur once: repair the id column, or leave out --id-column to use row numbers"
+                )
+
+
+def _over_length_ledger(found: Sequence[TaskCounts], options: PrepareOptions) -> OverLengthLedger:
+    limit = options.max_seq_len
+    num_over = sum(part.num_over for part in found)
+    tokens_over = sum(part.tokens_over for part in found)
+    first = next((part.first_over for part in found if part.first_over), None)
+    if first is None:
+        return OverLengthLedger()
+    if options.over_length == "error":
+        identity, length, path, row = first
+        raise ValueError(
+            f"sequence {identity} (row {row} of {path}) has {length} tokens, over max_seq_len {limit}, and it is "
+            f"{'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise --max-seq-len, or choose "
+            "--over-length drop or --over-length truncate"
+        )
+    if not any(len(part.lengths) for part in found):
+        raise ValueError(f"all {num_over:,} sequences are over max_seq_len {limit} and dropped; raise --max-seq-len")
+    lost = tokens_over if options.over_length == "drop" else tokens_over - num_over * limit
+    return OverLengthLedger(sequences=num_over, tokens=lost)
+
+
+def _merged(found: Sequence[TaskCounts]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns all tasks' distinct lengths, ascending, and how many sequences have each: int64 [D] both."""
+    histogram = np.zeros(max(int(part.lengths[-1]) for part in found if len(part.lengths)) + 1, dtype=np.int64)
+    for part in found:
+        histogram[part.lengths] += part.counts
+    lengths = np.flatnonzero(histogram)
+    return lengths, histogram[lengths]
+
+
+def _place_tasks(
+    tasks: Sequence[CountTask],
+    found: Sequence[TaskCounts],
+    pool: str,
+    lengths: NDArray[np.int64],
+    edges: NDArray[np.int64],
+) -> list[PlaceTask]:
+    """Gives each task the places behind those of earlier tasks, length by length, so that row order is kept."""
+    cursors = edges[:-1].copy()
+    places = []
+    for task, part in zip(tasks, found, strict=True):
+        at = np.searchsorted(lengths, part.lengths)
+        places.append(
+            PlaceTask(
+                source=task,
+                pool=pool,
+                lengths=part.lengths,
+                starts=cursors[at],
+                counts=part.counts,
+                id_low=part.id_low,
+                id_high=part.id_high,
+            )
+        )
+        cursors[at] += part.counts
+    return places

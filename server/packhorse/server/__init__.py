@@ -1,0 +1,1 @@
+"""The service: prepared datasets over gRPC."""

@@ -1,0 +1,189 @@
+"""The service without a transport: protocol messages in, protocol messages out.
+
+Owns what every method does, for gRPC and for embedded clients alike, which is why both give the same bytes. Leaves
+statuses, threads and limits to the servicer.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from packhorse.dataset import PreparedDataset
+from packhorse.epoch import Bins, EpochStream, EpochView, StreamMode, Topology, independent_seed
+from packhorse.server import requests
+from packhorse.server.catalog import Catalog
+from packhorse.server.faults import not_implemented, too_large
+from packhorse.v1 import packing_pb2 as pb
+
+BLOCK_BYTES = 512 << 10
+"""What later blocks of a stream grow to."""
+
+MAX_LOCATE_IDS = 10_000
+"""Ids in one LocateSequences: each costs a bisection for every distinct length."""
+
+_ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
+
+
+class Backend:
+    """Answers every request from the catalog's datasets; keeps nothing between requests but caches.
+
+    Args:
+        catalog: the datasets.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._view = lru_cache(maxsize=64)(_view)
+
+    @classmethod
+    def of_folder(cls, root: Path | str) -> "Backend":
+        """A backend of every prepared dataset below `root` (or of `root` itself)."""
+        return cls(Catalog(root))
+
+    def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
+        """Lists the datasets that are served."""
+        names = self._catalog.names()
+        return pb.ListDatasetsResponse(datasets=[_describe(self._catalog.get(name)) for name in names])
+
+    def get_dataset(self, request: pb.GetDatasetRequest) -> pb.GetDatasetResponse:
+        """Describes one dataset."""
+        return pb.GetDatasetResponse(dataset=_describe(self._catalog.get(request.name)))
+
+    def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
+        """Yields the header, then blocks: the first of one step, later ones up to BLOCK_BYTES."""
+        dataset = self._catalog.get(request.dataset)
+        requests.check_digest(dataset, request.expected_digest)
+        num_bins = dataset.plan.num_bins
+        topology = requests.topology(request.topology, num_bins)
+        requests.check_message_size("topology.batch_size", topology.batch_size, dataset)
+        rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
+        worker = requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
+        mode = requests.choice("mode", request.mode, requests.STREAM_MODES, lambda value: pb.StreamMode.Name(value))
+        first_step = requests.integer("first_step", request.first_step, 0)
+        seed = request.seed
+        if mode is StreamMode.INDEPENDENT:
+            seed = independent_seed(request.seed, rank, worker)
+            rank = worker = 0
+            topology = Topology(
+                batch_size=topology.batch_size, start_position=topology.start_position, remainder=topology.remainder
+            )
+        stream = EpochStream(self._view(dataset, seed, request.epoch), topology)
+        yield pb.StreamBinsResponse(
+            header=pb.StreamHeader(
+                digest=dataset.manifest.digest,
+                num_steps=stream.num_steps,
+                num_bins=num_bins,
+                num_bins_dropped=topology.num_bins_dropped(num_bins),
+                max_seq_len=dataset.manifest.max_seq_len,
+                max_sequences_per_bin=dataset.plan.max_sequences_per_bin,
+                id_type=_ID_TYPES[dataset.manifest.id_dtype],
+            )
+        )
+        steps = topology.worker_steps(worker, num_bins, first_step=first_step)
+        taken, at_once = 0, 1
+        most = _steps_per_block(dataset, topology.batch_size)
+        while taken < len(steps):
+            block = steps[taken : taken + at_once]
+            yield pb.StreamBinsResponse(
+                block=pb.StreamBlock(
+                    first_step=block.start, num_steps=len(block), bins=_encode(stream.read(block, rank))
+                )
+            )
+            taken += len(block)
+            at_once = min(2 * at_once, most)
+
+    def get_bins(self, request: pb.GetBinsRequest) -> pb.GetBinsResponse:
+        """Returns the bins at any positions."""
+        dataset = self._catalog.get(request.dataset)
+        requests.check_digest(dataset, request.expected_digest)
+        requests.check_message_size("positions", len(request.positions), dataset)
+        positions = np.array(request.positions, dtype=np.int64)
+        outside = positions[(positions < 0) | (positions >= dataset.plan.num_bins)]
+        if len(outside):
+            requests.integer("positions", int(outside[0]), 0, dataset.plan.num_bins - 1)
+        view = self._view(dataset, request.seed, request.epoch)
+        return pb.GetBinsResponse(
+            digest=dataset.manifest.digest,
+            id_type=_ID_TYPES[dataset.manifest.id_dtype],
+            bins=_encode(view.bins(positions)),
+        )
+
+    def locate_sequences(self, request: pb.LocateSequencesRequest) -> pb.LocateSequencesResponse:
+        """Tells where each id stands in an epoch."""
+        dataset = self._catalog.get(request.dataset)
+        requests.check_digest(dataset, request.expected_digest)
+        if len(request.ids) > MAX_LOCATE_IDS:
+            raise too_large("ids", MAX_LOCATE_IDS, f"ids holds {len(request.ids)}; ask for at most {MAX_LOCATE_IDS}")
+        view = self._view(dataset, request.seed, request.epoch)
+        stream = None
+        if request.HasField("topology"):
+            stream = EpochStream(view, requests.topology(request.topology, dataset.plan.num_bins))
+        ids = np.array(request.ids, dtype=np.int64)
+        found = view.locate(ids)
+        response = pb.LocateSequencesResponse(digest=dataset.manifest.digest)
+        for sequence_id, length, position, index in zip(
+            ids.tolist(), found.lengths.tolist(), found.positions.tolist(), found.index_in_bin.tolist(), strict=True
+        ):
+            location = response.locations.add(id=sequence_id, found=length >= 0)
+            if length < 0:
+                continue
+            location.length, location.position, location.index_in_bin = length, position, index
+            place = stream.place(position, index) if stream else None
+            if place:
+                location.place.CopyFrom(
+                    pb.StreamPlace(step=place.step, rank=place.rank, worker=place.worker, slot=place.slot)
+                )
+        return response
+
+    def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
+        """Packs the given lengths at once."""
+        raise not_implemented("PackSequences")
+
+    def pack_stream(self, messages: Iterator[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
+        """Packs sequences that arrive one by one."""
+        raise not_implemented("PackStream")
+
+
+def _view(dataset: PreparedDataset, seed: int, epoch: int) -> EpochView:
+    return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch)
+
+
+def _steps_per_block(dataset: PreparedDataset, batch_size: int) -> int:
+    """How many steps fill a block on average, and certainly fit into a message."""
+    sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
+    average = requests.BYTES_PER_BIN + requests.BYTES_PER_SEQUENCE * sequences_per_bin
+    most = requests.BYTES_PER_BIN + requests.BYTES_PER_SEQUENCE * dataset.plan.max_sequences_per_bin
+    return max(1, min(int(BLOCK_BYTES / (average * batch_size)), requests.MAX_MESSAGE_BYTES // (most * batch_size)))
+
+
+def _encode(bins: Bins) -> pb.Bins:
+    return pb.Bins(
+        ids=bins.ids.astype(bins.ids.dtype.newbyteorder("<"), copy=False).tobytes(),
+        lengths=bins.lengths.astype("<i4", copy=False).tobytes(),
+        bin_ends=bins.bin_ends.astype("<u4").tobytes(),
+        positions=bins.positions.astype("<i8", copy=False).tobytes(),
+    )
+
+
+def _describe(dataset: PreparedDataset) -> pb.Dataset:
+    manifest = dataset.manifest
+    return pb.Dataset(
+        name=dataset.name,
+        digest=manifest.digest,
+        max_seq_len=manifest.max_seq_len,
+        num_sequences=manifest.n_sequences,
+        num_bins=manifest.n_bins,
+        total_tokens=manifest.total_tokens,
+        efficiency=manifest.efficiency,
+        lower_bound=manifest.lower_bound,
+        num_lengths=manifest.distinct_lengths,
+        num_templates=manifest.distinct_templates,
+        max_sequences_per_bin=dataset.plan.max_sequences_per_bin,
+        id_type=_ID_TYPES[manifest.id_dtype],
+        algorithm=manifest.algorithm,
+        ids_sum_a=manifest.ids_sum_a,
+        ids_sum_b=manifest.ids_sum_b,
+        over_length=manifest.options.over_length,
+    )

@@ -1,0 +1,95 @@
+"""From protocol messages to the epoch's own types, refusing what is out of range by field name.
+
+Owns the check of every request field; leaves what is done with them to `backend`.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from packhorse.dataset import PreparedDataset, differing_parts
+from packhorse.epoch import RemainderPolicy, StreamMode, Topology
+from packhorse.packing import checked_integer
+from packhorse.server.faults import ServiceError, invalid_field, too_large
+from packhorse.v1 import packing_pb2 as pb
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""No response may be larger; clients accept as much."""
+
+BYTES_PER_SEQUENCE = 12
+BYTES_PER_BIN = 12
+
+REMAINDER_POLICIES = {
+    pb.REMAINDER_POLICY_SPREAD: RemainderPolicy.SPREAD,
+    pb.REMAINDER_POLICY_DROP: RemainderPolicy.DROP,
+    pb.REMAINDER_POLICY_REPEAT: RemainderPolicy.REPEAT,
+    pb.REMAINDER_POLICY_EMPTY: RemainderPolicy.EMPTY,
+}
+STREAM_MODES = {
+    pb.STREAM_MODE_PARTITION: StreamMode.PARTITION,
+    pb.STREAM_MODE_INDEPENDENT: StreamMode.INDEPENDENT,
+}
+
+_Choice = TypeVar("_Choice")
+
+
+def integer(field: str, value: int, least: int, most: int | None = None) -> int:
+    """Returns `value`; a ServiceError naming the field where it is outside [least, most]."""
+    try:
+        return checked_integer(field, value, least, most)
+    except ValueError as error:
+        raise invalid_field(field, str(error)) from None
+
+
+def choice(
+    field: str,
+    value: int,
+    choices: dict["pb.RemainderPolicy", _Choice] | dict["pb.StreamMode", _Choice],
+    name_of: Callable[[int], str],
+) -> _Choice:
+    """Returns what an enum's value stands for; a ServiceError naming the field where it must be specified."""
+    for known, meaning in choices.items():
+        if int(known) == value:
+            return meaning
+    names = ", ".join(name_of(int(known)) for known in choices)
+    raise invalid_field(field, f"{field} must be specified, one of: {names}")
+
+
+def topology(message: pb.Topology, num_bins: int) -> Topology:
+    """Returns a checked topology for an epoch of `num_bins` bins."""
+    for name in ("world_size", "workers_per_rank", "batch_size"):
+        integer(f"topology.{name}", getattr(message, name), 1)
+    return Topology(
+        world_size=message.world_size,
+        workers_per_rank=message.workers_per_rank,
+        batch_size=message.batch_size,
+        start_position=integer("topology.start_position", message.start_position, 0, num_bins),
+        remainder=choice(
+            "topology.remainder", message.remainder, REMAINDER_POLICIES, lambda value: pb.RemainderPolicy.Name(value)
+        ),
+    )
+
+
+def check_digest(dataset: PreparedDataset, expected: str) -> None:
+    """Refuses a dataset with another digest than the request expects, saying what differs."""
+    actual = dataset.manifest.digest
+    if expected and expected != actual:
+        differs = differing_parts(expected, actual)
+        raise ServiceError(
+            pb.ERROR_REASON_DIGEST_MISMATCH,
+            f"dataset {dataset.name!r} is another than this run began with: {', '.join(differs)} differ (max_seq_len "
+            f"is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
+            {"expected": expected, "actual": actual, "differs": ",".join(differs), "dataset": dataset.name},
+        )
+
+
+def check_message_size(field: str, num_bins: int, dataset: PreparedDataset) -> None:
+    """Refuses a number of bins that may not fit into one message."""
+    bytes_per_bin = BYTES_PER_BIN + BYTES_PER_SEQUENCE * dataset.plan.max_sequences_per_bin
+    limit = max(MAX_MESSAGE_BYTES // bytes_per_bin, 1)
+    if num_bins > limit:
+        raise too_large(
+            field,
+            limit,
+            f"{field} asks for {num_bins} bins in one message; of this dataset, with up to "
+            f"{dataset.plan.max_sequences_per_bin} sequences in a bin, at most {limit} fit",
+        )

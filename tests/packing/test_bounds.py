@@ -1,0 +1,102 @@
+"""Lower bounds against exhaustive search and against their textbook definition."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packhorse.packing import lower_bound, pack_histogram
+
+
+def fewest_bins(lengths, max_seq_len, limit):
+    """The optimum, by trying every way to put each sequence into a bin that is there, or a new one."""
+    best = len(lengths)
+    ordered = sorted(lengths, reverse=True)
+
+    def place(index, bins):
+        nonlocal best
+        if len(bins) >= best:
+            return
+        if index == len(ordered):
+            best = len(bins)
+            return
+        length = ordered[index]
+        for room, size in sorted(set(bins)):
+            if room >= length and size < limit:
+                rest = list(bins)
+                rest.remove((room, size))
+                place(index + 1, [*rest, (room - length, size + 1)])
+        place(index + 1, [*bins, (max_seq_len - length, 1)])
+
+    place(0, [])
+    return best
+
+
+def textbook_bound(lengths, max_seq_len, limit):
+    """The largest of the continuous, the cardinality and Martello and Toth's L2 over every integer threshold."""
+    if not lengths:
+        return 0
+    bounds = [-(-sum(lengths) // max_seq_len), -(-len(lengths) // limit)]
+    for threshold in range(max_seq_len // 2 + 1):
+        alone = [n for n in lengths if n > max_seq_len - threshold]
+        long = [n for n in lengths if max_seq_len / 2 < n <= max_seq_len - threshold]
+        short = [n for n in lengths if threshold <= n <= max_seq_len / 2]
+        excess = sum(short) - (len(long) * max_seq_len - sum(long))
+        bounds.append(len(alone) + len(long) + max(0, -(-excess // max_seq_len)))
+    return max(bounds)
+
+
+@st.composite
+def cases(draw, most):
+    max_seq_len = draw(st.integers(1, 40))
+    lengths = draw(st.lists(st.integers(1, max_seq_len), max_size=most))
+    limit = draw(st.none() | st.integers(1, 5))
+    return lengths, max_seq_len, limit
+
+
+@given(cases(most=8))
+@settings(max_examples=200, deadline=None)
+def test_never_above_the_optimum(case):
+    lengths, max_seq_len, limit = case
+    counts = Counter(lengths)
+    optimum = fewest_bins(lengths, max_seq_len, limit or max_seq_len)
+    assert lower_bound(counts, max_seq_len, max_sequences_per_bin=limit) <= optimum
+    assert optimum <= pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit).num_bins
+
+
+@given(cases(most=40))
+@settings(max_examples=300, deadline=None)
+def test_equals_the_textbook_definition(case):
+    lengths, max_seq_len, limit = case
+    expected = textbook_bound(lengths, max_seq_len, limit or max_seq_len)
+    assert lower_bound(Counter(lengths), max_seq_len, max_sequences_per_bin=limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "max_seq_len", "limit", "expected"),
+    [
+        ({}, 10, None, 0),
+        ({3: 0}, 10, None, 0),
+        ({6: 4}, 10, None, 4),  # longer than half: each needs a bin, though 24 tokens would fill 3
+        ({6: 2, 5: 2}, 10, None, 3),  # 22 tokens fill 3 bins, and a 5 fits beside no 6
+        ({6: 3, 5: 3}, 10, None, 5),  # L2 only: three bins for the 6s, two more for the 5s, though 33 tokens fill 4
+        ({1: 10}, 100, 3, 4),  # cardinality: ten sequences, three a bin
+        ({1: 10}, 100, 1, 10),
+        ({4: 3}, 10, 10**9, 2),
+    ],
+)
+def test_worked_cases(counts, max_seq_len, limit, expected):
+    assert lower_bound(counts, max_seq_len, max_sequences_per_bin=limit) == expected
+
+
+@given(cases(most=30), st.integers(2**62, 2**70))
+@settings(max_examples=50, deadline=None)
+def test_counts_beyond_64_bits(case, scale):
+    """Scaled counts reach the exact fractions of the bound, so no product may have wrapped around."""
+    lengths, max_seq_len, limit = case
+    counts = {length: count * scale for length, count in Counter(lengths).items()}
+    bound = lower_bound(counts, max_seq_len, max_sequences_per_bin=limit)
+    single = lower_bound(Counter(lengths), max_seq_len, max_sequences_per_bin=limit)
+    assert (single - 1) * scale < bound <= single * scale or not lengths
+    assert bound * max_seq_len >= sum(length * count for length, count in counts.items())
