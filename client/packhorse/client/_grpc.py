@@ -113,6 +113,7 @@ class GrpcTransport:
 
 def exception_of(error: grpc.RpcError, target: str) -> PackhorseError:
     """Returns the client's exception for a gRPC error: by its reason, else by its status."""
+    assert isinstance(error, grpc.Call)  # what a stub raises is both
     status = rpc_status.from_call(error)
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for detail in status.details if status else ():

@@ -192,7 +192,7 @@ class Client:
                 topology=_topology(world_size, workers_per_rank, batch_size, start_position, remainder),
                 rank=rank,
                 worker=worker,
-                mode=pb.StreamMode.Value(f"STREAM_MODE_{StreamMode(mode.lower()).name}"),
+                mode=f"STREAM_MODE_{StreamMode(mode.lower()).name}",
                 first_step=first_step,
                 expected_digest=expected_digest,
             )
@@ -322,7 +322,7 @@ def _topology(
         workers_per_rank=workers_per_rank,
         batch_size=batch_size,
         start_position=start_position,
-        remainder=pb.RemainderPolicy.Value(f"REMAINDER_POLICY_{RemainderPolicy(remainder.lower()).name}"),
+        remainder=f"REMAINDER_POLICY_{RemainderPolicy(remainder.lower()).name}",
     )
 
 

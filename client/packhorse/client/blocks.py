@@ -5,13 +5,14 @@ Owns the arrays and their decoding; leaves where blocks come from to the transpo
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.v1 import packing_pb2 as pb
 
-_ID_DTYPES = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
+_ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -96,7 +96,7 @@ class StreamInterruptedError(PackhorseError):
         self.step = step
 
 
-EXCEPTION_OF_REASON: dict["pb.ErrorReason", type[PackhorseError]] = {
+EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {
     pb.ERROR_REASON_INVALID_FIELD: InvalidRequestError,
     pb.ERROR_REASON_DATASET_NOT_FOUND: DatasetNotFoundError,
     pb.ERROR_REASON_DATASET_CORRUPT: DatasetCorruptError,

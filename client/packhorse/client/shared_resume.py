@@ -16,8 +16,8 @@ class SharedResume:
     """One Resume in shared memory; written by the main process between epochs, read by workers as they begin one."""
 
     def __init__(self, resume: Resume) -> None:
-        self._numbers = torch.zeros(_NUMBERS, dtype=torch.int64).share_memory_()
-        self._digest = torch.zeros(_DIGEST_BYTES, dtype=torch.uint8).share_memory_()
+        self._numbers = torch.zeros(_NUMBERS, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._digest = torch.zeros(_DIGEST_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self.store(resume)
 
     def load(self) -> Resume:

@@ -148,8 +148,8 @@ class BinStream:
                     step = self._request.first_step
                     position = self._request.topology.start_position + step * self._bins_per_step
                     raise StreamInterruptedError(
-                        f"the stream of {self._request.dataset!r} broke and did not come back: {error}; all steps before "
-                        f"{step} were delivered, resume at position {position} of epoch {self._request.epoch}",
+                        f"the stream of {self._request.dataset!r} broke and did not come back: {error}; all steps "
+                        f"before {step} were delivered, resume at position {position} of epoch {self._request.epoch}",
                         position=position,
                         step=step,
                     ) from error

@@ -1,0 +1,168 @@
+"""Reading every stream of an epoch to see that each sequence comes exactly once.
+
+Owns the reading and the verdict. It keeps a few numbers however large the epoch is: ids are summed as hashes, and the
+sums compared with those that `prepare` took of the dataset. Only when they differ is the epoch read again, with all
+ids in memory, to name those that are missing or repeated.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client import BinBlock, BinStream, Client, DatasetInfo, RemainderPolicy, StreamHeader
+from packhorse.dataset import ids_sum
+
+_NAMED_IDS = 10
+_POSITIONS_AT_ONCE = 1024
+
+
+@dataclass(kw_only=True)
+class AuditReport:
+    """What an audit saw."""
+
+    sequences: int = 0
+    """Sequences of the epoch's own bins."""
+    tokens: int = 0
+    """Their tokens."""
+    bins: int = 0
+    """Bins with at least one sequence."""
+    empty_bins: int = 0
+    """Bins without."""
+    repeated: int = 0
+    """Sequences in bins that the REPEAT policy added; not counted above."""
+    left_out: int = 0
+    """Sequences of bins that no stream carries (dropped, or before start_position), read by position; counted above."""
+    sums: tuple[int, int] = (0, 0)
+    """Of hashes of the ids of `sequences`."""
+    num_steps: int = 0
+    """Steps that every rank takes."""
+    problems: list[str] = field(default_factory=list)
+    """What is wrong; empty when every sequence came exactly once."""
+
+    def add(self, block: BinBlock, max_seq_len: int, *, repeats: bool) -> NDArray[np.int64]:
+        """Counts a block and returns its ids; where `repeats`, bins without a position are copies and left out."""
+        bounds = np.concatenate(([0], block.bin_ends))
+        sizes = np.diff(bounds)
+        tokens = np.diff(np.concatenate(([0], np.cumsum(block.lengths, dtype=np.int64)))[bounds])
+        for overfull in np.flatnonzero(tokens > max_seq_len)[:1]:
+            self.problems.append(
+                f"the bin at position {block.positions[overfull]} holds {tokens[overfull]} tokens, over {max_seq_len}"
+            )
+        own = np.repeat((block.positions >= 0) | (not repeats), sizes)
+        ids = block.ids[own]
+        self.repeated += int((~own).sum())
+        self.sequences += len(ids)
+        self.tokens += int(block.lengths[own].sum(dtype=np.int64))
+        self.bins += int((sizes > 0).sum())
+        self.empty_bins += int((sizes == 0).sum())
+        a, b = ids_sum(ids)
+        self.sums = ((self.sums[0] + a) % 2**64, (self.sums[1] + b) % 2**64)
+        return ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochOfStreams:
+    """One epoch under one topology, as it is streamed."""
+
+    client: Client
+    """Reaches the service."""
+    dataset: DatasetInfo
+    """What is streamed."""
+    epoch: int
+    """0-based."""
+    seed: int
+    """Of the run."""
+    topology: dict[str, Any]
+    """world_size, workers_per_rank, batch_size, start_position, remainder."""
+
+    def audit(self, *, on_bins: Callable[[int], None] = lambda _: None) -> AuditReport:
+        """Reads every stream once, and tells what came.
+
+        Args:
+            on_bins: called with the number of bins of every block read, for progress.
+        """
+        report = AuditReport()
+        for block in self._blocks(report):
+            report.add(block, self.dataset.max_seq_len, repeats=self._repeats)
+            on_bins(len(block))
+        expected = (self.dataset.num_sequences, self.dataset.total_tokens, self.dataset.ids_sum)
+        if (report.sequences, report.tokens, report.sums) != expected:
+            report.problems.append(
+                f"{report.sequences:,} sequences with {report.tokens:,} tokens came; the dataset has "
+                f"{self.dataset.num_sequences:,} with {self.dataset.total_tokens:,}"
+            )
+            report.problems += self._explain()
+        return report
+
+    @property
+    def _repeats(self) -> bool:
+        return self.topology["remainder"] == RemainderPolicy.REPEAT
+
+    def _blocks(self, report: AuditReport) -> Iterator[BinBlock]:
+        """Every block of every stream, then the bins that no stream carries."""
+        header: StreamHeader | None = None
+        for rank in range(self.topology["world_size"]):
+            num_bins = 0
+            for worker in range(self.topology["workers_per_rank"]):
+                with self._stream(rank, worker) as stream:
+                    header = stream.header
+                    for block in stream:
+                        num_bins += len(block)
+                        yield block
+            assert header is not None
+            report.num_steps = header.num_steps
+            if num_bins != header.num_steps * self.topology["batch_size"]:
+                report.problems.append(f"rank {rank} got {num_bins} bins in {header.num_steps} steps")
+        assert header is not None
+        dropped = range(self.dataset.num_bins - header.num_bins_dropped, self.dataset.num_bins)
+        for block in self._bins_at(range(self.topology["start_position"]), dropped):
+            report.left_out += len(block.ids)
+            yield block
+
+    def _stream(self, rank: int, worker: int) -> BinStream:
+        return self.client.stream_bins(
+            self.dataset.name,
+            epoch=self.epoch,
+            seed=self.seed,
+            rank=rank,
+            worker=worker,
+            expected_digest=self.dataset.digest,
+            **self.topology,
+        )
+
+    def _bins_at(self, *ranges: range) -> Iterator[BinBlock]:
+        for positions in ranges:
+            for first in range(positions.start, positions.stop, _POSITIONS_AT_ONCE):
+                yield self.client.get_bins(
+                    self.dataset.name,
+                    epoch=self.epoch,
+                    seed=self.seed,
+                    positions=list(range(first, min(first + _POSITIONS_AT_ONCE, positions.stop))),
+                    expected_digest=self.dataset.digest,
+                )
+
+    def _explain(self) -> list[str]:
+        """Names ids that the streams miss or repeat, against the same epoch read by position."""
+        scratch = AuditReport()
+        streamed = [
+            scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block in self._blocks(scratch)
+        ]
+        known = [block.ids for block in self._bins_at(range(self.dataset.num_bins))]
+        came, times = np.unique(np.concatenate(streamed), return_counts=True)
+        wanted, wanted_times = np.unique(np.concatenate(known), return_counts=True)
+        findings = []
+        for what, ids in (
+            ("missing", np.setdiff1d(wanted, came)),
+            ("not of this epoch", np.setdiff1d(came, wanted)),
+            ("repeated", came[times > 1]),
+            ("repeated in the epoch itself, read by position", wanted[wanted_times > 1]),
+        ):
+            if len(ids):
+                more = f" and {len(ids) - _NAMED_IDS:,} more" if len(ids) > _NAMED_IDS else ""
+                findings.append(f"{what}: {', '.join(map(str, ids[:_NAMED_IDS].tolist()))}{more}")
+        if len(wanted) != self.dataset.num_sequences:
+            findings.append(f"read by position the epoch has {len(wanted):,} sequences: the dataset itself is damaged")
+        return findings or ["the streams agree with the epoch read by position: the manifest's sums are wrong"]

@@ -1,0 +1,42 @@
+"""`packhorse locate`: where ids stand in an epoch."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from packhorse.cli.options import epoch_options, target_option, topology_options
+from packhorse.client import connect
+
+_COLUMNS = ("id", "length", "position", "index_in_bin", "step", "rank", "worker", "slot")
+
+
+@click.command("locate", context_settings={"show_default": True, "ignore_unknown_options": True})
+@target_option
+@epoch_options
+@topology_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines instead of a table.")
+@click.argument("ids", nargs=-1, required=True, type=int)
+@click.pass_context
+def command(
+    context: click.Context, target: str, dataset: str, ids: tuple[int, ...], as_json: bool, **options: Any
+) -> None:
+    """Tell at which position, step, rank and slot each of IDS comes in an epoch.
+
+    Exits with 1 when the dataset lacks one of them.
+    """
+    with connect(target) as client:
+        locations = [asdict(location) for location in client.locate(dataset, ids=ids, **options)]
+    console = Console()
+    if as_json:
+        for location in locations:
+            console.print_json(data=location, indent=None)
+    else:
+        table = Table(*_COLUMNS)
+        for location in locations:
+            cells = ["-" if location[column] is None else str(location[column]) for column in _COLUMNS]
+            table.add_row(*cells) if location["found"] else table.add_row(str(location["id"]), "not in the dataset")
+        console.print(table)
+    context.exit(0 if all(location["found"] for location in locations) else 1)

@@ -1,0 +1,67 @@
+"""`packhorse serve`: a server of every prepared dataset below a folder."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import click
+
+from packhorse.server.app import serve
+from packhorse.server.config import ServeConfig
+
+
+@click.command("serve", context_settings={"show_default": True})
+@click.option(
+    "--data-root",
+    envvar="PACKHORSE_DATA_ROOT",
+    show_envvar=True,
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder of prepared datasets; each is served by its folder's name.",
+)
+@click.option(
+    "--listen",
+    envvar="PACKHORSE_LISTEN",
+    show_envvar=True,
+    default="127.0.0.1:50051",
+    help="HOST:PORT (port 0 for a free one) or unix:PATH.",
+)
+@click.option(
+    "--metrics-listen",
+    envvar="PACKHORSE_METRICS_LISTEN",
+    show_envvar=True,
+    default=None,
+    help="HOST:PORT of Prometheus' /metrics; none when left out.",
+)
+@click.option(
+    "--grace-seconds",
+    envvar="PACKHORSE_GRACE_SECONDS",
+    show_envvar=True,
+    default=30.0,
+    help="How long open streams may take to end after SIGTERM.",
+)
+@click.option(
+    "--max-streams",
+    envvar="PACKHORSE_MAX_STREAMS",
+    show_envvar=True,
+    default=4096,
+    help="Streams open at once; further ones are refused with a retry delay.",
+)
+def command(data_root: Path, listen: str, metrics_listen: str | None, grace_seconds: float, max_streams: int) -> None:
+    """Serve prepared datasets over gRPC until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = ServeConfig(
+        data_root=data_root,
+        listen=listen,
+        metrics_listen=metrics_listen,
+        grace_seconds=grace_seconds,
+        max_streams=max_streams,
+    )
+    asyncio.run(serve(config, ready=_announce))
+
+
+def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> None:
+    click.echo(f"packhorse: serving {', '.join(datasets)}")
+    if metrics_url is not None:
+        click.echo(f"packhorse: metrics at {metrics_url}")
+    click.echo(f"packhorse: listening on {address}")

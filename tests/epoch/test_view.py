@@ -1,0 +1,159 @@
+"""Bins at any position against the definition, and from ids back to positions."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packhorse.epoch import EpochView, compile_kernels
+
+
+def test_bins_follow_the_definition(epochs, bins_of):
+    @given(epochs)
+    @settings(max_examples=60, deadline=None)
+    def check(drawn):
+        small, seed, epoch = drawn
+        view = small.view(seed, epoch)
+        bins = view.bins(np.arange(view.num_bins))
+        assert bins.ids.dtype == small.pool.dtype
+        assert (bins.lengths.dtype, bins.bin_ends.dtype, bins.positions.dtype) == (np.int32, np.int64, np.int64)
+        for position, ids, lengths in bins_of(bins):
+            assert (list(ids), list(lengths)) == small.bin_at(position, seed, epoch)
+
+    check()
+
+
+def test_every_id_once_with_its_own_length(epochs):
+    @given(epochs)
+    @settings(max_examples=100, deadline=None)
+    def check(drawn):
+        small, seed, epoch = drawn
+        view = small.view(seed, epoch)
+        bins = view.bins(np.arange(view.num_bins))
+        assert sorted(bins.ids.tolist()) == sorted(small.pool.tolist())
+        lengths, sizes = list(small.counts), list(small.counts.values())
+        length_of = dict(zip(small.pool.tolist(), np.repeat(lengths, sizes).tolist(), strict=True))
+        assert [length_of[i] for i in bins.ids.tolist()] == bins.lengths.tolist()
+
+    check()
+
+
+def test_any_positions_in_any_order(epochs, bins_of):
+    """Random access: a bin does not depend on what else is asked for."""
+
+    @given(epochs, st.data())
+    @settings(max_examples=60, deadline=None)
+    def check(drawn, data):
+        small, seed, epoch = drawn
+        view = small.view(seed, epoch)
+        whole = bins_of(view.bins(np.arange(view.num_bins)))
+        wanted = data.draw(st.lists(st.integers(0, view.num_bins - 1), max_size=10))
+        assert bins_of(view.bins(wanted)) == [whole[p] for p in wanted]
+
+    check()
+
+
+def test_locate_is_the_inverse_of_bins(epochs, bins_of):
+    @given(epochs, st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))
+    @settings(max_examples=100, deadline=None)
+    def check(drawn, others):
+        small, seed, epoch = drawn
+        view = small.view(seed, epoch)
+        unknown = sorted({-1, 2**32, 2**63 - 1, *others} - set(small.pool.tolist()))
+        places = {
+            member: (length, position, index)
+            for position, ids, lengths in bins_of(view.bins(np.arange(view.num_bins)))
+            for index, (member, length) in enumerate(zip(ids, lengths, strict=True))
+        }
+        wanted = [*small.pool.tolist(), *unknown]
+        found = view.locate(wanted)
+        rows = zip(found.lengths.tolist(), found.positions.tolist(), found.index_in_bin.tolist(), strict=True)
+        assert list(rows) == [places.get(i, (-1, -1, -1)) for i in wanted]
+
+    check()
+
+
+@pytest.fixture(scope="module")
+def large(prepared):
+    """More bins than the lookup table has entries, some lengths with a hundred thousand sequences."""
+    rng = np.random.default_rng(3)
+    counts = {int(n): int(c) for n, c in enumerate(rng.lognormal(5, 2, 200), 1)}
+    return prepared({**counts, 150: 120_000, 60: 90_000}, 200, dtype=np.uint32)
+
+
+def test_large_epoch(large, bins_of):
+    assert large.plan.lookup_shift > 0
+    view = large.view(2**64 - 1, 5)
+    bins = view.bins(np.arange(view.num_bins))
+    assert np.array_equal(np.sort(bins.ids), np.sort(large.pool))
+    assert np.array_equal(bins.positions, np.arange(view.num_bins))
+    sums = np.add.reduceat(bins.lengths, np.concatenate(([0], bins.bin_ends[:-1])))
+    assert int(sums.max()) <= 200
+    sampled = np.random.default_rng(0).integers(0, view.num_bins, 40)
+    for position, ids, lengths in bins_of(view.bins(sampled)):
+        assert (list(ids), list(lengths)) == large.bin_at(position, 2**64 - 1, 5)
+    chosen = np.random.default_rng(1).integers(0, len(bins.ids), 2000)
+    found = view.locate(bins.ids[chosen])
+    bin_of = np.searchsorted(bins.bin_ends, chosen, side="right")
+    assert np.array_equal(found.positions, bin_of)
+    assert np.array_equal(found.index_in_bin, chosen - np.concatenate(([0], bins.bin_ends))[bin_of])
+    assert np.array_equal(found.lengths, bins.lengths[chosen])
+
+
+def test_both_id_types_give_the_same_bins(prepared):
+    counts = {3: 40, 5: 30, 8: 20}
+    narrow, wide = prepared(counts, 10, dtype=np.uint32), prepared(counts, 10, dtype=np.int64)
+    positions = np.arange(narrow.plan.num_bins)
+    ids = [small.view(9, 1).bins(positions).ids for small in (narrow, wide)]
+    assert [a.dtype for a in ids] == [np.uint32, np.int64]
+    assert ids[0].tolist() == ids[1].tolist()
+
+
+def test_ids_beyond_32_bits(prepared):
+    small = prepared({3: 40, 5: 30}, 10)
+    pool = small.pool + 2**40
+    view = EpochView(small.plan, pool, seed=1, epoch=2)
+    bins = view.bins(np.arange(view.num_bins))
+    assert sorted(bins.ids.tolist()) == sorted(pool.tolist())
+    assert view.locate(bins.ids[:5]).lengths.tolist() == bins.lengths[:5].tolist()
+
+
+def test_epochs_and_seeds_differ(prepared):
+    small = prepared({3: 40, 5: 30, 8: 20}, 10)
+    coordinates = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (0, 2)]
+    orders = {tuple(small.view(*pair).bins(np.arange(20)).ids.tolist()) for pair in coordinates}
+    assert len(orders) == len(coordinates)
+
+
+@pytest.mark.parametrize("positions", [[-1], [7], [0, 3, 7], [2**40], [-(2**40), 0]])
+def test_positions_outside_are_named(prepared, positions):
+    view = prepared({5: 7}, 9).view()
+    bad = next(p for p in positions if not 0 <= p < 7)
+    with pytest.raises(ValueError, match=rf"positions must be in \[0, 7\), got {bad}$"):
+        view.bins(positions)
+
+
+def test_no_positions_and_no_sequences(prepared):
+    view = prepared({5: 7}, 9).view()
+    assert len(view.bins([]).ids) == len(view.locate([]).positions) == 0
+    empty = prepared({}, 9).view()
+    assert empty.num_bins == 0
+    assert len(empty.bins([]).bin_ends) == 0
+    assert empty.locate([3]).positions.tolist() == [-1]
+    with pytest.raises(ValueError, match="positions"):
+        empty.bins([0])
+
+
+@pytest.mark.parametrize("size", [6, 8, 0])
+def test_a_pool_of_another_size_is_refused(prepared, size):
+    plan = prepared({5: 7}, 9).plan
+    with pytest.raises(ValueError, match=f"the pool has {size} ids, but the plan places 7"):
+        EpochView(plan, np.arange(size), seed=0, epoch=0)
+
+
+def test_read_only_pools_after_compiling(prepared):
+    compile_kernels()
+    small = prepared({5: 7, 2: 9}, 9)
+    small.pool.flags.writeable = False
+    view = small.view(4, 4)
+    assert sorted(view.bins(np.arange(view.num_bins)).ids.tolist()) == sorted(small.pool.tolist())
