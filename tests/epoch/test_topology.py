@@ -68,7 +68,7 @@ def test_bad_numbers_are_named(name, value):
 
 @pytest.mark.parametrize("value", [-1, 1.0, True, None])
 def test_bad_start_is_named(value):
-    with pytest.raises(ValueError, match="^start_position must be an integer of at least 0"):
+    with pytest.raises(ValueError, match=r"^start_position must be an integer of at least 0"):
         Topology(start_position=value)
 
 

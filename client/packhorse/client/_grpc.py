@@ -11,7 +11,13 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from packhorse.client.errors import EXCEPTION_OF_REASON, PackhorseError, ServerFaultError, ServerUnavailableError
+from packhorse.client.errors import (
+    EXCEPTION_OF_REASON,
+    PackhorseError,
+    RequestTooLargeError,
+    ServerFaultError,
+    ServerUnavailableError,
+)
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -30,7 +36,12 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 
-_TRANSIENT = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+_WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
+    grpc.StatusCode.UNAVAILABLE: ServerUnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: ServerUnavailableError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: RequestTooLargeError,  # a message over gRPC's own limit; no retry shrinks it
+}
+"""What gRPC itself answers, before a request reaches the service or after its answer left it."""
 
 
 class GrpcTransport:
@@ -126,5 +137,5 @@ def exception_of(error: grpc.RpcError, target: str) -> PackhorseError:
         kind = EXCEPTION_OF_REASON[pb.ErrorReason.Value(name)]
         return kind(status.message, info.metadata, retry_after_seconds=delay)
     code, details = error.code(), error.details()
-    kind = ServerUnavailableError if code in _TRANSIENT else ServerFaultError
+    kind = _WITHOUT_REASON.get(code, ServerFaultError)
     return kind(f"{target}: {code.name}: {details}")

@@ -3,19 +3,19 @@
 Owns the client's surface and its types; leaves connections to the transports and resuming to `stream`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client._embedded import PREFIX, EmbeddedTransport
 from packhorse.client._grpc import GrpcTransport
+from packhorse.client._messages import enum_name, integers, message
 from packhorse.client.blocks import BinBlock, decode_bins
-from packhorse.client.errors import InvalidRequestError
 from packhorse.client.retry import RetryPolicy, with_retries
 from packhorse.client.stream import BinStream
 from packhorse.client.transport import Transport
@@ -23,8 +23,6 @@ from packhorse.v1 import packing_pb2 as pb
 
 if TYPE_CHECKING:
     import grpc
-
-_Message = TypeVar("_Message")
 
 
 class RemainderPolicy(StrEnum):
@@ -184,18 +182,17 @@ class Client:
             InvalidRequestError: a number does not fit the protocol (others are refused by the service, when the
                 stream is opened).
         """
-        request = _request(
-            lambda: pb.StreamBinsRequest(
-                dataset=dataset,
-                epoch=epoch,
-                seed=seed,
-                topology=_topology(world_size, workers_per_rank, batch_size, start_position, remainder),
-                rank=rank,
-                worker=worker,
-                mode=f"STREAM_MODE_{StreamMode(mode.lower()).name}",
-                first_step=first_step,
-                expected_digest=expected_digest,
-            )
+        request = message(
+            pb.StreamBinsRequest,
+            dataset=dataset,
+            epoch=epoch,
+            seed=seed,
+            topology=_topology(world_size, workers_per_rank, batch_size, start_position, remainder),
+            rank=rank,
+            worker=worker,
+            mode=enum_name("mode", StreamMode, mode, "STREAM_MODE_"),
+            first_step=first_step,
+            expected_digest=expected_digest,
         )
         return BinStream(self._transport, request, self._retry)
 
@@ -211,11 +208,13 @@ class Client:
             positions: int [N], each in [0, num_bins); repeats allowed.
             expected_digest: refuse a dataset with another digest; empty for any.
         """
-        wanted: list[int] = np.asarray(positions, dtype=np.int64).tolist()
-        request = _request(
-            lambda: pb.GetBinsRequest(
-                dataset=dataset, epoch=epoch, seed=seed, positions=wanted, expected_digest=expected_digest
-            )
+        request = message(
+            pb.GetBinsRequest,
+            dataset=dataset,
+            epoch=epoch,
+            seed=seed,
+            positions=integers("positions", positions),
+            expected_digest=expected_digest,
         )
         response = with_retries(self._retry, lambda: self._transport.get_bins(request))
         return decode_bins(response.bins, response.id_type)
@@ -246,11 +245,9 @@ class Client:
             start_position: where step 0 begins.
             remainder: what happens to a last step that is not full.
         """
-        wanted = [int(i) for i in ids]
-        request = _request(lambda: pb.LocateSequencesRequest(dataset=dataset, epoch=epoch, seed=seed, ids=wanted))
+        request = message(pb.LocateSequencesRequest, dataset=dataset, epoch=epoch, seed=seed, ids=integers("ids", ids))
         if world_size is not None:
-            topology = _request(lambda: _topology(world_size, workers_per_rank, batch_size, start_position, remainder))
-            request.topology.CopyFrom(topology)
+            request.topology.CopyFrom(_topology(world_size, workers_per_rank, batch_size, start_position, remainder))
         response = with_retries(self._retry, lambda: self._transport.locate_sequences(request))
         return [_location(location) for location in response.locations]
 
@@ -277,15 +274,14 @@ class Client:
         Returns:
             Each bin's indices into `lengths`: int64.
         """
-        request = _request(
-            lambda: pb.PackSequencesRequest(
-                lengths=np.asarray(lengths).tolist(),
-                max_seq_len=max_seq_len,
-                algorithm=algorithm,
-                max_sequences_per_bin=max_sequences_per_bin or 0,
-                num_bins_multiple_of=num_bins_multiple_of,
-                seed=seed,
-            )
+        request = message(
+            pb.PackSequencesRequest,
+            lengths=integers("lengths", lengths),
+            max_seq_len=max_seq_len,
+            algorithm=algorithm,
+            max_sequences_per_bin=max_sequences_per_bin or 0,
+            num_bins_multiple_of=num_bins_multiple_of,
+            seed=seed,
         )
         response = with_retries(self._retry, lambda: self._transport.pack_sequences(request))
         indices = np.frombuffer(response.indices, dtype="<u4").astype(np.int64)
@@ -306,23 +302,17 @@ class Client:
         self.close()
 
 
-def _request(build: Callable[[], _Message]) -> _Message:
-    """Builds a message; protobuf's complaints about a field become an InvalidRequestError."""
-    try:
-        return build()
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidRequestError(str(error)) from None
-
-
 def _topology(
     world_size: int, workers_per_rank: int, batch_size: int, start_position: int, remainder: RemainderPolicy | str
 ) -> pb.Topology:
-    return pb.Topology(
+    return message(
+        pb.Topology,
+        within="topology.",
         world_size=world_size,
         workers_per_rank=workers_per_rank,
         batch_size=batch_size,
         start_position=start_position,
-        remainder=f"REMAINDER_POLICY_{RemainderPolicy(remainder.lower()).name}",
+        remainder=enum_name("topology.remainder", RemainderPolicy, remainder, "REMAINDER_POLICY_"),
     )
 
 

@@ -23,7 +23,7 @@ class RetryPolicy:
     """
 
     deadline_seconds: float = 120.0
-    """How long to go on without any progress; 0 gives up at the first failure."""
+    """How long to go on after a first failure without any progress; 0 gives up at the first failure."""
     first_delay_seconds: float = 0.05
     """Upper end of the first delay; each further one doubles."""
     most_delay_seconds: float = 5.0
@@ -41,19 +41,21 @@ class Attempts:
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
         self._failures = 0
-        self._since = time.monotonic()
+        self._failing_since: float | None = None
 
     def succeeded(self) -> None:
         """Progress was made: the deadline and the delays begin anew."""
         self._failures = 0
-        self._since = time.monotonic()
+        self._failing_since = None
 
     def wait_after(self, error: TransientError) -> bool:
         """Sleeps before the next attempt; returns False, at once, when the deadline would pass."""
+        if self._failing_since is None:  # the time that a consumer took over what came before does not count
+            self._failing_since = time.monotonic()
         longest = min(self._policy.most_delay_seconds, self._policy.first_delay_seconds * 2**self._failures)
         delay = max(random.uniform(0, longest), error.retry_after_seconds or 0.0)
         self._failures += 1
-        if time.monotonic() + delay - self._since > self._policy.deadline_seconds:
+        if time.monotonic() + delay - self._failing_since > self._policy.deadline_seconds:
             return False
         time.sleep(delay)
         return True

@@ -3,6 +3,7 @@
 Owns resuming: which step comes next, and reopening at it on any replica. Leaves connections to the transport.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,6 +14,8 @@ from packhorse.client.errors import ServerUnavailableError, StreamInterruptedErr
 from packhorse.client.retry import Attempts, RetryPolicy
 from packhorse.client.transport import Transport
 from packhorse.v1 import packing_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
@@ -124,19 +127,30 @@ class BinStream:
         self._header = first.header
         self._request.expected_digest = first.header.digest
         self._messages = messages
+        if self._request.first_step:
+            _LOG.info("streaming %s from step %d", self._request.dataset, self._request.first_step)
         return messages
 
     def _next_block(self) -> pb.StreamBlock | None:
-        messages = self._messages or self._open()
-        message = next(messages, None)
-        if message is not None:
-            return message.block
-        header = self._header
-        assert header is not None
-        ahead = (self._request.worker - self._request.first_step) % self._workers if self._workers > 1 else 0
-        if self._request.first_step + ahead < header.num_steps:
+        if self._messages is None and self._is_complete():
+            return None
+        try:
+            message = next(self._messages or self._open(), None)
+        except TransientError:
+            if self._is_complete():  # only the stream's end was lost
+                return None
+            raise
+        if message is None and not self._is_complete():
             raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
-        return None
+        return None if message is None else message.block
+
+    def _is_complete(self) -> bool:
+        return self._header is not None and self._next_step() >= self._header.num_steps
+
+    def _next_step(self) -> int:
+        """This worker's next step."""
+        first = self._request.first_step
+        return first + (self._request.worker - first) % self._workers if self._workers > 1 else first
 
     def _retrying(self, attempt: Callable[[], _Result]) -> _Result:
         while True:
@@ -144,12 +158,14 @@ class BinStream:
                 return attempt()
             except TransientError as error:
                 self.close()
+                _LOG.warning("%s; trying again from step %d", error, self._request.first_step)
                 if not self._attempts.wait_after(error):
-                    step = self._request.first_step
+                    step = self._next_step()
                     position = self._request.topology.start_position + step * self._bins_per_step
                     raise StreamInterruptedError(
-                        f"the stream of {self._request.dataset!r} broke and did not come back: {error}; all steps "
-                        f"before {step} were delivered, resume at position {position} of epoch {self._request.epoch}",
+                        f"the stream of {self._request.dataset!r} broke and did not come back: {error}; this "
+                        f"worker's steps before {step} were delivered, resume at position {position} of epoch "
+                        f"{self._request.epoch}",
                         position=position,
                         step=step,
                     ) from error

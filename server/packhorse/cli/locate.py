@@ -19,10 +19,7 @@ _COLUMNS = ("id", "length", "position", "index_in_bin", "step", "rank", "worker"
 @topology_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines instead of a table.")
 @click.argument("ids", nargs=-1, required=True, type=int)
-@click.pass_context
-def command(
-    context: click.Context, target: str, dataset: str, ids: tuple[int, ...], as_json: bool, **options: Any
-) -> None:
+def command(target: str, dataset: str, ids: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Tell at which position, step, rank and slot each of IDS comes in an epoch.
 
     Exits with 1 when the dataset lacks one of them.
@@ -39,4 +36,5 @@ def command(
             cells = ["-" if location[column] is None else str(location[column]) for column in _COLUMNS]
             table.add_row(*cells) if location["found"] else table.add_row(str(location["id"]), "not in the dataset")
         console.print(table)
-    context.exit(0 if all(location["found"] for location in locations) else 1)
+    if not all(location["found"] for location in locations):
+        click.get_current_context().exit(1)

@@ -1,10 +1,13 @@
 """SPREAD: the sequences of a last, partial step dealt over all its bins.
 
-Owns the dealing. It only ever splits bins, so no bin outgrows its capacity or its number of sequences; a bin of the
-epoch keeps its place in the step, and the places that were missing take what is split off.
+Owns the dealing. It only ever splits bins, so no bin outgrows its capacity or its number of sequences; the places that
+were missing take what is split off. A bin of the epoch keeps its place in the step, unless nothing is left to split and
+its rank has two bins more than another: then it moves there whole.
 """
 
 import heapq
+from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +16,8 @@ from packhorse.epoch.topology import ADDED, Topology
 from packhorse.epoch.view import Bins
 
 
-def _added_offsets(topology: Topology, num_tail_bins: int) -> list[int]:
-    """Offsets in the step that the epoch leaves empty, in the order in which they are filled.
-
-    Every rank's first slot comes before any rank's second, so that no rank idles while another has two bins.
-    """
-    offsets = range(num_tail_bins, topology.bins_per_step)
+def _slots_first(offsets: Iterable[int], topology: Topology) -> list[int]:
+    """Sorts offsets in the step so that every rank's first slot comes before any rank's second."""
     return sorted(offsets, key=lambda offset: topology.place(offset)[::-1])
 
 
@@ -41,7 +40,7 @@ def deal(tail: Bins, topology: Topology) -> list[tuple[int, list[int]]]:
     """Deals the sequences of a partial step over its `bins_per_step` places.
 
     The fullest bin that still has two sequences is halved, again and again, until every place has a bin or every bin
-    has one sequence.
+    has one sequence. In the latter case bins move until no rank has two more than another.
 
     Args:
         tail: the epoch's last bins, fewer than `topology.bins_per_step`.
@@ -63,14 +62,19 @@ def deal(tail: Bins, topology: Topology) -> list[tuple[int, list[int]]]:
         members[offset] = list(range(start, end))
         start = end
         offer(offset)
-    for added in _added_offsets(topology, len(tail.bin_ends)):
-        if not heap:
-            break
+    positions = [*tail.positions.tolist(), *[ADDED] * (topology.bins_per_step - len(tail.bin_ends))]
+    empty = deque(_slots_first(range(len(tail.bin_ends), topology.bins_per_step), topology))
+    while empty and heap:
+        added = empty.popleft()
         _, halved = heapq.heappop(heap)
         members[halved], members[added] = _halves(members[halved], tail.lengths)
         offer(halved)
         offer(added)
-    positions = [*tail.positions.tolist(), *[ADDED] * (topology.bins_per_step - len(tail.bin_ends))]
+    filled = _slots_first((offset for offset, group in enumerate(members) if group), topology)
+    while empty and topology.place(filled[-1])[1] > topology.place(empty[0])[1]:
+        old, new = filled.pop(), empty.popleft()
+        members[new], members[old] = members[old], members[new]
+        positions[new], positions[old] = positions[old], positions[new]
     return list(zip(positions, members, strict=True))
 
 

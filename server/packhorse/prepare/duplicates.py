@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.prepare.kernels import gather, find_places
+from packhorse.prepare.kernels import find_places, gather
 from packhorse.prepare.passes import PoolMap, map_pool
 
 WINDOW_IDS = 1 << 22

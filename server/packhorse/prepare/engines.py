@@ -47,8 +47,8 @@ class ProcessEngine:
             yield from self._executor.map(function, tasks)
         except BrokenProcessPool:
             raise ChildProcessError(
-                "a worker process died before its task was done (out of memory, or a script that starts workers outside "
-                "`if __name__ == '__main__':`); try fewer workers, or one"
+                "a worker process died before its task was done (out of memory, or a script that starts workers "
+                "outside `if __name__ == '__main__':`); try fewer workers, or one"
             ) from None
 
 

@@ -50,7 +50,7 @@ _OURS = ".packhorse"
 
 
 def prepare(
-    input: str | os.PathLike[str],  # noqa: A002 - the name of the flag
+    input: str | os.PathLike[str],
     *,
     length_column: str | None = None,
     id_column: str | None = None,
@@ -61,7 +61,7 @@ def prepare(
     max_sequences_per_bin: int | None = None,
     overwrite: bool = False,
     workers: int | None = None,
-    format: Layout = "packhorse",  # noqa: A002 - the name of the flag
+    format: Layout = "packhorse",
     progress: bool = True,
 ) -> Manifest:
     """Plans a dataset and writes its prepared folder, whole or not at all.
@@ -144,7 +144,7 @@ def _checked_options(
 
 
 def _default_workers(num_rows: int) -> int:
-    return 1 if num_rows < _LARGE_ROWS else len(os.sched_getaffinity(0))
+    return 1 if num_rows < _LARGE_ROWS else os.cpu_count() or 1
 
 
 @dataclass

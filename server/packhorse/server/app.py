@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -89,7 +90,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
 def _bind(server: grpc.aio.Server, listen: str) -> str:
     """Listens on HOST:PORT or unix:PATH and returns the address with its real port."""
     if listen.startswith("unix:"):
-        Path(listen.removeprefix("unix:")).unlink(missing_ok=True)  # of a server that was killed
+        _free_socket(Path(listen.removeprefix("unix:")))
     try:
         port = server.add_insecure_port(listen)
     except RuntimeError:
@@ -97,3 +98,14 @@ def _bind(server: grpc.aio.Server, listen: str) -> str:
     if listen.startswith("unix:"):
         return listen
     return f"{listen.rpartition(':')[0]}:{port}"
+
+
+def _free_socket(path: Path) -> None:
+    """Removes the socket of a server that was killed; one that is listened on stays, as does every other file."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()

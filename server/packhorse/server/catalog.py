@@ -96,6 +96,10 @@ class Catalog:
             _LOG.error("not serving %s: %s", folder.name, error)
             self._broken[folder.name] = str(error)
             return
+        except OSError as error:
+            _LOG.error("not serving %s: %s", folder.name, error)
+            self._broken[folder.name] = f"{folder.name} cannot be read: {error.strerror}"
+            return
         self._datasets[folder.name] = dataset
         if not at_once:
             threading.Thread(target=self._check_beside_serving, args=(dataset,), daemon=True).start()

@@ -15,6 +15,9 @@ from packhorse.v1 import packing_pb2 as pb
 MAX_MESSAGE_BYTES = 64 << 20
 """No response may be larger; clients accept as much."""
 
+MAX_BINS_PER_STEP = 1 << 20
+"""Bins of all ranks in one step: dealing out a last step that is not full takes time and memory for each."""
+
 BYTES_PER_SEQUENCE = 12
 BYTES_PER_BIN = 12
 
@@ -58,6 +61,14 @@ def topology(message: pb.Topology, num_bins: int) -> Topology:
     """Returns a checked topology for an epoch of `num_bins` bins."""
     for name in ("world_size", "workers_per_rank", "batch_size"):
         integer(f"topology.{name}", getattr(message, name), 1)
+    if message.world_size * message.batch_size > MAX_BINS_PER_STEP:
+        alone = message.batch_size > MAX_BINS_PER_STEP
+        raise too_large(
+            "topology.batch_size" if alone else "topology.world_size",
+            MAX_BINS_PER_STEP if alone else MAX_BINS_PER_STEP // message.batch_size,
+            f"topology.world_size {message.world_size} times topology.batch_size {message.batch_size} is more than "
+            f"{MAX_BINS_PER_STEP} bins in a step",
+        )
     return Topology(
         world_size=message.world_size,
         workers_per_rank=message.workers_per_rank,

@@ -1,0 +1,289 @@
+"""Shared fixtures: small prepared datasets with their tokens, and real servers in processes of their own.
+
+Owns what several folders of tests need; what one folder needs stands in its own conftest.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+START_SECONDS = 120  # compiling the kernels on a busy machine included
+STOP_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sequences, their token files and the datasets prepared from them."""
+
+    sequences: list[np.ndarray]
+    """Tokens by row, int64."""
+    root: Path
+    """Of the prepared datasets, see `corpus`."""
+    ids: dict[str, np.ndarray]
+    """Dataset → id of every row."""
+    megatron: Path
+    """X of X.bin and X.idx; ids are rows."""
+    flat: Path
+    """Flat token file; ids are rows."""
+
+    def lengths(self, dataset):
+        """Id → planned length."""
+        limit = 96 if dataset == "truncated" else 10**9
+        pairs = zip(self.ids[dataset].tolist(), self.sequences, strict=False)
+        return {number: min(len(tokens), limit) for number, tokens in pairs}
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """`rows` (2,000 sequences, ids are rows), `named` (600, int64 ids), `truncated` (400 at 96 tokens), `few` (7)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from packhorse.formats import MegatronWriter, write_flat_tokens
+    from packhorse.prepare import prepare
+
+    folder = tmp_path_factory.mktemp("corpus")
+    random = np.random.default_rng(7)
+    lengths = np.clip(random.lognormal(3.6, 0.9, 2000).astype(int), 1, 256)
+    sequences = [random.integers(0, 60_000, length) for length in lengths]
+    names = random.choice(2**40, 600, replace=False) - 2**39
+    table = pa.table({"length": lengths, "id": np.concatenate([names, np.arange(1400)])})
+    with MegatronWriter(folder / "megatron", vocab_size=60_000) as writer:
+        for tokens in sequences:
+            writer.append(tokens)
+    write_flat_tokens(folder / "flat.bin", sequences, np.uint16)
+    for name, rows, options in (
+        ("rows", 2000, {"max_seq_len": 256}),
+        ("named", 600, {"max_seq_len": 384, "id_column": "id"}),
+        ("truncated", 400, {"max_seq_len": 96, "over_length": "truncate"}),
+        ("few", 7, {"max_seq_len": 256}),
+    ):
+        pq.write_table(table.slice(0, rows), folder / f"{name}.parquet")
+        prepare(
+            folder / f"{name}.parquet", length_column="length", output=folder / "root" / name, progress=False, **options
+        )
+    ids = {"rows": np.arange(2000), "named": names, "truncated": np.arange(400), "few": np.arange(7)}
+    return Corpus(sequences, folder / "root", ids, folder / "megatron", folder / "flat.bin")
+
+
+class Server:
+    """`packhorse serve` in a process of its own; it is started by making it, and again by `start`."""
+
+    def __init__(self, root, *flags, listen="127.0.0.1:0", log):
+        self.root, self.flags, self.listen, self.log_path = root, flags, listen, log
+        self.process = None
+        self.start()
+
+    def start(self):
+        """Starts it, on the address of last time if there was one, and waits until it listens."""
+        command = [sys.executable, "-m", "packhorse.cli", "serve", "--data-root", self.root, "--listen", self.listen]
+        with self.log_path.open("ab") as log:
+            begin = log.tell()
+            self.process = subprocess.Popen(
+                [*map(str, command), *map(str, self.flags)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        self.target = self._announced("packhorse: listening on ", begin)
+        self.listen = self.target
+
+    def _announced(self, prefix, begin=0):
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            for line in self.log_path.read_bytes()[begin:].decode(errors="replace").splitlines(keepends=True):
+                if line.startswith(prefix) and line.endswith("\n"):
+                    return line.removeprefix(prefix).strip()
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"the server did not announce {prefix!r}; it wrote:\n{self.log()}")
+
+    @property
+    def metrics_url(self):
+        return self._announced("packhorse: metrics at ")
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def kill(self):
+        """SIGKILL: no goodbye."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(STOP_SECONDS)
+
+    def terminate(self):
+        """SIGTERM, without waiting."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds=STOP_SECONDS):
+        """Returns the exit status."""
+        return self.process.wait(seconds)
+
+    def stop(self):
+        """Ends it by all means."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.terminate()
+        try:
+            self.wait()
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+@pytest.fixture(scope="session")
+def make_server(tmp_path_factory):
+    """Context manager: a server of its own."""
+
+    class Own(ExitStack):
+        def __init__(self, root, *flags, listen="127.0.0.1:0"):
+            super().__init__()
+            log = tmp_path_factory.mktemp("server") / "log.txt"
+            self.server = Server(root, *flags, listen=listen, log=log)
+            self.callback(self.server.stop)
+
+        def __enter__(self):
+            return self.server
+
+    return Own
+
+
+@pytest.fixture(scope="session")
+def running_server(corpus, make_server):
+    """The server that read-only tests share, with metrics. Never stop it."""
+    with make_server(corpus.root, "--metrics-listen", "127.0.0.1:0") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def running_unix_server(corpus, make_server, tmp_path_factory):
+    """Another, on a unix socket."""
+    path = tmp_path_factory.mktemp("s") / "s"  # such paths are limited to about 100 bytes
+    with make_server(corpus.root, listen=f"unix:{path}") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(running_server):
+    """A client of the shared server."""
+    from packhorse.client import RetryPolicy, connect
+
+    with connect(running_server.target, retry=RetryPolicy(deadline_seconds=20)) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def embedded(corpus):
+    """A client of the same datasets without a server."""
+    from packhorse.client import connect
+
+    with connect(f"embedded:{corpus.root}") as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def unix_client(running_unix_server):
+    """A client over the unix socket."""
+    from packhorse.client import RetryPolicy, connect
+
+    with connect(running_unix_server.target, retry=RetryPolicy(deadline_seconds=20)) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def wait_until():
+    """Function: polls a condition until it is true, for at most `seconds`."""
+
+    def wait(condition, seconds=20.0):
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"not within {seconds} s"
+            time.sleep(0.02)
+        return value
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def memory_bytes():
+    """Function: resident anonymous memory of a process."""
+
+    def read(pid):
+        with open(f"/proc/{pid}/status") as status:
+            fields = dict(line.split(":", 1) for line in status)
+        return int(fields["RssAnon"].split()[0]) * 1024
+
+    return read
+
+
+@pytest.fixture
+def no_launcher(monkeypatch):
+    """No RANK or WORLD_SIZE in the environment."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert "RANK" not in os.environ
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """One bin as a stream delivered it."""
+
+    step: int
+    slot: int
+    position: int
+    ids: tuple
+    lengths: tuple
+
+
+@pytest.fixture(scope="session")
+def bins_of_stream():
+    """Function: every bin of a stream (or of some blocks) as `Delivered`; `stride` is workers_per_rank."""
+
+    def split(blocks, batch_size=1, stride=1):
+        bins = []
+        for block in blocks:
+            assert len(block) == block.num_steps * batch_size
+            for number, (ids, lengths) in enumerate(block.bins()):
+                step, slot = divmod(number, batch_size)
+                bins.append(
+                    Delivered(
+                        step=block.first_step + step * stride,
+                        slot=slot,
+                        position=int(block.positions[number]),
+                        ids=tuple(ids.tolist()),
+                        lengths=tuple(lengths.tolist()),
+                    )
+                )
+        return bins
+
+    return split
+
+
+@pytest.fixture(scope="session")
+def joined():
+    """Function: blocks laid end to end as the bytes of (ids, lengths, bin_ends, positions)."""
+
+    def join(blocks):
+        blocks = list(blocks)
+        parts = {"ids": [], "lengths": [], "bin_ends": [], "positions": []}
+        taken = 0
+        for block in blocks:
+            assert block.ids.dtype == block.bin_ends.dtype == block.positions.dtype == np.int64
+            assert block.lengths.dtype == np.int32
+            assert len(block.ids) == len(block.lengths) == (block.bin_ends[-1] if len(block) else 0)
+            parts["ids"].append(block.ids)
+            parts["lengths"].append(block.lengths)
+            parts["bin_ends"].append(block.bin_ends + taken)
+            parts["positions"].append(block.positions)
+            taken += len(block.ids)
+        return {name: np.concatenate(arrays).tobytes() if arrays else b"" for name, arrays in parts.items()}
+
+    return join

@@ -1,0 +1,121 @@
+"""Writes the golden vectors: values that must never change, or two machines with equal digests would differ.
+
+Owns what is frozen; tests/epoch/test_golden.py compares `vectors()` with the files and never writes them. Run this by
+hand (`python tests/golden/regenerate.py`), only together with a new version in the key derivation, and say so in the
+changelog: every running job's bins change.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packhorse.epoch import (
+    EpochStream,
+    EpochView,
+    Permutation,
+    PlanIndex,
+    RemainderPolicy,
+    Topology,
+    derive_key,
+    independent_seed,
+)
+from packhorse.packing import canonical_templates, pack_histogram, seed_from_components
+
+FOLDER = Path(__file__).parent
+LARGEST = 2**64 - 1
+COUNTS = {1: 9, 2: 7, 3: 5, 5: 11, 8: 13, 13: 20, 21: 17, 34: 6, 55: 4, 64: 2}
+MAX_SEQ_LEN = 64
+SIZES = (1, 2, 3, 5, 15, 16, 17, 100, 4095, 4096, 4097, 65537, 1_000_003, 2**32 + 1, 3_000_000_000, 2**62)
+
+
+def keys() -> list[dict[str, Any]]:
+    """`derive_key` at corners of its domain."""
+    purposes = ("bins", "pool")
+    numbers = (0, 1, 255, 256, 2**32, LARGEST)
+    return [
+        {"seed": seed, "epoch": epoch, "purpose": purpose, "key": derive_key(seed, epoch, purpose)}
+        for seed in numbers
+        for epoch in numbers
+        for purpose in purposes
+    ]
+
+
+def permutations() -> list[dict[str, Any]]:
+    """Small permutations whole, larger ones at eleven places."""
+    rows = []
+    for size in SIZES:
+        values = list(range(size)) if size <= 17 else sorted({size * i // 10 for i in range(10)} | {size - 1})
+        for key, tweak in ((0, 0), (0x0123456789ABCDEF, 512), (LARGEST, LARGEST)):
+            images = Permutation(size, key, tweak).forward(values).tolist()
+            rows.append({"size": size, "key": key, "tweak": tweak, "values": values, "images": images})
+    return rows
+
+
+def seeds() -> list[dict[str, Any]]:
+    """`seed_from_components` and the seeds of independent streams."""
+    components = ([], [0], [1, 2], [12], [2, 1], [-1, 0], [LARGEST, 3, 7], [1, 2, 3, 4])
+    rows: list[dict[str, Any]] = [{"components": c, "seed": seed_from_components(*c)} for c in components]
+    rows += [{"independent": [5, r, w], "seed": independent_seed(5, r, w)} for r in range(2) for w in range(2)]
+    return rows
+
+
+def plans() -> list[dict[str, Any]]:
+    """A small plan with and without a limit of sequences, in canonical order."""
+    rows = []
+    for limit in (None, 3):
+        plan = pack_histogram(COUNTS, MAX_SEQ_LEN, algorithm="best-fit", max_sequences_per_bin=limit)
+        templates = [[list(template), multiplicity] for template, multiplicity in canonical_templates(plan.templates)]
+        rows.append({"limit": limit, "lower_bound": plan.lower_bound, "templates": templates})
+    return rows
+
+
+def epochs() -> list[dict[str, Any]]:
+    """Every bin of two epochs of the plan, and a last step under SPREAD; ids are 1000, 1001, … by ascending length."""
+    templates = pack_histogram(COUNTS, MAX_SEQ_LEN, algorithm="best-fit").templates
+    index = PlanIndex.build(templates, COUNTS, MAX_SEQ_LEN)
+    pool = np.arange(1000, 1000 + index.num_sequences)
+    rows = []
+    for seed, epoch in ((0, 0), (LARGEST, 1)):
+        view = EpochView(index, pool, seed=seed, epoch=epoch)
+        bins = view.bins(np.arange(view.num_bins))
+        ids = [part.tolist() for part in np.split(bins.ids, bins.bin_ends[:-1])]
+        per_rank = view.num_bins // 4
+        topology = Topology(world_size=5, batch_size=per_rank, start_position=3, remainder=RemainderPolicy.SPREAD)
+        stream = EpochStream(view, topology)
+        spread = [stream.read(range(stream.num_steps - 1, stream.num_steps), rank) for rank in range(5)]
+        rows.append(
+            {
+                "seed": seed,
+                "epoch": epoch,
+                "bins": ids,
+                "spread": [
+                    {"ids": b.ids.tolist(), "bin_ends": b.bin_ends.tolist(), "positions": b.positions.tolist()}
+                    for b in spread
+                ],
+            }
+        )
+    return rows
+
+
+def vectors() -> dict[str, list[dict[str, Any]]]:
+    """Every golden file by its name without the suffix."""
+    return {
+        "keys": keys(),
+        "permutations": permutations(),
+        "seeds": seeds(),
+        "plans": plans(),
+        "epochs": epochs(),
+    }
+
+
+def main() -> None:
+    """Writes every file anew, one vector a line."""
+    for name, rows in vectors().items():
+        lines = ",\n".join(json.dumps(row) for row in rows)
+        (FOLDER / f"{name}.json").write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    main()

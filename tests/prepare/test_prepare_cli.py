@@ -1,0 +1,64 @@
+"""`packhorse prepare`: flags and what is printed."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import seqpack.prepare
+from click.testing import CliRunner, Result
+
+from packhorse.cli.prepare import command
+from packhorse.dataset import open_prepared
+from packhorse.formats import MegatronWriter
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    lengths = np.random.default_rng(3).integers(1, 100, 500)
+    pq.write_table(pa.table({"n": lengths, "id": np.arange(500) + 7}), tmp_path / "x.parquet")
+    return tmp_path / "x.parquet"
+
+
+def test_prints_statistics_ledger_digest_and_the_next_command(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "root dir" / "set"
+    flags = ("--length-column", "n", "--id-column", "id", "--max-seq-len", 90, "--over-length", "drop")
+    result = invoke("--input", table, "--output", out, "--max-sequences-per-bin", 5, "--workers", 1, *flags)
+    assert result.exit_code == 0, result.output
+    dataset = open_prepared(out)
+    manifest = dataset.manifest
+    assert manifest.options.max_sequences_per_bin == 5
+    assert manifest.options.over_length == "drop"
+    assert f"{manifest.over_length.sequences:,} sequences dropped, {manifest.over_length.tokens:,} of" in result.output
+    for words in ("PackingStats(", f"bins:        {manifest.n_bins:,}", "efficiency:", manifest.digest, str(out)):
+        assert words in result.output
+    assert f"packhorse serve --data-root '{out.parent}'" in result.output
+    assert "over length" not in invoke(
+        "--input", table, "--output", tmp_path / "o", "--length-column", "n", "--max-seq-len", 100
+    ).output  # fmt: skip
+
+
+def test_index_input_and_seqpack_format(tmp_path: Path) -> None:
+    with MegatronWriter(tmp_path / "x", vocab_size=10) as writer:
+        for length in (2, 3, 2):
+            writer.append(np.zeros(length, dtype=np.uint16))
+    out = tmp_path / "out"
+    result = invoke("--input", tmp_path / "x.idx", "--output", out, "--max-seq-len", 4, "--format", "seqpack")
+    assert result.exit_code == 0, result.output
+    assert seqpack.prepare.load_prepared(out)[1] == {2: 2, 3: 1}
+    assert "seqpack.load_prepared" in result.output
+
+
+def test_errors_propagate_and_overwrite_allows(table: Path, tmp_path: Path) -> None:
+    arguments = ("--input", table, "--output", tmp_path / "out", "--length-column", "n", "--max-seq-len", 100)
+    assert invoke(*arguments).exit_code == 0
+    assert isinstance(invoke(*arguments).exception, FileExistsError)
+    assert invoke(*arguments, "--overwrite").exit_code == 0
+    assert isinstance(invoke(*arguments[:-1], 5, "--overwrite").exception, ValueError)
+    assert open_prepared(tmp_path / "out").manifest.max_seq_len == 100
+    assert invoke(*arguments, "--over-length", "split").exit_code == 2
