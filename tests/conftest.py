@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,7 +128,7 @@ class Server:
         return self.process.wait(seconds)
 
     def stop(self):
-        """Ends it by all means."""
+        """Ends it by all means, and fails where SIGTERM was not enough."""
         if self.process is None or self.process.poll() is not None:
             return
         self.terminate()
@@ -137,18 +136,21 @@ class Server:
             self.wait()
         except subprocess.TimeoutExpired:
             self.kill()
+            raise
 
 
 @pytest.fixture(scope="session")
 def make_server(tmp_path_factory):
     """Context manager: a server of its own."""
 
-    class Own(ExitStack):
+    class Own:
         def __init__(self, root, *flags, listen="127.0.0.1:0"):
-            super().__init__()
             log = tmp_path_factory.mktemp("server") / "log.txt"
             self.server = Server(root, *flags, listen=listen, log=log)
-            self.callback(self.server.stop)
+
+        def __exit__(self, *_):
+            if self.server.process.poll() is None:
+                self.server.kill()  # faster than a drain, which tests of its own look at
 
         def __enter__(self):
             return self.server
@@ -161,6 +163,7 @@ def running_server(corpus, make_server):
     """The server that read-only tests share, with metrics. Never stop it."""
     with make_server(corpus.root, "--metrics-listen", "127.0.0.1:0") as server:
         yield server
+        server.stop()
 
 
 @pytest.fixture(scope="session")

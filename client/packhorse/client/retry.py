@@ -3,6 +3,7 @@
 Owns the delays; leaves what is tried to its callers.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from packhorse.client.errors import TransientError
+
+_LOG = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
@@ -57,6 +60,7 @@ class Attempts:
         self._failures += 1
         if time.monotonic() + delay - self._failing_since > self._policy.deadline_seconds:
             return False
+        _LOG.warning("%s; trying again in %.1f s", error, delay)
         time.sleep(delay)
         return True
 

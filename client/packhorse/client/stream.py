@@ -128,7 +128,7 @@ class BinStream:
         self._request.expected_digest = first.header.digest
         self._messages = messages
         if self._request.first_step:
-            _LOG.info("streaming %s from step %d", self._request.dataset, self._request.first_step)
+            _LOG.warning("streaming %s again, from step %d", self._request.dataset, self._request.first_step)
         return messages
 
     def _next_block(self) -> pb.StreamBlock | None:
@@ -158,7 +158,6 @@ class BinStream:
                 return attempt()
             except TransientError as error:
                 self.close()
-                _LOG.warning("%s; trying again from step %d", error, self._request.first_step)
                 if not self._attempts.wait_after(error):
                     step = self._next_step()
                     position = self._request.topology.start_position + step * self._bins_per_step

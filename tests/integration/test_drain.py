@@ -1,0 +1,110 @@
+"""SIGTERM: readiness goes first, streams end at a block, clients move on, and the process exits in time."""
+
+import itertools
+import signal
+import threading
+from collections import Counter
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from packhorse.client import RetryPolicy, connect
+
+PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_seconds=0.5)
+NAMES = ("", "packhorse.v1.PackingService")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch, tmp_path):
+    """Environment of servers whose blocks stay small and are sent slowly, so that streams last a while."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\n"
+        "import packhorse.server.backend as backend\n"
+        "backend.BLOCK_BYTES = 512\n"
+        "encode = backend._encode\n"
+        "backend._encode = lambda bins: time.sleep(0.02) or encode(bins)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+def health_of(channel, name):
+    answer = health_pb2_grpc.HealthStub(channel).Check(
+        health_pb2.HealthCheckRequest(service=name), timeout=10, wait_for_ready=True
+    )
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
+
+def test_clients_move_to_another_replica(corpus, make_server, small_blocks, bins_of_stream):
+    with make_server(corpus.root) as first, make_server(corpus.root) as second:
+        target = f"ipv4:{first.target},{second.target}"
+        with connect(target, retry=PATIENT) as client:
+            streams = [client.stream_bins("rows", rank=rank, world_size=4) for rank in range(4)]
+            came = [bins_of_stream([next(stream)]) for stream in streams]
+            first.terminate()
+            for stream, delivered in zip(streams, came, strict=True):
+                delivered += bins_of_stream(stream)
+            for delivered in came:
+                steps = [d.step for d in delivered]
+                assert steps == list(range(len(steps)))
+            ids = itertools.chain.from_iterable(d.ids for delivered in came for d in delivered)
+            assert Counter(ids) == Counter(corpus.ids["rows"].tolist())
+            assert first.wait() == 0
+            assert client.get_dataset("rows").num_sequences == 2000
+
+
+def test_health_turns_before_streams_end(corpus, make_server, small_blocks, wait_until):
+    with make_server(corpus.root) as server, grpc.insecure_channel(server.target) as channel:
+        assert [health_of(channel, name) for name in NAMES] == ["SERVING"] * 2
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        statuses = []
+        ended = threading.Event()
+
+        def follow():
+            try:
+                statuses.extend(answer.status for answer in watch)
+            except grpc.RpcError:
+                ended.set()
+
+        threading.Thread(target=follow, daemon=True).start()
+        wait_until(lambda: statuses == [health_pb2.HealthCheckResponse.SERVING])
+        with connect(server.target, retry=RetryPolicy(deadline_seconds=0)) as client:
+            next(client.stream_bins("rows"))
+            server.terminate()
+            wait_until(lambda: statuses[-1] == health_pb2.HealthCheckResponse.NOT_SERVING)
+        watch.cancel()
+        assert server.wait() == 0
+        assert ended.wait(10)
+
+
+def test_grace_runs_out_under_streams_that_block(corpus, make_server, monkeypatch, tmp_path):
+    """Blocks that take longer than the grace period are cut off; clients go on at the block that was cut."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "import packhorse.server.backend as backend\n"
+        "backend.BLOCK_BYTES = 512\n"
+        "encode = backend._encode\n"
+        "blocks = iter(range(10**9))\n"
+        "backend._encode = lambda bins: time.sleep(3 if next(blocks) == 5 else 0) or encode(bins)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with make_server(corpus.root, "--grace-seconds", "0.3") as server, connect(server.target, retry=PATIENT) as client:
+        stream = client.stream_bins("rows")
+        blocks = [next(stream) for _ in range(4)]
+        server.terminate()
+        reader = threading.Thread(target=lambda: blocks.extend(stream), daemon=True)
+        reader.start()
+        assert server.wait() == 0
+        monkeypatch.delenv("PYTHONPATH")
+        server.start()
+        reader.join(60)
+        assert not reader.is_alive()
+    ids = Counter(i for block in blocks for i in block.ids.tolist())
+    assert ids == Counter(corpus.ids["rows"].tolist())
+
+
+def test_an_interrupt_drains_as_well(corpus, make_server):
+    with make_server(corpus.root) as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.wait() == 0
+        assert "Traceback" not in server.log()
