@@ -128,7 +128,7 @@ class BinStream:
         self._request.expected_digest = first.header.digest
         self._messages = messages
         if self._request.first_step:
-            _LOG.warning("streaming %s again, from step %d", self._request.dataset, self._request.first_step)
+            _LOG.info("streaming %s from step %d", self._request.dataset, self._request.first_step)
         return messages
 
     def _next_block(self) -> pb.StreamBlock | None:

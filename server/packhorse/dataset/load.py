@@ -3,6 +3,8 @@
 Owns every check between the files and the plan that is served from them; leaves seqpack's layout to `seqpack_layout`.
 """
 
+import io
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -131,15 +133,23 @@ def _parsed(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
 
 
 def _map_pool(path: Path, manifest: Manifest) -> PoolArray:
+    """Maps the pool file, whose header can only be the one that the manifest implies; NumPy never parses another."""
+    dtype = np.dtype(manifest.id_dtype).newbyteorder("<")
+    expected = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        expected, {"descr": dtype.str, "fortran_order": False, "shape": (manifest.n_sequences,)}
+    )
+    header = expected.getvalue()
     try:
-        pool = np.load(path, mmap_mode="r", allow_pickle=False)
+        with path.open("rb") as file:
+            begins = file.read(len(header))
+            num_bytes = file.seek(0, os.SEEK_END)
     except FileNotFoundError:
         raise PreparedDatasetError(f"{_named(path)} is missing; prepare the dataset again") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise PreparedDatasetError(f"{_named(path)} is truncated or no array file: {error}") from None
-    if pool.dtype != np.dtype(manifest.id_dtype).newbyteorder("<") or pool.shape != (manifest.n_sequences,):
+    wanted_bytes = len(header) + manifest.n_sequences * dtype.itemsize
+    if begins != header or num_bytes != wanted_bytes:
         raise PreparedDatasetError(
-            f"{_named(path)} holds {pool.dtype} {list(pool.shape)}, but {MANIFEST} states {manifest.id_dtype} "
-            f"[{manifest.n_sequences}]"
+            f"{_named(path)} was truncated or altered: it is no array of {manifest.id_dtype} [{manifest.n_sequences}], "
+            f"as {MANIFEST} states, in {wanted_bytes} bytes; it has {num_bytes} bytes"
         )
-    return np.asarray(pool)
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r", offset=len(header), shape=(manifest.n_sequences,)))
