@@ -13,7 +13,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("the packhorse command needs click: install packhorse[server] or packhorse[prepare]")
 
-COMMANDS = ("demo", "tokenize", "prepare", "serve", "stream", "audit", "locate", "health")
+COMMANDS = ("demo", "tokenize", "prepare", "plan", "inspect", "serve", "stream", "audit", "locate", "health")
 """Every command; each stands in the module of its name."""
 
 

@@ -5,7 +5,6 @@ Owns the story; each of its parts stands in a `demo_…` file or is the product 
 
 import multiprocessing
 import queue
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from packhorse.cli.console import output_console
+from packhorse.cli.dataset_plot import save_plot
 from packhorse.cli.demo_corpus import python_corpus
-from packhorse.cli.demo_plot import save_plot
 from packhorse.cli.demo_server import DemoServer
 from packhorse.cli.demo_trainer import EpochCount, TrainerOptions, run_rank, token_checksum
 from packhorse.cli.exactly_once import EpochOfStreams
@@ -54,7 +54,7 @@ def command(context: click.Context, /, output: Path, documents: int, max_seq_len
     Two ranks with two DataLoader workers each read two epochs over gRPC and train a small model; the server is killed
     in the middle and started again. Exits with 1 when a single token was lost or repeated.
     """
-    console = Console(width=None if sys.stdout.isatty() else 110, soft_wrap=True)
+    console = output_console()
     started = time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
     summary = _tokenize(console, output, documents)
@@ -91,7 +91,7 @@ def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_l
     folder = output / "datasets" / _DATASET
     prepare(summary.idx_path, max_seq_len=max_seq_len, output=folder, over_length="truncate", overwrite=True)
     dataset = open_prepared(folder)
-    console.print(repr(PackingStats.from_templates(dataset.templates, max_seq_len)), highlight=False)
+    console.print(repr(PackingStats.from_templates(dataset.templates, max_seq_len)))
     manifest = dataset.manifest
     padded = manifest.total_tokens / (manifest.n_sequences * max_seq_len)
     console.print(

@@ -4,9 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from packhorse.cli.console import output_console
 from packhorse.cli.options import epoch_options, target_option, topology_options
 from packhorse.client import connect
 
@@ -26,7 +26,7 @@ def command(target: str, dataset: str, ids: tuple[int, ...], as_json: bool, **op
     """
     with connect(target) as client:
         locations = [asdict(location) for location in client.locate(dataset, ids=ids, **options)]
-    console = Console()
+    console = output_console()
     if as_json:
         for location in locations:
             console.print_json(data=location, indent=None)

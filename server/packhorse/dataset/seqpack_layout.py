@@ -6,6 +6,7 @@ Owns reading and writing it; leaves our own layout to `layout` and `load`.
 import json
 from collections import Counter
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def load_seqpack_layout(folder: Path) -> Loaded:
             pool = np.load(path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
             raise PreparedDatasetError(f"{folder.name}/{POOLS_FOLDER}/{path.name} is missing") from None
-        except (ValueError, OSError, EOFError) as error:
+        except (ValueError, OSError, EOFError, SyntaxError, TokenError) as error:  # NumPy parses the header as Python
             raise PreparedDatasetError(
                 f"{folder.name}/{POOLS_FOLDER}/{path.name} is truncated or no array file: {error}"
             ) from None

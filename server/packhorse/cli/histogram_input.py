@@ -1,0 +1,53 @@
+"""Reading counts from what a user has: a prepared folder, or a histogram as JSON."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from packhorse.dataset import open_prepared
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramInput:
+    """Counts and where they are from."""
+
+    name: str
+    """What tables and plots call it."""
+    counts: Counter[int]
+    """Length in tokens → number of sequences."""
+    max_seq_len: int | None
+    """A prepared folder's own; None for a histogram."""
+
+
+def read_histogram(path: Path) -> HistogramInput:
+    """Reads a prepared folder or a JSON histogram.
+
+    A histogram is an object of length → count, or a list whose entry i counts length i + 1.
+
+    Raises:
+        ValueError: it is none of these; the message says what it is.
+    """
+    if path.is_dir():
+        dataset = open_prepared(path, check_pool=False)
+        return HistogramInput(name=dataset.name, counts=dataset.counts, max_seq_len=dataset.manifest.max_seq_len)
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path.name} is no JSON: {error}") from None
+    match content:
+        case dict():
+            entries = list(content.items())
+        case list():
+            entries = list(enumerate(content, start=1))
+        case _:
+            raise ValueError(f"{path.name} is neither an object of length -> count nor a list of counts")
+    counts: Counter[int] = Counter()
+    for length, count in entries:
+        if not str(length).isdecimal() or isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"{path.name}: {length!r}: {count!r} is no length with its number of sequences")
+        if count:
+            counts[int(length)] += count
+    if not counts:
+        raise ValueError(f"{path.name} counts no sequence")
+    return HistogramInput(name=path.stem, counts=counts, max_seq_len=None)
