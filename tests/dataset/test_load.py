@@ -150,7 +150,7 @@ def test_a_manifest_that_states_other_numbers_is_refused(field: str, prepared: P
 
 def test_options_are_part_of_the_digest(prepared: Path) -> None:
     manifest = open_prepared(prepared).manifest
-    reseal(prepared, options=replace(manifest.options, max_seq_len=65))
+    reseal(prepared, options=replace(manifest.options, over_length="drop"))
     refused(prepared, "digest")
 
 

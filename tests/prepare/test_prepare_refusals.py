@@ -168,8 +168,16 @@ def _gone(path: Path) -> None:
 
 
 def _other_lengths_same_stamp(path: Path) -> None:
+    _rewrite_same_stamp(path, [1, 2, 3, 4])
+
+
+def _one_more_dropped_same_stamp(path: Path) -> None:
+    _rewrite_same_stamp(path, [4, 3, 2, 99])
+
+
+def _rewrite_same_stamp(path: Path, lengths: list[int]) -> None:
     before = path.stat()
-    plain(path, [1, 2, 3, 4])
+    plain(path, lengths)
     assert path.stat().st_size == before.st_size
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -178,7 +186,7 @@ def plain(path: Path, lengths: list[int]) -> Path:
     return write(path, {"n": lengths}, use_dictionary=False, compression="none", write_statistics=False)
 
 
-@pytest.mark.parametrize("change", [_fewer_rows, _gone, _other_lengths_same_stamp])
+@pytest.mark.parametrize("change", [_fewer_rows, _gone, _other_lengths_same_stamp, _one_more_dropped_same_stamp])
 def test_a_file_that_changes_between_the_passes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
@@ -191,7 +199,7 @@ def test_a_file_that_changes_between_the_passes_is_refused(
 
     monkeypatch.setattr(pipeline, "pack_histogram", change_then_plan)
     with pytest.raises(ValueError, match=r"x\.parquet changed"):
-        run(path, tmp_path / "out")
+        run(path, tmp_path / "out", over_length="drop")
     assert {p.name for p in tmp_path.iterdir()} <= {"x.parquet"}
 
 

@@ -95,6 +95,9 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
         ("n_sequences", manifest.n_sequences, plan.num_sequences),
         ("n_bins", manifest.n_bins, plan.num_bins),
         ("total_tokens", manifest.total_tokens, sum(length * count for length, count in counts.items())),
+        ("total_capacity", manifest.total_capacity, plan.num_bins * manifest.max_seq_len),
+        ("distinct_lengths", manifest.distinct_lengths, len(counts)),
+        ("distinct_templates", manifest.distinct_templates, len(templates)),
         ("digest", manifest.digest, digest),
     ):
         if stated != actual:
