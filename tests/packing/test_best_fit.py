@@ -47,20 +47,22 @@ def histograms(draw):
 @settings(max_examples=400, deadline=None)
 def test_same_bins_as_single_sequences(histogram):
     counts, max_seq_len, limit = histogram
-    plan = pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit)
+    plan = pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit, algorithm="best-fit")
     assert plan.templates == best_fit_of_single_sequences(counts, max_seq_len, limit)
 
 
 def test_equally_full_bins_are_told_apart_by_their_last_placement():
     """The bins (9) and (5, 4) both have room for 3 tokens; (9) was touched first and takes the 2."""
-    assert pack_histogram({9: 1, 5: 1, 4: 1, 2: 1}, 12).templates == Counter({(9, 2): 1, (5, 4): 1})
+    assert pack_histogram({9: 1, 5: 1, 4: 1, 2: 1}, 12, algorithm="best-fit").templates == Counter(
+        {(9, 2): 1, (5, 4): 1}
+    )
 
 
 @given(histograms())
 @settings(max_examples=100, deadline=None)
 def test_plan_uses_every_sequence_once_and_keeps_its_limits(histogram):
     counts, max_seq_len, limit = histogram
-    plan = pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit)
+    plan = pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit, algorithm="best-fit")
     used = {length: count for length, count in counts.items() if count}
     assert counts_of_templates(plan.templates) == used
     assert plan.num_sequences == sum(used.values())
@@ -81,7 +83,7 @@ def test_plan_uses_every_sequence_once_and_keeps_its_limits(histogram):
 
 
 def test_canonical_order_is_descending_and_independent_of_insertion():
-    plan = pack_histogram({5: 3, 4: 4, 3: 7, 1: 2}, 9)
+    plan = pack_histogram({5: 3, 4: 4, 3: 7, 1: 2}, 9, algorithm="best-fit")
     pairs = canonical_templates(plan.templates)
     assert [template for template, _ in pairs] == sorted(plan.templates, reverse=True)
     assert canonical_templates(dict(reversed(list(plan.templates.items())))) == pairs
@@ -92,8 +94,8 @@ def test_canonical_order_is_descending_and_independent_of_insertion():
 def test_plan_does_not_depend_on_the_order_of_counts(histogram):
     counts, max_seq_len, limit = histogram
     turned = dict(reversed(list(counts.items())))
-    plan = pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit)
-    other = pack_histogram(turned, max_seq_len, max_sequences_per_bin=limit)
+    plan = pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit, algorithm="best-fit")
+    other = pack_histogram(turned, max_seq_len, max_sequences_per_bin=limit, algorithm="best-fit")
     assert canonical_templates(plan.templates) == canonical_templates(other.templates)
 
 
@@ -117,7 +119,7 @@ def distribution(name, num_lengths, total):
 @pytest.mark.parametrize("name", ["uniform", "lognormal", "exponential", "mostly long", "two peaks"])
 def test_at_most_three_templates_per_length_of_billions(name):
     counts = distribution(name, 2048, BILLIONS)
-    plan = pack_histogram(counts, 2048)
+    plan = pack_histogram(counts, 2048, algorithm="best-fit")
     assert len(plan.templates) <= 3 * len(counts)
     assert counts_of_templates(plan.templates) == counts
     assert plan.num_bins >= plan.lower_bound
@@ -136,7 +138,7 @@ def test_cost_does_not_grow_with_counts(monkeypatch, limit):
     counts = distribution("lognormal", 512, 100_000)
     for scale in (1, 10**9, 10**18):
         scaled = {length: count * scale for length, count in counts.items()}
-        plan = pack_histogram(scaled, 512, max_sequences_per_bin=limit)
+        plan = pack_histogram(scaled, 512, max_sequences_per_bin=limit, algorithm="best-fit")
         assert counts_of_templates(plan.templates) == scaled
         assert len(plan.templates) <= 3 * len(counts)
     # A group's room at least halves whenever a length fills it: log2(max_seq_len) visits for each of two new groups.
@@ -146,7 +148,7 @@ def test_cost_does_not_grow_with_counts(monkeypatch, limit):
 
 @pytest.mark.parametrize("n", [1, 10**9, 2**32 + 1, 2**64 + 1, 10**30])
 def test_structure_scales_with_counts(n):
-    plan = pack_histogram({600: n, 500: 2 * n, 400: n}, 1000)
+    plan = pack_histogram({600: n, 500: 2 * n, 400: n}, 1000, algorithm="best-fit")
     assert plan.templates == Counter({(600, 400): n, (500, 500): n})
     assert plan.lower_bound == plan.num_bins == 2 * n
     assert (plan.efficiency, plan.gap) == (1.0, 0.0)

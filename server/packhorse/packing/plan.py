@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from packhorse.packing.certificate import DualCertificate
 from packhorse.packing.checks import checked_integer
 
 Template = tuple[int, ...]
@@ -29,11 +30,24 @@ class PackingPlan:
     """No plan for the same counts and options has fewer bins."""
     algorithm: str
     """The packer that made the plan."""
+    seconds: float = field(default=0.0, compare=False)
+    """How long planning took."""
+    certificate: DualCertificate | None = field(default=None, repr=False, compare=False)
+    """Proof of `lower_bound`, where it is a dual bound; None where it is one of `bounds`, to be recomputed there."""
+    interrupted: bool = False
+    """The time limit or Ctrl-C ended the packer before there was nothing left to try."""
+    note: str = field(default="", compare=False)
+    """Why the packer did less than it was asked for; empty where it did not."""
 
     @property
     def num_bins(self) -> int:
         """Bins in an epoch."""
         return sum(self.templates.values())
+
+    @property
+    def proven(self) -> bool:
+        """No plan has fewer bins."""
+        return self.num_bins == self.lower_bound
 
     @property
     def num_sequences(self) -> int:

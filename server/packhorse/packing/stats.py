@@ -53,6 +53,7 @@ class PackingStats:
         max_seq_len: int,
         *,
         max_sequences_per_bin: int | None = None,
+        proven_bound: int = 0,
     ) -> "PackingStats":
         """Summarises bins of indices into `lengths`.
 
@@ -61,17 +62,25 @@ class PackingStats:
             lengths: int [S], length in tokens of every sequence.
             max_seq_len: a bin's capacity in tokens.
             max_sequences_per_bin: the limit that the packer had, for the bound.
+            proven_bound: a bound that the packer proved (`PackingPlan.lower_bound`), where that may be better.
 
         Raises:
             ValueError: a bin holds more than max_seq_len tokens.
         """
         by_index = np.asarray(lengths, dtype=np.int64)
         templates = Counter(tuple(sorted(by_index[list(b)].tolist(), reverse=True)) for b in bins)
-        return cls.from_templates(templates, max_seq_len, max_sequences_per_bin=max_sequences_per_bin)
+        return cls.from_templates(
+            templates, max_seq_len, max_sequences_per_bin=max_sequences_per_bin, proven_bound=proven_bound
+        )
 
     @classmethod
     def from_templates(
-        cls, templates: Mapping[Template, int], max_seq_len: int, *, max_sequences_per_bin: int | None = None
+        cls,
+        templates: Mapping[Template, int],
+        max_seq_len: int,
+        *,
+        max_sequences_per_bin: int | None = None,
+        proven_bound: int = 0,
     ) -> "PackingStats":
         """Summarises templates in O(distinct templates).
 
@@ -79,6 +88,7 @@ class PackingStats:
             templates: template → multiplicity.
             max_seq_len: a bin's capacity in tokens.
             max_sequences_per_bin: the limit that the packer had, for the bound.
+            proven_bound: a bound that the packer proved (`PackingPlan.lower_bound`), where that may be better.
 
         Raises:
             ValueError: a template holds more than max_seq_len tokens.
@@ -92,7 +102,7 @@ class PackingStats:
         total_tokens = sum(sum(template) * multiplicity for template, multiplicity in templates.items())
         total_capacity = n_bins * max_seq_len
         counts = counts_of_templates(templates)
-        bound = lower_bound(counts, max_seq_len, max_sequences_per_bin=max_sequences_per_bin)
+        bound = max(proven_bound, lower_bound(counts, max_seq_len, max_sequences_per_bin=max_sequences_per_bin))
         p50, p90, p99 = _weighted_percentiles(sums, weights, (0.50, 0.90, 0.99)) / max_seq_len
         return cls(
             n_bins=n_bins,

@@ -1,0 +1,147 @@
+"""A list of lengths as an array: checked, counted and sorted.
+
+Owns what every list packer does before it packs, and the way from lengths to a histogram; leaves packing to them.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.packing.checks import checked_integer
+from packhorse.packing.plan import MAX_SEQ_LEN
+
+_SPARSE = 1 << 16
+"""Counting by table pays while the longest length is below this, or below a few times the number of sequences."""
+
+
+def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArray[np.int64]:
+    """Returns `lengths` as int64 [S].
+
+    Args:
+        lengths: list or array of integers, each in [1, max_seq_len], in tokens; may be empty.
+        max_seq_len: the longest length allowed; None for MAX_SEQ_LEN.
+
+    Raises:
+        ValueError: not one-dimensional, or a length that is no integer or outside the range; names the first one's
+            index and value.
+    """
+    if isinstance(lengths, (str, bytes)) or (not isinstance(lengths, Sequence) and not hasattr(lengths, "__array__")):
+        raise ValueError(f"lengths must be a list or array of integers, got {type(lengths).__name__}")
+    if not hasattr(lengths, "__array__"):
+        return _in_range(_array_of_list(lengths), max_seq_len)
+    values = np.asarray(lengths)
+    if values.ndim != 1:
+        raise ValueError(f"lengths must have one dimension, got shape {values.shape}")
+    if not values.size:
+        return np.empty(0, dtype=np.int64)
+    if values.dtype.kind not in "iu":
+        return _in_range(_array_of_list(values.tolist()), max_seq_len)
+    return _in_range(values, max_seq_len)
+
+
+def _array_of_list(lengths: Any) -> NDArray[Any]:
+    """Element by element, since NumPy would take True for 1 and turn [1, 2.5] into floats without a word."""
+    if not len(lengths):
+        return np.empty(0, dtype=np.int64)
+    wrong = {kind for kind in set(map(type, lengths)) if kind is bool or not issubclass(kind, Integral)}
+    if wrong:
+        index = next(i for i, value in enumerate(lengths) if type(value) in wrong)
+        raise ValueError(f"lengths[{index}] must be an integer of at least 1, got {lengths[index]!r}")
+    try:
+        return np.frombuffer(array("q", lengths), dtype=np.int64)  # half the time of np.array
+    except OverflowError:
+        return np.array([int(value) for value in lengths], dtype=object)
+
+
+def _in_range(values: NDArray[Any], max_seq_len: int | None) -> NDArray[np.int64]:
+    most = MAX_SEQ_LEN if max_seq_len is None else max_seq_len
+    if values.size and (values.min() < 1 or values.max() > most):
+        index = int(np.argmax((values < 1) | (values > most)))
+        value = int(values[index])
+        if value < 1:
+            raise ValueError(f"lengths[{index}] must be an integer of at least 1, got {value}")
+        raise ValueError(
+            f"lengths[{index}] = {value} is over max_seq_len {most}: raise max_seq_len, or drop, truncate or split it "
+            "first"
+        )
+    return values.astype(np.int64, copy=False)
+
+
+def sort_indices_by_length(lengths_arr: ArrayLike, tolerance: int = 1, seed: int | None = None) -> NDArray[np.int64]:
+    """Returns all indices by descending length // tolerance; those of one bucket as they came, or reshuffled.
+
+    The sorts are stable, so every CPU gives the same order; with a seed it is the order that seqpack's function of this
+    name gives. Lengths within a bucket are not sorted when tolerance is above 1.
+
+    Args:
+        lengths_arr: integers [S] of at least 1, in tokens.
+        tolerance: width of a bucket, in tokens, at least 1.
+        seed: when given, at least 0: reshuffles the indices within every bucket.
+
+    Returns:
+        int64 [S].
+
+    Raises:
+        ValueError: a bad length, tolerance or seed.
+    """
+    lengths = checked_lengths(lengths_arr)
+    buckets = lengths // checked_integer("tolerance", tolerance, 1)
+    if seed is None:
+        distinct, counts, order = sorted_by_value(buckets)
+        starts = np.cumsum(counts) - counts
+        descending = [order[start : start + count] for start, count in zip(starts[::-1], counts[::-1], strict=True)]
+        return np.concatenate(descending) if len(distinct) else order
+    ties = np.random.default_rng(checked_integer("seed", seed, 0)).random(len(lengths))
+    return np.lexsort((ties, -buckets)).astype(np.int64, copy=False)
+
+
+def length_histogram_from_lengths(
+    lengths: ArrayLike, max_seq_len: int | None = None
+) -> tuple[Counter[int], dict[int, NDArray[np.int64]]]:
+    """Counts lengths, and groups their indices, in O(S) where lengths are dense.
+
+    Args:
+        lengths: list or array of integers of at least 1, in tokens.
+        max_seq_len: when given, longer lengths count as this one (they are to be truncated), as in seqpack. Pass None,
+            and the over-length error comes from the packer.
+
+    Returns:
+        length → number of sequences, and length → their indices, int64 [count], ascending.
+
+    Raises:
+        ValueError: a length that is no integer of at least 1; names the first one's index and value.
+    """
+    values = checked_lengths(lengths)
+    if max_seq_len is not None:
+        values = np.minimum(values, checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN))
+    distinct, counts, order = sorted_by_value(values)
+    names = distinct.tolist()
+    pools = np.split(order, np.cumsum(counts)[:-1]) if names else []
+    return Counter(dict(zip(names, counts.tolist(), strict=True))), dict(zip(names, pools, strict=True))
+
+
+def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Sorts stably: by counting where the values are dense, else by comparing.
+
+    Args:
+        values: int64 [S], at least 0.
+
+    Returns:
+        The D distinct values, ascending; how often each occurs; all indices, ascending by (value, index): int64 [D],
+        [D], [S].
+    """
+    if not len(values):
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    if int(values.max()) >= max(_SPARSE, 4 * len(values)):
+        distinct, counts = np.unique(values, return_counts=True)
+        return distinct, counts, np.argsort(values, kind="stable")
+    from packhorse.packing.list_kernels import order_by_value  # Numba is an extra: histograms do without
+
+    table = np.bincount(values)
+    distinct = np.flatnonzero(table)
+    return distinct, table[distinct], order_by_value(values, np.cumsum(table) - table)

@@ -1,0 +1,209 @@
+"""The compiled loops of the list packers.
+
+Owns what would be slow sequence by sequence in Python. Needs Numba, so it is imported where it is used: histograms are
+packed without.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+
+@numba.njit(nogil=True, cache=True)
+def _scatter(values: Any, starts: Any, order_out: Any) -> None:
+    for i in range(len(values)):
+        slot = starts[values[i]]
+        order_out[slot] = i
+        starts[values[i]] = slot + 1
+
+
+def order_by_value(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns all indices, int64 [S], ascending by (value, index).
+
+    Args:
+        values: int64 [S], each in [0, V).
+        starts: int64 [V], how many values are below each.
+    """
+    order = np.empty(len(values), dtype=np.int64)
+    _scatter(values, starts.copy(), order)
+    return order
+
+
+@numba.njit(nogil=True, cache=True)
+def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin_out: Any) -> int:
+    """Puts each sequence, in the order given, into the bin opened earliest that has room.
+
+    A heap-shaped tree holds the most room below every node, unopened bins included: O(log bins) a sequence.
+
+    Args:
+        lengths: int64 [S].
+        capacity: max_seq_len.
+        limit: the most sequences in a bin.
+        num_leaves: a power of 2 that is no less than the bins there will be.
+        bin_out: int64 [S], each sequence's bin.
+
+    Returns:
+        Number of bins.
+    """
+    tree = np.full(2 * num_leaves, capacity, dtype=np.int64)
+    sizes = np.zeros(num_leaves, dtype=np.int64)
+    num_bins = 0
+    for i in range(len(lengths)):
+        length = lengths[i]
+        node = 1
+        while node < num_leaves:
+            node <<= 1
+            if tree[node] < length:
+                node += 1
+        b = node - num_leaves
+        bin_out[i] = b
+        num_bins = max(num_bins, b + 1)
+        sizes[b] += 1
+        tree[node] = 0 if sizes[b] == limit else tree[node] - length
+        node >>= 1
+        while node:
+            most = max(tree[2 * node], tree[2 * node + 1])
+            if tree[node] == most:
+                break
+            tree[node] = most
+            node >>= 1
+    return num_bins
+
+
+@numba.njit(nogil=True, cache=True)
+def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int:
+    """Puts each sequence, in the order given, into the bin with the most room; the earliest opened of several.
+
+    Args:
+        lengths: int64 [S], S below 2^32.
+        capacity: max_seq_len, below 2^31.
+        limit: the most sequences in a bin.
+        bin_out: int64 [S], each sequence's bin.
+
+    Returns:
+        Number of bins.
+    """
+    heap = np.empty(64, dtype=np.int64)  # used tokens above bit 32, the bin's number below: least used first
+    sizes = np.zeros(64, dtype=np.int64)
+    in_heap = 0
+    num_bins = 0
+    for i in range(len(lengths)):
+        length = lengths[i]
+        if in_heap and capacity - (heap[0] >> 32) >= length:
+            entry = heap[0] + (length << 32)
+            b = heap[0] & 0xFFFFFFFF
+            sizes[b] += 1
+            bin_out[i] = b
+            if sizes[b] == limit:
+                in_heap -= 1
+                entry = heap[in_heap]
+            hole = 0
+            while True:
+                child = 2 * hole + 1
+                if child >= in_heap:
+                    break
+                if child + 1 < in_heap and heap[child + 1] < heap[child]:
+                    child += 1
+                if heap[child] >= entry:
+                    break
+                heap[hole] = heap[child]
+                hole = child
+            heap[hole] = entry
+            continue
+        b = num_bins
+        num_bins += 1
+        if num_bins > len(sizes):
+            sizes = np.concatenate((sizes, np.zeros(len(sizes), dtype=np.int64)))
+            heap = np.concatenate((heap, np.empty(len(heap), dtype=np.int64)))
+        sizes[b] = 1
+        bin_out[i] = b
+        if limit == 1:
+            continue
+        entry = (length << 32) + b
+        hole = in_heap
+        in_heap += 1
+        while hole and heap[(hole - 1) >> 1] > entry:
+            heap[hole] = heap[(hole - 1) >> 1]
+            hole = (hole - 1) >> 1
+        heap[hole] = entry
+    return num_bins
+
+
+@numba.njit(nogil=True, cache=True)
+def next_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int:
+    """Puts each sequence, in the order given, into the open bin, or closes that for good and opens another.
+
+    Args:
+        lengths: int64 [S].
+        capacity: max_seq_len.
+        limit: the most sequences in a bin.
+        bin_out: int64 [S], each sequence's bin.
+
+    Returns:
+        Number of bins.
+    """
+    b = -1
+    room = 0
+    size = 0
+    for i in range(len(lengths)):
+        if lengths[i] > room or size == limit:
+            b += 1
+            room = capacity
+            size = 0
+        room -= lengths[i]
+        size += 1
+        bin_out[i] = b
+    return b + 1
+
+
+@numba.njit(nogil=True, cache=True)
+def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
+    """Shuffles each pool of `order` in place: Fisher-Yates with SplitMix64 draws, the same on every machine.
+
+    Args:
+        order: int64 [S], pool after pool.
+        pool_ends: int64 [D], exclusive end of each; none holds 2^32 or more.
+        seed: uint64.
+    """
+    state = np.uint64(seed)
+    start = 0
+    for end in pool_ends:
+        for last in range(end - 1, start, -1):
+            state += np.uint64(0x9E3779B97F4A7C15)
+            bits = state
+            bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            bits = bits ^ (bits >> np.uint64(31))
+            chosen = start + np.int64(((bits >> np.uint64(32)) * np.uint64(last - start + 1)) >> np.uint64(32))
+            held = order[last]
+            order[last] = order[chosen]
+            order[chosen] = held
+        start = end
+
+
+@numba.njit(nogil=True, cache=True)
+def draw_templates(
+    multiplicity: Any, first_run: Any, run_slot: Any, run_copies: Any, cursors: Any, order: Any, indices_out: Any
+) -> None:
+    """Writes out every bin of a plan, each length's sequences in the order of its pool.
+
+    Args:
+        multiplicity: int64 [T].
+        first_run: int64 [T + 1], where each template's runs of equal lengths begin.
+        run_slot: int64 [R], which distinct length a run is of.
+        run_copies: int64 [R], how many sequences it has.
+        cursors: int64 [D], where each distinct length's pool begins in `order`; moved on.
+        order: int64 [S], pool after pool.
+        indices_out: int64 [S].
+    """
+    at = 0
+    for t in range(len(multiplicity)):
+        for _ in range(multiplicity[t]):
+            for run in range(first_run[t], first_run[t + 1]):
+                cursor = cursors[run_slot[run]]
+                for j in range(run_copies[run]):
+                    indices_out[at] = order[cursor + j]
+                    at += 1
+                cursors[run_slot[run]] = cursor + run_copies[run]

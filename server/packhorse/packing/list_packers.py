@@ -1,0 +1,133 @@
+"""Packers of sequences in a given order, one after the other, and seqpack's list packers by name.
+
+Owns what no histogram can tell (next-fit in the order given, random order, buckets wider than one token); each is a
+compiled loop of `list_kernels`. Leaves plans by length to the histogram packers.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.packing.checks import checked_integer
+from packhorse.packing.collector import collector_paused
+from packhorse.packing.lengths import checked_lengths, sort_indices_by_length
+from packhorse.packing.plan import MAX_SEQ_LEN
+
+ListPacker = Callable[[NDArray[np.int64], int, int], tuple[NDArray[np.int64], int]]
+"""(lengths int64 [S], capacity, limit) → each sequence's bin, int64 [S], in order of opening; number of bins."""
+
+
+def first_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
+    """Puts each sequence into the bin opened earliest that has room, in O(S log bins)."""
+    from packhorse.packing.list_kernels import first_fit_bins
+
+    # of two bins below the limit, the later one's sequences did not fit into the earlier: both are over half full
+    most_bins = min(len(lengths), 2 * int(lengths.sum()) // capacity + len(lengths) // limit + 2)
+    bin_of = np.empty(len(lengths), dtype=np.int64)
+    return bin_of, first_fit_bins(lengths, capacity, limit, 1 << max(most_bins - 1, 0).bit_length(), bin_of)
+
+
+def worst_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
+    """Puts each sequence into the bin with the most room, the earliest opened of several, in O(S log bins)."""
+    from packhorse.packing.list_kernels import worst_fit_bins
+
+    bin_of = np.empty(len(lengths), dtype=np.int64)
+    return bin_of, worst_fit_bins(lengths, capacity, limit, bin_of)
+
+
+def next_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
+    """Fills one bin after the other in the order given, in O(S)."""
+    from packhorse.packing.list_kernels import next_fit_bins
+
+    bin_of = np.empty(len(lengths), dtype=np.int64)
+    return bin_of, next_fit_bins(lengths, capacity, limit, bin_of)
+
+
+def in_bins(
+    packer: ListPacker, lengths: NDArray[np.int64], order: NDArray[np.int64], capacity: int, limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Packs `lengths` in `order`.
+
+    Returns:
+        The indices bin after bin, each bin's in the order they were put in, int64 [S]; every bin's exclusive end, int64
+        [N].
+    """
+    from packhorse.packing.list_kernels import order_by_value
+
+    bin_of, num_bins = packer(lengths[order], capacity, limit)
+    sizes = np.bincount(bin_of, minlength=num_bins)
+    ends = np.cumsum(sizes)
+    return order[order_by_value(bin_of, ends - sizes)], ends
+
+
+def split_bins(indices: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> list[list[int]]:
+    """Returns each bin's indices as a list."""
+    flat = indices.tolist()
+    ends = bin_ends.tolist()
+    with collector_paused():
+        return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def greedy_pack_sequences(
+    lengths: ArrayLike,
+    max_seq_len: int,
+    tolerance: int = 1,
+    seed: int | None = None,
+    *,
+    max_sequences_per_bin: int | None = None,
+) -> list[list[int]]:
+    """Packs by first-fit-decreasing; for the same order, the bins of seqpack's function of this name.
+
+    Args:
+        lengths: list or array of integers [S], each in [1, max_seq_len], in tokens.
+        max_seq_len: a bin's capacity in tokens.
+        tolerance: lengths in one bucket of this width count as equal; see `sort_indices_by_length`.
+        seed: when given, reshuffles the sequences within every bucket.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit.
+
+    Returns:
+        Each bin's indices into `lengths`.
+
+    Raises:
+        ValueError: a bad length (names the first one's index and value) or option.
+    """
+    return _by_length(first_fit, lengths, max_seq_len, tolerance, seed, max_sequences_per_bin)
+
+
+def heap_pack_sequences(
+    lengths: ArrayLike,
+    max_seq_len: int,
+    tolerance: int = 1,
+    seed: int | None = None,
+    *,
+    max_sequences_per_bin: int | None = None,
+) -> list[list[int]]:
+    """Packs by worst-fit-decreasing; for the same order, the bins of seqpack's function of this name.
+
+    Each sequence goes into the bin with the most room; among those with equal room, into the one opened earliest.
+
+    Args:
+        lengths: list or array of integers [S], each in [1, max_seq_len], in tokens.
+        max_seq_len: a bin's capacity in tokens.
+        tolerance: lengths in one bucket of this width count as equal; see `sort_indices_by_length`.
+        seed: when given, reshuffles the sequences within every bucket.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit.
+
+    Returns:
+        Each bin's indices into `lengths`.
+
+    Raises:
+        ValueError: a bad length (names the first one's index and value) or option.
+    """
+    return _by_length(worst_fit, lengths, max_seq_len, tolerance, seed, max_sequences_per_bin)
+
+
+def _by_length(
+    packer: ListPacker, lengths: ArrayLike, max_seq_len: int, tolerance: int, seed: int | None, most: int | None
+) -> list[list[int]]:
+    capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
+    limit = capacity if most is None else checked_integer("max_sequences_per_bin", most, 1)
+    array = checked_lengths(lengths, capacity)
+    order = sort_indices_by_length(array, tolerance, seed)
+    return split_bins(*in_bins(packer, array, order, capacity, min(limit, capacity)))

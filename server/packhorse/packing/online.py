@@ -1,0 +1,261 @@
+"""Online packing: sequences arrive one by one, and full bins leave.
+
+Owns the bounded window of sequences held back and the choice of the bins made from it. Leaves where sequences come from
+and where bins go to its callers, and the packing of the rest, at a flush, to `best_fit`.
+
+Shape letters: n sequences held, C capacity in units.
+"""
+
+from bisect import bisect_left, insort
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packhorse.packing.best_fit import best_fit_decreasing
+from packhorse.packing.checks import checked_integer
+from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
+
+MAX_UNITS = 1 << 17
+"""Most sums that a search tells apart: above it lengths are rounded up to coarser units, which loses less than one unit
+a sequence and keeps time and memory bounded for any capacity."""
+
+MAX_TRIES = 64
+"""Most lengths that are tried as a bin's longest: more gain little, and cost time where no bin can be full."""
+
+MAX_WORK = 1 << 24
+"""64-bit words after which no further length is tried, so that no bin takes longer than some 10 ms."""
+
+PATIENCE_WINDOWS = 2
+"""How many windows of bins may pass a sequence by. Measured: with less, short sequences are forced out before the long
+ones that need them arrive; with more, long ones that nothing fits crowd the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineBin:
+    """One finished bin."""
+
+    ids: list[int]
+    """Ids of its sequences, by descending length."""
+    lengths: list[int]
+    """Their lengths, in tokens, as they were given."""
+
+
+_Held = tuple[int, int, int, int]
+"""(id, length, size in its bin, bins that had left when it arrived)."""
+
+
+class OnlinePacker:
+    """Packs sequences as they arrive, holding back at most `window_sequences` of them.
+
+    As soon as one more is held, a bin leaves: the longest sequence that others fill up exactly (subset sum over the
+    window), long ones before short ones, because short ones fill later gaps. Where none of the longest can be filled up
+    exactly, the fullest of their bins leaves. A sequence that has seen PATIENCE_WINDOWS · window_sequences bins leave
+    is overdue, and the oldest of the overdue is in the next bin whatever it costs; at most window_sequences are older,
+    so every sequence is in one of the (PATIENCE_WINDOWS + 1) · window_sequences + 1 bins that follow its arrival.
+
+    The same sequences in the same order give the same bins.
+
+    Args:
+        max_seq_len: a bin's capacity, in tokens.
+        window_sequences: the most sequences held back, at least 1; several bins' worth packs well.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit. Under a limit, the search keeps for every
+            sum the first way that reaches it, and is no longer exact.
+        align: every sequence takes a multiple of so many tokens in its bin.
+        extra_tokens: tokens that every sequence takes beside its own, before rounding.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        max_seq_len: int,
+        *,
+        window_sequences: int = 1000,
+        max_sequences_per_bin: int | None = None,
+        align: int = 1,
+        extra_tokens: int = 0,
+    ) -> None:
+        self._capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
+        self._window = checked_integer("window_sequences", window_sequences, 1)
+        self._limit = self._capacity
+        if max_sequences_per_bin is not None:
+            self._limit = min(self._capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
+        self._align = checked_integer("align", align, 1, self._capacity)
+        self._extra = checked_integer("extra_tokens", extra_tokens, 0, self._capacity - 1)
+        self._unit = -(-self._capacity // MAX_UNITS)
+        self._held: dict[int, _Held] = {}  # arrival -> what arrived, oldest first
+        self._by_size: list[tuple[int, int]] = []  # (-size, arrival), ascending
+        self._num_arrived = 0
+        self._num_left = 0  # bins, without those of flushes
+
+    def __len__(self) -> int:
+        """Number of sequences held back."""
+        return len(self._held)
+
+    def add(self, sequence_id: int, length: int) -> list[OnlineBin]:
+        """Takes one sequence in.
+
+        Args:
+            sequence_id: its id; any integer, which need not be unique.
+            length: in tokens.
+
+        Returns:
+            The bins that leave: none until the window is full, then at most one.
+
+        Raises:
+            ValueError: the length is no integer in [1, max_seq_len], or does not fit with `align` and `extra_tokens`.
+        """
+        size = self.size_of(length)
+        self._held[self._num_arrived] = (int(sequence_id), int(length), size, self._num_left)
+        insort(self._by_size, (-size, self._num_arrived))
+        self._num_arrived += 1
+        return [self._next_bin()] if len(self._held) > self._window else []
+
+    def size_of(self, length: int) -> int:
+        """Tokens that a sequence takes in its bin; a ValueError where it does not fit."""
+        size = checked_integer("length", length, 1, self._capacity) + self._extra
+        size = -(-size // self._align) * self._align
+        if size > self._capacity:
+            raise ValueError(
+                f"length {length} takes {size} tokens with extra_tokens {self._extra} and align {self._align}, more "
+                f"than max_seq_len {self._capacity}"
+            )
+        return size
+
+    def flush(self) -> list[OnlineBin]:
+        """Packs every sequence still held, best-fit-decreasing; further ones may be added afterwards."""
+        arrivals: defaultdict[int, deque[int]] = defaultdict(deque)
+        for arrival, (_, _, size, _) in self._held.items():
+            arrivals[size].append(arrival)
+        pairs = sorted(((size, len(queue)) for size, queue in arrivals.items()), reverse=True)
+        templates = canonical_templates(best_fit_decreasing(pairs, self._capacity, self._limit))
+        bins = [
+            self._bin(arrivals[size].popleft() for size in template)
+            for template, multiplicity in templates
+            for _ in range(multiplicity)
+        ]
+        self._by_size.clear()
+        return bins
+
+    def _next_bin(self) -> OnlineBin:
+        sizes = -np.array([size for size, _ in self._by_size], dtype=np.int64)  # [n], descending
+        arrival, (_, _, size, left_before) = next(iter(self._held.items()))
+        overdue = self._num_left - left_before >= PATIENCE_WINDOWS * self._window
+        forced = bisect_left(self._by_size, (-size, arrival)) if overdue else -1
+        capacity = self._capacity // self._unit
+        units = np.minimum(-(-sizes // self._unit), capacity)  # what fills a bin alone, still does
+        places = fullest_bin(units, capacity, self._limit, forced)
+        arrivals = [self._by_size[place][1] for place in places.tolist()]
+        for place in reversed(places.tolist()):
+            del self._by_size[place]
+        self._num_left += 1
+        return self._bin(arrivals)
+
+    def _bin(self, arrivals: Iterable[int]) -> OnlineBin:
+        sequences = [self._held.pop(arrival) for arrival in arrivals]
+        return OnlineBin([held[0] for held in sequences], [held[1] for held in sequences])
+
+
+@njit(cache=True, nogil=True)
+def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[np.int64]:
+    """Returns which sizes together come closest to `room`, without exceeding it.
+
+    A bitset of the sums within reach grows by one size after the other and remembers the size that reached each sum
+    first, so that the sum is made of sizes as early, and so as large, as possible. The search ends when `room` itself
+    is reached.
+
+    Args:
+        sizes: int64 [n], descending, each at least 1.
+        room: at least 0.
+        limit: the most sizes to take.
+
+    Returns:
+        Indices into `sizes`, int64, descending.
+    """
+    num_words = (room >> 6) + 1
+    reached = np.zeros(num_words, np.uint64)
+    extendable = np.zeros(num_words, np.uint64)  # sums of fewer than `limit` sizes
+    last = np.empty(room + 1, np.int32)  # the size that a sum's first way ends with
+    taken = np.zeros(room + 1, np.int32)  # how many sizes it takes
+    reached[0] = np.uint64(1)
+    if limit > 0:
+        extendable[0] = np.uint64(1)
+    top = 0  # greatest sum reached
+    for i in range(len(sizes)):
+        size = sizes[i]
+        if size > room:
+            continue
+        words, bits = size >> 6, np.uint64(size & 63)
+        highest = min(room, top + size)
+        for word in range(highest >> 6, words - 1, -1):  # downwards, so that no size is taken twice
+            shifted = extendable[word - words] << bits
+            if bits and word > words:
+                shifted |= extendable[word - words - 1] >> (np.uint64(64) - bits)
+            new = shifted & ~reached[word]
+            if not new:
+                continue
+            for bit in range(64):
+                if new >> np.uint64(bit) & np.uint64(1):
+                    total = (word << 6) + bit
+                    if total > room:
+                        break
+                    mask = np.uint64(1) << np.uint64(bit)
+                    reached[word] |= mask
+                    last[total] = i
+                    taken[total] = taken[total - size] + 1
+                    if taken[total] < limit:
+                        extendable[word] |= mask
+                    top = max(top, total)
+        if top == room:
+            break
+    chosen = np.empty(taken[top], np.int64)
+    rest = top
+    for k in range(len(chosen)):
+        chosen[k] = last[rest]
+        rest -= sizes[last[rest]]
+    return chosen
+
+
+@njit(cache=True, nogil=True)
+def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int) -> NDArray[np.int64]:
+    """Returns the window's next bin.
+
+    Args:
+        sizes: int64 [n], descending, each in [1, capacity].
+        capacity: of a bin.
+        limit: the most sizes in a bin, at least 1.
+        forced: the size that has to be in it; -1 for any.
+
+    Returns:
+        Indices into `sizes`, int64, ascending.
+    """
+    first = max(forced, 0)
+    best = np.empty(0, np.int64)
+    best_total = 0
+    tries = 0
+    work = 0
+    while first < len(sizes) and tries < MAX_TRIES and work < MAX_WORK:
+        others = np.concatenate((sizes[:first], sizes[first + 1 :]))
+        beside = fullest_subset(others, capacity - sizes[first], limit - 1)
+        total = sizes[first] + others[beside].sum()
+        if total > best_total:
+            best_total = total
+            best = np.sort(np.append(np.where(beside >= first, beside + 1, beside), first))
+        if forced >= 0 or total == capacity:
+            break
+        length = sizes[first]
+        while first < len(sizes) and sizes[first] == length:
+            first += 1
+        tries += 1
+        work += len(others) * ((capacity - length >> 6) + 1)
+    return best
+
+
+def compile_kernels() -> None:
+    """Compiles, or loads from Numba's cache, what the first bin would otherwise wait for."""
+    fullest_bin(np.ones(1, np.int64), 1, 1, -1)

@@ -1,0 +1,221 @@
+"""The fewest bins there can be, or nearly, with proof: Gilmore-Gomory column generation.
+
+Owns the loop between the master problem and pricing, what it proves, and when it stops; leaves the parts to `master`,
+`pricing`, `rounding` and `certificate`. Needs HiGHS and Numba, so `registry` imports it only when it is asked for.
+
+Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutting-stock problem", Operations Research
+9 (1961) and 11 (1963).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.packing.certificate import DualCertificate
+from packhorse.packing.master import Column, Master
+from packhorse.packing.plan import Template
+from packhorse.packing.pricing import OutOfTimeError, Pricing, price
+from packhorse.packing.rounding import Packed, dive, enumerate_bins, round_down, solve_whole
+
+_COLUMNS_PER_ROUND = 60
+"""Bins added at once: the best ones with each of that many lengths. Twice as many made the linear programs slower."""
+_LP_TOLERANCE = 1e-8
+"""The master problem is solved when its value is this close to the proven bound, as a share of it."""
+_LARGEST_CAPACITY = 2**24
+"""Tokens (after dividing by the lengths' common divisor) up to which pricing's tables fit into memory."""
+_SHARE_FOR_ROUNDING = 0.15
+"""Of the time limit, left for rounding when the master problem is not solved before."""
+_LARGEST_WHOLE_COUNT = 10**6
+"""Counts up to which branch and bound sees the whole problem: above, its tolerances are near one sequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Improved:
+    """The best plan found, and what is proven about it."""
+
+    templates: Counter[Template]
+    """Template → multiplicity."""
+    lower_bound: int
+    """No plan has fewer bins."""
+    certificate: DualCertificate | None
+    """Proof of the bound, where it is above the one that was known before."""
+    interrupted: bool
+    """Ended by the time limit or by Ctrl-C before there was nothing left to try."""
+    note: str = ""
+    """Why it did less than was asked for."""
+
+
+class _Search:
+    """The state that survives an interruption: the best plan, the best bound, and the last solution to round."""
+
+    def __init__(
+        self, pairs: list[tuple[int, int]], capacity: int, limit: int, start: Counter[Template], bound: int
+    ) -> None:
+        self.divisor = gcd(*(length for length, _ in pairs))
+        self.pairs = pairs
+        self.lengths = [length // self.divisor for length, _ in pairs]
+        self.counts = [count for _, count in pairs]
+        self.capacity = capacity // self.divisor
+        self.limit = limit
+        self.best = start
+        self.num_bins = start.total()
+        self.bound = bound
+        self.certificate: DualCertificate | None = None
+
+    def packed(self) -> Packed:
+        return Packed(self.lengths, self.counts, self.capacity, self.limit)
+
+    def offer(self, templates: Counter[Template]) -> None:
+        """Keeps a plan (in divided lengths) that has fewer bins than the best."""
+        if templates.total() < self.num_bins:
+            self.best = Counter(
+                {tuple(n * self.divisor for n in template): times for template, times in templates.items()}
+            )
+            self.num_bins = templates.total()
+
+    def prove(self, pricing: Pricing) -> None:
+        """Keeps the bound that a pricing proves, where it is the best."""
+        prices = {
+            length: worth for (length, _), worth in zip(self.pairs, pricing.prices.tolist(), strict=True) if worth
+        }
+        if not prices:
+            return
+        certificate = DualCertificate(prices=prices, bin_worth=pricing.best_worth)
+        bound = certificate.bound(dict(self.pairs))
+        if bound > self.bound:
+            self.bound, self.certificate = bound, certificate
+
+    @property
+    def done(self) -> bool:
+        return self.num_bins == self.bound
+
+
+def improve(
+    pairs: list[tuple[int, int]],
+    capacity: int,
+    limit: int,
+    start: Counter[Template],
+    bound: int,
+    time_limit_seconds: float,
+) -> Improved:
+    """Improves a plan until it is proven optimal, nothing is left to try, or time is up.
+
+    Ctrl-C (KeyboardInterrupt) ends it like the time limit: the best plan so far is returned, marked as interrupted.
+
+    Args:
+        pairs: (length, count) by descending length, as `checked_counts` returns them.
+        capacity: max_seq_len, in tokens.
+        limit: the most sequences in a bin.
+        start: a plan of `pairs`, such as best-fit's; its templates are the first columns.
+        bound: a number of bins that no plan stays under.
+        time_limit_seconds: for all of it; looked at between and within the steps, the longest of which is a few
+            tenths of a second.
+
+    Returns:
+        The best plan and the best bound.
+    """
+    seconds = min(time_limit_seconds, 10.0**9)  # infinity has no share
+    deadline = time.monotonic() + seconds
+    if start.total() == bound or not pairs:
+        return Improved(templates=start, lower_bound=bound, certificate=None, interrupted=False)
+    search = _Search(pairs, capacity, limit, start, bound)
+    if search.capacity > _LARGEST_CAPACITY:
+        note = f"optimal: max_seq_len {capacity} is beyond {_LARGEST_CAPACITY * search.divisor}; kept as it was"
+        return Improved(templates=start, lower_bound=bound, certificate=None, interrupted=False, note=note)
+    note = ""
+    try:
+        _run(search, start, deadline, deadline - _SHARE_FOR_ROUNDING * seconds)
+    except OutOfTimeError:
+        note = f"optimal: ended by the time limit of {time_limit_seconds:g} s"
+    except KeyboardInterrupt:
+        note = "optimal: ended by Ctrl-C"
+    if search.done:
+        note = ""
+    return Improved(
+        templates=search.best,
+        lower_bound=search.bound,
+        certificate=search.certificate,
+        interrupted=bool(note),
+        note=note,
+    )
+
+
+def _run(search: _Search, start: Counter[Template], deadline: float, deadline_of_master: float) -> None:
+    master = Master(len(search.lengths), _first_columns(search, start))
+    master.demand(search.counts)
+    uses: list[float] = []
+    out_of_time: OutOfTimeError | None = None
+    try:
+        for solved in _rounds(search, master, deadline_of_master):
+            uses = solved
+    except OutOfTimeError as error:
+        out_of_time = error
+    if search.done:
+        return
+    packed = search.packed()
+    round_down(packed, master.columns, uses, master.scale)
+    search.offer(packed.completed())
+    if search.done:
+        return
+    if out_of_time:
+        raise out_of_time
+    left_after_rounding = packed.copy()
+    try:
+        dive(master, packed, deadline)
+    except OutOfTimeError:  # but not after Ctrl-C, which may have come in the middle of a bin
+        search.offer(packed.completed())
+        raise
+    search.offer(packed.completed())
+    if not search.done:
+        _branch(search, left_after_rounding, deadline)
+
+
+def _first_columns(search: _Search, start: Counter[Template]) -> list[Column]:
+    """The plan's own bins, and for every length one that is full of it: so each is covered, and no price exceeds 1."""
+    index_of = {length: index for index, (length, _) in enumerate(search.pairs)}
+    columns = [tuple(sorted(Counter(index_of[length] for length in template).items())) for template in start]
+    columns += [((i, min(search.limit, search.capacity // n)),) for i, n in enumerate(search.lengths)]
+    return columns
+
+
+def _rounds(search: _Search, master: Master, deadline: float) -> Iterator[list[float]]:
+    """Column generation: yields the uses of each solved master problem, until it cannot be improved."""
+    lengths = np.array(search.lengths, dtype=np.int64)
+    scale = 2 ** min(40, 61 - search.capacity.bit_length())
+    while True:
+        master.solve(deadline)
+        yield master.uses
+        # Whole prices make pricing exact: what it proves holds whatever the solver's tolerances were.
+        prices = np.floor(np.minimum(master.prices, 1.0) * scale).astype(np.int64)
+        pricing = price(lengths, prices, search.capacity, search.limit, deadline)
+        search.prove(pricing)
+        value = master.num_bins
+        if ceil(value * (1 - 1e-12) - 1e-6) <= search.bound or value - search.bound <= _LP_TOLERANCE * value:
+            return
+        if search.done or not master.add(_attractive(pricing, scale)):
+            return
+
+
+def _attractive(pricing: Pricing, scale: int) -> list[Column]:
+    """The best bins with each of the lengths that have the best, if they are worth more than they cost."""
+    order: NDArray[np.intp] = np.argsort(-pricing.worth_with, kind="stable")[:_COLUMNS_PER_ROUND]
+    least = scale + scale // 10**9
+    return [pricing.bin_with(index) for index in order.tolist() if pricing.worth_with[index] > least]
+
+
+def _branch(search: _Search, left_after_rounding: Packed, deadline: float) -> None:
+    """Branch and bound over every bin that is possible, where these are few."""
+    packed = search.packed() if max(search.counts) <= _LARGEST_WHOLE_COUNT else left_after_rounding
+    if max(packed.left) > _LARGEST_WHOLE_COUNT:
+        return
+    columns = enumerate_bins(search.lengths, packed.left, search.capacity, search.limit)
+    if columns:
+        uses = solve_whole(columns, packed.left, deadline)
+        for column, use in zip(columns, uses, strict=True):
+            packed.use_trimmed(column, int(use))
+        search.offer(packed.completed())

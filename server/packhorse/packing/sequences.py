@@ -1,0 +1,155 @@
+"""`pack_sequences`: a list of lengths in, bins of indices out.
+
+Owns the way from a plan back to indices, in O(S), and `PackedSequences`; leaves plans to the histogram packers and
+orders without a plan to `list_packers`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.packing.checks import checked_integer
+from packhorse.packing.collector import collector_paused
+from packhorse.packing.lengths import checked_lengths, sorted_by_value
+from packhorse.packing.list_packers import first_fit, in_bins, next_fit, split_bins
+from packhorse.packing.options import checked_options, effective_lengths
+from packhorse.packing.plan import MAX_SEQ_LEN, Template, canonical_templates
+from packhorse.packing.registry import LIST_ONLY, checked_algorithm, pack_histogram
+from packhorse.packing.stats import PackingStats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PackedSequences:
+    """Bins of indices into the lengths that were packed; every index stands in one bin, once."""
+
+    indices: NDArray[np.int64] = field(repr=False)
+    """int64 [S], bin after bin."""
+    bin_ends: NDArray[np.int64] = field(repr=False)
+    """int64 [N], exclusive end of every bin in `indices`."""
+    lengths: NDArray[np.int64] = field(repr=False)
+    """int64 [S], effective length of every sequence by index (align and extra_tokens included), in tokens."""
+    max_seq_len: int
+    """A bin's capacity in tokens."""
+    max_sequences_per_bin: int | None
+    """The limit that the packer had."""
+    algorithm: str
+    """The packer that made the bins."""
+
+    @property
+    def num_bins(self) -> int:
+        """Number of bins; none is empty."""
+        return len(self.bin_ends)
+
+    def bins(self) -> list[list[int]]:
+        """Returns each bin's indices."""
+        return split_bins(self.indices, self.bin_ends)
+
+    def stats(self) -> PackingStats:
+        """Summarises the bins, by effective length, in O(S)."""
+        packed = self.lengths[self.indices].tolist()
+        ends = self.bin_ends.tolist()
+        templates: Counter[Template] = Counter()
+        for start, end in zip([0, *ends], ends, strict=False):
+            templates[tuple(sorted(packed[start:end], reverse=True))] += 1
+        return PackingStats.from_templates(
+            templates, self.max_seq_len, max_sequences_per_bin=self.max_sequences_per_bin
+        )
+
+
+def pack_sequences(
+    lengths: ArrayLike,
+    max_seq_len: int,
+    *,
+    algorithm: str = "best-fit",
+    max_sequences_per_bin: int | None = None,
+    seed: int | None = None,
+    align: int = 1,
+    extra_tokens: int = 0,
+    time_limit_seconds: float = 60.0,
+) -> PackedSequences:
+    """Packs a list of lengths.
+
+    Histogram packers plan on the counts, and the plan's slots are filled from each length's indices: O(S), bins in the
+    canonical order of their templates. List-only packers (`LIST_ONLY`) go through the sequences in their order, and
+    bins stand in the order of opening.
+
+    Args:
+        lengths: list or array of integers [S], each in [1, max_seq_len], in tokens; may be empty.
+        max_seq_len: a bin's capacity in tokens.
+        algorithm: "auto", a name of `PACKERS`, or one of `LIST_ONLY`.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit.
+        seed: in [0, 2^64): equal lengths change places at random, bins keep their templates; None keeps equal lengths
+            in the order given. "random-order" takes its order from it (None: a new one), "next-fit" ignores it.
+        align: a sequence takes a multiple of this many tokens; see `options`.
+        extra_tokens: tokens added to every sequence before that.
+        time_limit_seconds: as in `pack_histogram`.
+
+    Raises:
+        ValueError: a bad length (names the first one's index and value) or option.
+    """
+    capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
+    limit = capacity
+    if max_sequences_per_bin is not None:
+        limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
+    if seed is not None:
+        seed = checked_integer("seed", seed, 0, 2**64 - 1)
+    align, extra_tokens = checked_options(align, extra_tokens)
+    checked_algorithm(algorithm, list_only=True)
+    effective = effective_lengths(checked_lengths(lengths, capacity), capacity, align, extra_tokens)
+    if algorithm in LIST_ONLY:
+        if algorithm == "next-fit":
+            indices, ends = in_bins(next_fit, effective, np.arange(len(effective)), capacity, limit)
+        else:
+            order = np.random.default_rng(seed).permutation(len(effective))
+            indices, ends = in_bins(first_fit, effective, order, capacity, limit)
+        name = algorithm
+    else:
+        distinct, counts, order = sorted_by_value(effective)
+        with nullcontext() if algorithm in ("auto", "optimal") else collector_paused():  # those two run for seconds
+            plan = pack_histogram(
+                dict(zip(distinct.tolist(), counts.tolist(), strict=True)),
+                capacity,
+                algorithm=algorithm,
+                max_sequences_per_bin=max_sequences_per_bin,
+                time_limit_seconds=time_limit_seconds,
+            )
+            indices, ends = _drawn(plan.templates, distinct, counts, order, seed)
+        name = plan.algorithm
+    return PackedSequences(
+        indices=indices,
+        bin_ends=ends,
+        lengths=effective,
+        max_seq_len=capacity,
+        max_sequences_per_bin=max_sequences_per_bin,
+        algorithm=name,
+    )
+
+
+def _drawn(
+    templates: Mapping[Template, int],
+    distinct: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    order: NDArray[np.int64],
+    seed: int | None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Fills a plan's slots; returns the indices, bin after bin, int64 [S], and the bins' exclusive ends, int64 [N]."""
+    from packhorse.packing.list_kernels import draw_templates, shuffle_pools
+
+    pool_ends = np.cumsum(counts)
+    if seed is not None:
+        shuffle_pools(order, pool_ends, np.uint64(seed))
+    slot_of = {length: slot for slot, length in enumerate(distinct.tolist())}
+    canonical = canonical_templates(templates)
+    runs = [[(slot_of[n], len(list(same))) for n, same in groupby(template)] for template, _ in canonical]
+    flat = np.array([run for template in runs for run in template], dtype=np.int64).reshape(-1, 2)
+    first_run = np.cumsum([0, *map(len, runs)])
+    multiplicity = np.array([number for _, number in canonical], dtype=np.int64)
+    sizes = np.array([len(template) for template, _ in canonical], dtype=np.int64)
+    indices = np.empty(len(order), dtype=np.int64)
+    draw_templates(multiplicity, first_run, flat[:, 0].copy(), flat[:, 1].copy(), pool_ends - counts, order, indices)
+    return indices, np.cumsum(np.repeat(sizes, multiplicity))
