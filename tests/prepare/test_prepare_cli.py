@@ -61,4 +61,4 @@ def test_errors_propagate_and_overwrite_allows(table: Path, tmp_path: Path) -> N
     assert invoke(*arguments, "--overwrite").exit_code == 0
     assert isinstance(invoke(*arguments[:-1], 5, "--overwrite").exception, ValueError)
     assert open_prepared(tmp_path / "out").manifest.max_seq_len == 100
-    assert invoke(*arguments, "--over-length", "split").exit_code == 2
+    assert invoke(*arguments, "--over-length", "clip").exit_code == 2

@@ -25,6 +25,7 @@ from packhorse.client.errors import (
     TooManyStreamsError,
     TransientError,
 )
+from packhorse.client.pack_stream import PackStream
 from packhorse.client.retry import RetryPolicy
 from packhorse.client.stream import BinStream, StreamHeader
 
@@ -70,6 +71,7 @@ __all__ = [
     "InvalidRequestError",
     "MegatronSource",
     "NotImplementedByServerError",
+    "PackStream",
     "PackedBatch",
     "PackedDataset",
     "PackhorseError",

@@ -67,6 +67,13 @@ class EmbeddedTransport:
         except self._fault as error:
             raise EXCEPTION_OF_REASON[error.reason](error.message, error.metadata) from None
 
+    def pack_stream(self, requests: Iterator[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
+        """Yields one response for every request."""
+        try:
+            yield from self._backend.pack_stream(requests)
+        except self._fault as error:
+            raise EXCEPTION_OF_REASON[error.reason](error.message, error.metadata) from None
+
     def close(self) -> None:
         """Nothing to let go of."""
 

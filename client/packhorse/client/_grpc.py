@@ -13,6 +13,7 @@ from grpc_status import rpc_status
 
 from packhorse.client.errors import (
     EXCEPTION_OF_REASON,
+    NotImplementedByServerError,
     PackhorseError,
     RequestTooLargeError,
     ServerFaultError,
@@ -26,6 +27,7 @@ _Response = TypeVar("_Response")
 DOMAIN = "packhorse.v1"
 MAX_MESSAGE_BYTES = 65 << 20
 UNARY_TIMEOUT_SECONDS = 30.0
+PACK_TIMEOUT_SECONDS = 120.0  # a million distinct lengths take half a minute on a busy core
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -39,6 +41,7 @@ _OPTIONS = (
 _WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
     grpc.StatusCode.UNAVAILABLE: ServerUnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: ServerUnavailableError,
+    grpc.StatusCode.UNIMPLEMENTED: NotImplementedByServerError,  # an older server
     grpc.StatusCode.RESOURCE_EXHAUSTED: RequestTooLargeError,  # a message over gRPC's own limit; no retry shrinks it
 }
 """What gRPC itself answers, before a request reaches the service or after its answer left it."""
@@ -86,17 +89,15 @@ class GrpcTransport:
 
     def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
         """Packs the given lengths at once."""
-        return self._call(self._connected().PackSequences, request)
+        return self._call(self._connected().PackSequences, request, PACK_TIMEOUT_SECONDS)
 
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
         """Streams a header and blocks; closing the iterator cancels the call."""
-        call = self._connected().StreamBins(request, metadata=self._metadata)
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            raise exception_of(error, self.target) from None
-        finally:
-            call.cancel()
+        yield from self._responses(self._connected().StreamBins(request, metadata=self._metadata))
+
+    def pack_stream(self, requests: Iterator[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
+        """Yields one response for every request; closing the iterator cancels the call."""
+        yield from self._responses(self._connected().PackStream(requests, metadata=self._metadata))
 
     def close(self) -> None:
         """Closes the channel; later calls open another."""
@@ -115,9 +116,19 @@ class GrpcTransport:
             self._pid = os.getpid()
         return self._stub
 
-    def _call(self, method: Callable[..., _Response], request: object) -> _Response:
+    def _responses(self, call: Any) -> Iterator[Any]:
         try:
-            return method(request, timeout=UNARY_TIMEOUT_SECONDS, metadata=self._metadata)
+            yield from call
+        except grpc.RpcError as error:
+            raise exception_of(error, self.target) from None
+        finally:
+            call.cancel()
+
+    def _call(
+        self, method: Callable[..., _Response], request: object, timeout_seconds: float = UNARY_TIMEOUT_SECONDS
+    ) -> _Response:
+        try:
+            return method(request, timeout=timeout_seconds, metadata=self._metadata)
         except grpc.RpcError as error:
             raise exception_of(error, self.target) from None
 

@@ -16,6 +16,7 @@ from packhorse.client._embedded import PREFIX, EmbeddedTransport
 from packhorse.client._grpc import GrpcTransport
 from packhorse.client._messages import enum_name, integers, message
 from packhorse.client.blocks import BinBlock, decode_bins
+from packhorse.client.pack_stream import PackStream, pack_stream_options
 from packhorse.client.retry import RetryPolicy, with_retries
 from packhorse.client.stream import BinStream
 from packhorse.client.transport import Transport
@@ -65,6 +66,9 @@ class DatasetInfo:
     algorithm: str
     ids_sum: tuple[int, int]
     over_length: str
+    align: int = 1
+    extra_tokens: int = 0
+    keep: str = "head"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,8 @@ class SequenceLocation:
     """The id asked for."""
     found: bool
     """False when the dataset has no such id."""
+    start: int | None = None
+    """Its first token in the sequence; 0 unless it is a piece."""
     length: int | None = None
     """Its length in tokens."""
     position: int | None = None
@@ -120,7 +126,11 @@ def connect(
 
 
 class Client:
-    """The service's methods. Made by `connect`; safe to keep across a fork, and usable in a `with` statement."""
+    """The service's methods. Made by `connect`; safe to keep across a fork, and usable in a `with` statement.
+
+    Bins of prepared datasets come from `stream_bins`, `get_bins` and `locate`; `pack_sequences` and `pack_stream` pack
+    lengths without a dataset, all at once or as they arrive.
+    """
 
     def __init__(self, transport: Transport, retry: RetryPolicy) -> None:
         self._transport = transport
@@ -234,6 +244,9 @@ class Client:
     ) -> list[SequenceLocation]:
         """Returns where ids stand in an epoch and, when `world_size` is given, in which stream.
 
+        The answers come in the order of `ids`; a sequence that was split has one for each piece, one after the other by
+        ascending start.
+
         Args:
             dataset: its name.
             epoch: 0-based.
@@ -260,19 +273,28 @@ class Client:
         max_sequences_per_bin: int | None = None,
         num_bins_multiple_of: int = 1,
         seed: int | None = None,
+        align: int = 1,
+        extra_tokens: int = 0,
     ) -> list[NDArray[np.int64]]:
         """Packs lengths at once on the server, without a dataset.
 
         Args:
-            lengths: int [S], in tokens.
+            lengths: int [S], in tokens, each in [1, max_seq_len]; at most 1,000,000.
             max_seq_len: a bin's capacity in tokens.
             algorithm: the packer.
             max_sequences_per_bin: the most sequences in a bin; None for no limit.
-            num_bins_multiple_of: the number of bins is made a multiple of this.
+            num_bins_multiple_of: the number of bins is made a multiple of this, by splitting the fullest bins: of
+                `bins[rank::num_bins_multiple_of]` every data-parallel rank gets as many, and none is empty.
             seed: shuffles equal lengths; None for their order.
+            align: every sequence takes a multiple of so many tokens in its bin.
+            extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
 
         Returns:
             Each bin's indices into `lengths`: int64.
+
+        Raises:
+            InvalidRequestError: a field is out of range, or there are too few sequences for `num_bins_multiple_of`.
+            RequestTooLargeError: there are too many sequences for one message.
         """
         request = message(
             pb.PackSequencesRequest,
@@ -282,10 +304,40 @@ class Client:
             max_sequences_per_bin=max_sequences_per_bin or 0,
             num_bins_multiple_of=num_bins_multiple_of,
             seed=seed,
+            align=align,
+            extra_tokens=extra_tokens,
         )
         response = with_retries(self._retry, lambda: self._transport.pack_sequences(request))
         indices = np.frombuffer(response.indices, dtype="<u4").astype(np.int64)
-        return np.split(indices, np.frombuffer(response.bin_ends, dtype="<u4")[:-1].astype(np.int64))
+        ends = np.frombuffer(response.bin_ends, dtype="<u4").astype(np.int64)
+        return np.split(indices, ends[:-1]) if len(ends) else []
+
+    def pack_stream(
+        self,
+        max_seq_len: int,
+        *,
+        window_sequences: int = 1000,
+        max_sequences_per_bin: int | None = None,
+        align: int = 1,
+        extra_tokens: int = 0,
+    ) -> PackStream:
+        """Packs sequences as they arrive (rollouts): full bins come back while more are sent.
+
+        Args:
+            max_seq_len: a bin's capacity in tokens.
+            window_sequences: the most sequences that the service holds back to make fuller bins, in [1, 10,000].
+            max_sequences_per_bin: the most sequences in a bin; None for no limit.
+            align: every sequence takes a multiple of so many tokens in its bin.
+            extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
+
+        Returns:
+            A stream to `send` sequences to and to `flush` at the end; nothing is requested before.
+
+        Raises:
+            InvalidRequestError: a number does not fit the protocol (others are refused at the first `send`).
+        """
+        options = pack_stream_options(max_seq_len, window_sequences, max_sequences_per_bin, align, extra_tokens)
+        return PackStream(self._transport, options, self._retry)
 
     def close(self) -> None:
         """Lets go of connections; later calls connect again."""
@@ -332,6 +384,9 @@ def _info(dataset: pb.Dataset) -> DatasetInfo:
         algorithm=dataset.algorithm,
         ids_sum=(dataset.ids_sum_a, dataset.ids_sum_b),
         over_length=dataset.over_length,
+        align=max(dataset.align, 1),
+        extra_tokens=dataset.extra_tokens,
+        keep=dataset.keep or "head",
     )
 
 
@@ -342,6 +397,7 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
     return SequenceLocation(
         id=location.id,
         found=True,
+        start=location.start,
         length=location.length,
         position=location.position,
         index_in_bin=location.index_in_bin,

@@ -9,7 +9,9 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from packhorse.client._places import PlaceRule
 from packhorse.client.blocks import BinBlock
 from packhorse.client.labels import causal_labels
 from packhorse.client.tokens import TokenSource
@@ -19,13 +21,15 @@ class PackedBatch(TypedDict):
     """One packed batch. Legend: B bins, L = max_seq_len, n sequences."""
 
     input_ids: torch.Tensor
-    """Tokens, each bin's sequences from the left, then padding: int64 [B, L]."""
+    """Tokens, each bin's sequences from the left, then padding: int64 [B, L]. With the plan's `align` or `extra_tokens`
+    a sequence's place ends with padding of its own."""
     labels: torch.Tensor
     """Targets, -100 on padding and at the sequences' boundaries (see `labels.causal_labels`): int64 [B, L]."""
     sequence_ids: torch.Tensor
-    """0, 1, 2, … within each bin; its padding has the next number for its own: int32 [B, L]."""
+    """0, 1, 2, … within each bin, a sequence's own padding included; the bin's has the next number: int32 [B, L]."""
     position_ids: torch.Tensor
-    """0, 1, 2, … within each sequence, and within the padding of each bin: int64 [B, L]."""
+    """0, 1, 2, … within each place of a sequence, and within the padding of each bin: int64 [B, L]. With
+    `continue_positions` a piece's begin at its first token's place in the whole sequence."""
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     cu_seqlens: torch.Tensor
@@ -48,11 +52,21 @@ class BatchAssembler:
     shift_labels: bool = False
     """False for models that shift inside (Hugging Face); True for losses that compare the same index."""
     truncate: bool = False
-    """Whether sequences may be longer in the source than planned: over-length ones were truncated at prepare."""
+    """Whether sequences may be longer in the source than planned: over-length ones were truncated or split."""
+    align: int = 1
+    """What the dataset was planned with: a sequence's place is a multiple of so many tokens."""
+    extra_tokens: int = 0
+    """What the dataset was planned with: tokens kept free in each place."""
+    continue_positions: bool = False
+    """Whether position ids of a piece go on where the piece before it ended; otherwise they restart at 0."""
 
     def __post_init__(self) -> None:
         if self.max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {self.max_seq_len}")
+        if self.align < 1 or self.extra_tokens < 0:
+            raise ValueError(
+                f"align must be at least 1 and extra_tokens at least 0, got {self.align} and {self.extra_tokens}"
+            )
 
     def assemble(self, block: BinBlock, source: TokenSource) -> PackedBatch:
         """Assembles the bins of one block into one batch, in their order.
@@ -89,7 +103,16 @@ class BatchAssembler:
         bin_of_sequence = np.repeat(bins, num_sequences)
         starts = offsets[:-1] + (bins * row_tokens - first_offset)[bin_of_sequence]
         input_ids = np.full(num_bins * row_tokens, self.pad_token_id, dtype=np.int64)
-        source.gather(block.ids, lengths, input_ids, starts, truncate=self.truncate)
+        has_free_places = self.align > 1 or self.extra_tokens > 0
+        own_lengths = self._own_lengths(block, lengths, source) if has_free_places else lengths
+        source.gather(
+            block.ids,
+            own_lengths,
+            input_ids,
+            starts,
+            starts=block.starts,
+            truncate=self.truncate or has_free_places,
+        )
 
         run_of_sequence = np.arange(len(lengths)) + bin_of_sequence
         run_of_padding = block.bin_ends + bins
@@ -103,8 +126,18 @@ class BatchAssembler:
 
         position_ids = np.arange(num_bins * row_tokens)
         position_ids -= np.repeat(run_starts, run_lengths)
-        is_token = np.arange(row_tokens) < bin_tokens[:, None]
-        labels = causal_labels(input_ids, starts, starts + lengths, ~is_token.ravel(), shift=self.shift_labels)
+        if has_free_places:
+            run_tokens = np.zeros_like(run_lengths)
+            run_tokens[run_of_sequence] = own_lengths
+            is_token = (position_ids < np.repeat(run_tokens, run_lengths)).reshape(num_bins, row_tokens)
+        else:
+            is_token = np.arange(row_tokens) < bin_tokens[:, None]
+        labels = causal_labels(input_ids, starts, starts + own_lengths, ~is_token.ravel(), shift=self.shift_labels)
+        if self.continue_positions and block.starts is not None:
+            run_first_tokens = np.zeros_like(run_lengths)
+            run_first_tokens[run_of_sequence] = block.starts
+            position_ids += np.repeat(run_first_tokens, run_lengths)
+        own_offsets = np.concatenate(([0], np.cumsum(own_lengths))) if has_free_places else offsets
 
         shape = (num_bins, row_tokens)
         return PackedBatch(
@@ -113,9 +146,15 @@ class BatchAssembler:
             sequence_ids=torch.from_numpy(np.repeat(run_labels, run_lengths).reshape(shape)),
             position_ids=torch.from_numpy(position_ids.reshape(shape)),
             attention_mask=torch.from_numpy(is_token.astype(np.int64)),
-            cu_seqlens=torch.from_numpy(offsets.astype(np.int32)),
-            max_seqlen=int(lengths.max(initial=0)),
+            cu_seqlens=torch.from_numpy(own_offsets.astype(np.int32)),
+            max_seqlen=int(own_lengths.max(initial=0)),
         )
+
+    def _own_lengths(self, block: BinBlock, lengths: NDArray[np.int64], source: TokenSource) -> NDArray[np.int64]:
+        rule = PlaceRule(
+            max_seq_len=self.max_seq_len, align=self.align, extra_tokens=self.extra_tokens, truncate=self.truncate
+        )
+        return rule.own_lengths(block.ids, lengths, source.lengths(block.ids), block.starts)
 
     def _refuse_overfull(self, block: BinBlock, bin_tokens: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         row = int((bin_tokens > self.max_seq_len).argmax())

@@ -34,6 +34,8 @@ class BinBlock:
     """The first step in the block; 0 where steps have no meaning (`get_bins`)."""
     num_steps: int = 0
     """Number of this worker's steps in the block; 0 where steps have no meaning."""
+    starts: NDArray[np.int64] | None = None
+    """First token of each entry of `ids` in its sequence: int64 [S]; None where all of the dataset begin at token 0."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -61,6 +63,7 @@ class BinBlock:
             lengths=self.lengths[start:end],
             bin_ends=self.bin_ends[first:last] - start,
             positions=self.positions[first:last],
+            starts=None if self.starts is None else self.starts[start:end],
         )
 
 
@@ -80,4 +83,5 @@ def decode_bins(bins: pb.Bins, id_type: pb.IdType, *, first_step: int = 0, num_s
         positions=np.frombuffer(bins.positions, dtype="<i8").astype(np.int64, copy=False),
         first_step=first_step,
         num_steps=num_steps,
+        starts=np.frombuffer(bins.starts, dtype="<i8").astype(np.int64, copy=False) if bins.starts else None,
     )

@@ -4,6 +4,7 @@ Owns how a worker finds its stream and what a checkpoint holds; leaves streams t
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -40,6 +41,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
         pad_token_id: token that fills a bin's free end.
         shift_labels: False for models that shift labels inside (Hugging Face), True for losses that compare the same
             index.
+        continue_positions: whether position ids of a split sequence's pieces go on from piece to piece; otherwise they
+            restart with each.
 
     Raises:
         ValueError: an argument is out of range.
@@ -60,6 +63,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         mode: StreamMode | str = StreamMode.PARTITION,
         pad_token_id: int = 0,
         shift_labels: bool = False,
+        continue_positions: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -73,6 +77,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self._mode = StreamMode(mode.lower())
         self._pad_token_id = pad_token_id
         self._shift_labels = shift_labels
+        self._continue_positions = continue_positions
         self._shared = SharedResume(Resume(epoch=epoch))
         self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
         self._state: dict[str, Any] | None = None
@@ -90,6 +95,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         """
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self._state = None
         current = self._shared.load()
         if epoch != current.epoch:
             self._shared.store(Resume(epoch=epoch, digest=current.digest))
@@ -111,6 +117,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
             ValueError: it is neither, or of another seed or topology.
         """
         resume = Resume.from_state(state, seed=self.seed, bins_per_step=self._bins_per_step)
+        if state.get("finished"):  # nothing is left of its epoch; which comes next is for set_epoch to say
+            resume = replace(self._next_resume(), digest=resume.digest)
         self._state = None
         if get_worker_info() is None:
             self._shared.store(resume)
@@ -136,7 +144,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         resume = self._next_resume()
         self._own = None
         with self._connect() as client:
-            truncated = client.get_dataset(self.dataset).over_length == "truncate"
+            described = client.get_dataset(self.dataset)
             coordinates = self._coordinates(resume, worker=worker, workers_per_rank=workers_per_rank)
             with client.stream_bins(self.dataset, **coordinates) as stream:
                 header = stream.header
@@ -144,7 +152,10 @@ class PackedDataset(IterableDataset[PackedBatch]):
                     header.max_seq_len,
                     pad_token_id=self._pad_token_id,
                     shift_labels=self._shift_labels,
-                    truncate=truncated,
+                    truncate=(described.over_length, described.keep) in (("split", "head"), ("truncate", "head")),
+                    align=described.align,
+                    extra_tokens=described.extra_tokens,
+                    continue_positions=self._continue_positions,
                 )
                 stride = workers_per_rank if self._mode is StreamMode.PARTITION else 1
                 for block in stream:
@@ -159,9 +170,12 @@ class PackedDataset(IterableDataset[PackedBatch]):
                             epoch=resume.epoch,
                             position=stream.position_after(step),
                         )
-                        self._state = self._state_at(resume, header.digest, step + 1)
+                        self._state = self._state_at(resume, header.digest, step + 1) | dict(batch["cursor"])
                         yield batch
-        self._state = None
+        self._state = self._state_at(resume, header.digest, header.num_steps) | {
+            "position": stream.position_after(header.num_steps - 1),
+            "finished": True,
+        }
 
     @property
     def _bins_per_step(self) -> int:

@@ -5,7 +5,7 @@ PackhorseError
 ├── DatasetNotFoundError (a LookupError) no dataset of that name
 ├── DatasetCorruptError                  its files do not match their checksums
 ├── DigestMismatchError                  another dataset than the run began with
-├── NotImplementedByServerError          the method is not built yet
+├── NotImplementedByServerError          the server has no such method
 ├── RequestTooLargeError                 more than one message may carry
 ├── ServerFaultError                     the server's own fault; its log has the incident
 ├── StreamInterruptedError               retries did not help; says where to resume
@@ -16,6 +16,8 @@ PackhorseError
 """
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from packhorse.v1 import packing_pb2 as pb
 
@@ -54,7 +56,7 @@ class DigestMismatchError(PackhorseError):
 
 
 class NotImplementedByServerError(PackhorseError):
-    """The server has no such method or option yet."""
+    """The server has no such method or option; a newer one may."""
 
 
 class RequestTooLargeError(PackhorseError):
@@ -94,6 +96,10 @@ class StreamInterruptedError(PackhorseError):
         super().__init__(message, {"position": str(position), "step": str(step)})
         self.position = position
         self.step = step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles with the keywords, as workers send errors to their parents."""
+        return partial(type(self), position=self.position, step=self.step), self.args
 
 
 EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {

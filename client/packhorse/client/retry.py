@@ -55,7 +55,7 @@ class Attempts:
         """Sleeps before the next attempt; returns False, at once, when the deadline would pass."""
         if self._failing_since is None:  # the time that a consumer took over what came before does not count
             self._failing_since = time.monotonic()
-        longest = min(self._policy.most_delay_seconds, self._policy.first_delay_seconds * 2**self._failures)
+        longest = min(self._policy.most_delay_seconds, self._policy.first_delay_seconds * 2 ** min(self._failures, 60))
         delay = max(random.uniform(0, longest), error.retry_after_seconds or 0.0)
         self._failures += 1
         if time.monotonic() + delay - self._failing_since > self._policy.deadline_seconds:

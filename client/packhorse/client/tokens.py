@@ -24,8 +24,8 @@ class TokenSourceError(ValueError):
 class TokenSource(ABC):
     """Where sequences' tokens come from.
 
-    A subclass must define `read`; one that can check many ids at once also overrides `gather`. Instances cross into
-    DataLoader workers: they must survive fork and, by pickling, spawn.
+    A subclass must define `read`; one that can check many ids at once also overrides `gather` and `lengths`. Instances
+    cross into DataLoader workers: they must survive fork and, by pickling, spawn.
     """
 
     @abstractmethod
@@ -43,6 +43,14 @@ class TokenSource(ABC):
         Raises:
             TokenSourceError: the source has no such id, or its tokens are not a 1-D array of integers.
         """
+
+    def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns whole sequences' lengths in tokens: int64 [S], of ids int64 [S].
+
+        Raises:
+            TokenSourceError: an id is missing.
+        """
+        return np.array([len(self.read(sequence_id)) for sequence_id in ids.tolist()], dtype=np.int64)
 
     def gather(
         self,
@@ -106,6 +114,9 @@ class _StoredSource(TokenSource):
         firsts, held = self._spans(np.array([sequence_id]))
         first, stop = int(firsts[0]) + start, int(firsts[0]) + int(held[0])
         return flat[first : stop if length is None else min(stop, first + length)]
+
+    def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._spans(ids)[1].astype(np.int64)
 
     def gather(
         self,

@@ -39,6 +39,10 @@ class Transport(Protocol):
         """Streams a header and blocks; closing the iterator ends the call."""
         ...
 
+    def pack_stream(self, requests: Iterator[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
+        """Yields one response for every request; closing the iterator ends the call."""
+        ...
+
     def close(self) -> None:
         """Lets go of connections; later calls connect again."""
         ...

@@ -62,7 +62,7 @@ ERROR_REASON_REQUEST_TOO_LARGE: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length")
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,9 @@ class Dataset(_message.Message):
     IDS_SUM_A_FIELD_NUMBER: _ClassVar[int]
     IDS_SUM_B_FIELD_NUMBER: _ClassVar[int]
     OVER_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    ALIGN_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     max_seq_len: int
@@ -95,19 +98,24 @@ class Dataset(_message.Message):
     ids_sum_a: int
     ids_sum_b: int
     over_length: str
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ...) -> None: ...
+    align: int
+    extra_tokens: int
+    keep: str
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ...) -> None: ...
 
 class Bins(_message.Message):
-    __slots__ = ("ids", "lengths", "bin_ends", "positions")
+    __slots__ = ("ids", "lengths", "bin_ends", "positions", "starts")
     IDS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     BIN_ENDS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
     ids: bytes
     lengths: bytes
     bin_ends: bytes
     positions: bytes
-    def __init__(self, ids: _Optional[bytes] = ..., lengths: _Optional[bytes] = ..., bin_ends: _Optional[bytes] = ..., positions: _Optional[bytes] = ...) -> None: ...
+    starts: bytes
+    def __init__(self, ids: _Optional[bytes] = ..., lengths: _Optional[bytes] = ..., bin_ends: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., starts: _Optional[bytes] = ...) -> None: ...
 
 class Topology(_message.Message):
     __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder")
@@ -252,20 +260,22 @@ class LocateSequencesResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., locations: _Optional[_Iterable[_Union[SequenceLocation, _Mapping]]] = ...) -> None: ...
 
 class SequenceLocation(_message.Message):
-    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place")
+    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "start")
     ID_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     INDEX_IN_BIN_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     id: int
     found: bool
     length: int
     position: int
     index_in_bin: int
     place: StreamPlace
-    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ...) -> None: ...
+    start: int
+    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ..., start: _Optional[int] = ...) -> None: ...
 
 class StreamPlace(_message.Message):
     __slots__ = ("step", "rank", "worker", "slot")
@@ -280,20 +290,24 @@ class StreamPlace(_message.Message):
     def __init__(self, step: _Optional[int] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class PackSequencesRequest(_message.Message):
-    __slots__ = ("lengths", "max_seq_len", "algorithm", "max_sequences_per_bin", "num_bins_multiple_of", "seed")
+    __slots__ = ("lengths", "max_seq_len", "algorithm", "max_sequences_per_bin", "num_bins_multiple_of", "seed", "align", "extra_tokens")
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
     NUM_BINS_MULTIPLE_OF_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    ALIGN_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_TOKENS_FIELD_NUMBER: _ClassVar[int]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     max_seq_len: int
     algorithm: str
     max_sequences_per_bin: int
     num_bins_multiple_of: int
     seed: int
-    def __init__(self, lengths: _Optional[_Iterable[int]] = ..., max_seq_len: _Optional[int] = ..., algorithm: _Optional[str] = ..., max_sequences_per_bin: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    align: int
+    extra_tokens: int
+    def __init__(self, lengths: _Optional[_Iterable[int]] = ..., max_seq_len: _Optional[int] = ..., algorithm: _Optional[str] = ..., max_sequences_per_bin: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., seed: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ...) -> None: ...
 
 class PackSequencesResponse(_message.Message):
     __slots__ = ("indices", "bin_ends", "lower_bound", "algorithm")
@@ -318,14 +332,18 @@ class PackStreamRequest(_message.Message):
     def __init__(self, options: _Optional[_Union[PackStreamOptions, _Mapping]] = ..., sequences: _Optional[_Union[PackStreamSequences, _Mapping]] = ..., flush: _Optional[_Union[PackStreamFlush, _Mapping]] = ...) -> None: ...
 
 class PackStreamOptions(_message.Message):
-    __slots__ = ("max_seq_len", "window_sequences", "max_sequences_per_bin")
+    __slots__ = ("max_seq_len", "window_sequences", "max_sequences_per_bin", "align", "extra_tokens")
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
+    ALIGN_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_TOKENS_FIELD_NUMBER: _ClassVar[int]
     max_seq_len: int
     window_sequences: int
     max_sequences_per_bin: int
-    def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ...) -> None: ...
+    align: int
+    extra_tokens: int
+    def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ...) -> None: ...
 
 class PackStreamSequences(_message.Message):
     __slots__ = ("ids", "lengths")

@@ -122,7 +122,9 @@ class PackingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PackStream(self, request_iterator, context):
-        """Packs sequences that arrive one by one; full bins leave as soon as they are ready.
+        """Packs sequences that arrive one by one; full bins leave as soon as they are ready. Every message is answered by one
+        response, in order. The stream's state ends with it: to go on after a break, open another and send every sequence
+        again that no bin has held yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -91,7 +91,9 @@ def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_l
     folder = output / "datasets" / _DATASET
     prepare(summary.idx_path, max_seq_len=max_seq_len, output=folder, over_length="truncate", overwrite=True)
     dataset = open_prepared(folder)
-    console.print(repr(PackingStats.from_templates(dataset.templates, max_seq_len)))
+    console.print(
+        repr(PackingStats.from_templates(dataset.templates, max_seq_len, proven_bound=dataset.manifest.lower_bound))
+    )
     manifest = dataset.manifest
     padded = manifest.total_tokens / (manifest.n_sequences * max_seq_len)
     console.print(

@@ -36,14 +36,14 @@ class AuditReport:
     left_out: int = 0
     """Sequences of bins that no stream carries (dropped, or before start_position), read by position; counted above."""
     sums: tuple[int, int] = (0, 0)
-    """Of hashes of the ids of `sequences`."""
+    """Of hashes of the ids, and starts, of `sequences`."""
     num_steps: int = 0
     """Steps that every rank takes."""
     problems: list[str] = field(default_factory=list)
     """What is wrong; empty when every sequence came exactly once."""
 
-    def add(self, block: BinBlock, max_seq_len: int, *, repeats: bool) -> NDArray[np.int64]:
-        """Counts a block and returns its ids; where `repeats`, bins without a position are copies and left out."""
+    def add(self, block: BinBlock, max_seq_len: int, *, repeats: bool) -> NDArray[np.void]:
+        """Counts a block and returns its `_entries`; where `repeats`, bins without a position are copies, left out."""
         bounds = np.concatenate(([0], block.bin_ends))
         sizes = np.diff(bounds)
         tokens = np.diff(np.concatenate(([0], np.cumsum(block.lengths, dtype=np.int64)))[bounds])
@@ -53,14 +53,24 @@ class AuditReport:
             )
         own = np.repeat((block.positions >= 0) | (not repeats), sizes)
         ids = block.ids[own]
+        starts = None if block.starts is None else block.starts[own]
         self.repeated += int((~own).sum())
         self.sequences += len(ids)
         self.tokens += int(block.lengths[own].sum(dtype=np.int64))
         self.bins += int((sizes > 0).sum())
         self.empty_bins += int((sizes == 0).sum())
-        a, b = ids_sum(ids)
+        a, b = ids_sum(ids, starts)
         self.sums = ((self.sums[0] + a) % 2**64, (self.sums[1] + b) % 2**64)
-        return ids
+        return _entries(ids, starts)
+
+
+def _entries(ids: NDArray[np.int64], starts: NDArray[np.int64] | None) -> NDArray[np.void]:
+    """Returns sequences as (id, start), which is one thing to compare: int64 and int64 [n]."""
+    entries = np.zeros(len(ids), dtype=[("id", np.int64), ("start", np.int64)])
+    entries["id"] = ids
+    if starts is not None:
+        entries["start"] = starts
+    return entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,19 +160,20 @@ class EpochOfStreams:
         streamed = [
             scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block in self._blocks(scratch)
         ]
-        known = [block.ids for block in self._bins_at(range(self.dataset.num_bins))]
+        known = [_entries(block.ids, block.starts) for block in self._bins_at(range(self.dataset.num_bins))]
         came, times = np.unique(np.concatenate(streamed), return_counts=True)
         wanted, wanted_times = np.unique(np.concatenate(known), return_counts=True)
         findings = []
-        for what, ids in (
+        for what, entries in (
             ("missing", np.setdiff1d(wanted, came)),
             ("not of this epoch", np.setdiff1d(came, wanted)),
             ("repeated", came[times > 1]),
             ("repeated in the epoch itself, read by position", wanted[wanted_times > 1]),
         ):
-            if len(ids):
-                more = f" and {len(ids) - _NAMED_IDS:,} more" if len(ids) > _NAMED_IDS else ""
-                findings.append(f"{what}: {', '.join(map(str, ids[:_NAMED_IDS].tolist()))}{more}")
+            if len(entries):
+                named = [f"{i} from token {start}" if start else str(i) for i, start in entries[:_NAMED_IDS].tolist()]
+                more = f" and {len(entries) - _NAMED_IDS:,} more" if len(entries) > _NAMED_IDS else ""
+                findings.append(f"{what}: {', '.join(named)}{more}")
         if len(wanted) != self.dataset.num_sequences:
             findings.append(f"read by position the epoch has {len(wanted):,} sequences: the dataset itself is damaged")
         return findings or ["the streams agree with the epoch read by position: the manifest's sums are wrong"]

@@ -30,7 +30,10 @@ def command(folder: Path, num_templates: int, plot: Path | None, as_json: bool) 
     dataset = open_prepared(folder)
     manifest = dataset.manifest
     stats = PackingStats.from_templates(
-        dataset.templates, manifest.max_seq_len, max_sequences_per_bin=manifest.options.max_sequences_per_bin
+        dataset.templates,
+        manifest.max_seq_len,
+        max_sequences_per_bin=manifest.options.max_sequences_per_bin,
+        proven_bound=manifest.lower_bound,
     )
     choices = context_lengths(dataset.counts, manifest.max_seq_len)
     if as_json:
@@ -71,7 +74,8 @@ def _print(
     if manifest.over_length.sequences:
         console.print(
             f"over-length ({manifest.options.over_length}): {manifest.over_length.sequences:,} sequences, "
-            f"{manifest.over_length.tokens:,} tokens"
+            f"{manifest.over_length.tokens:,} tokens left out"
+            + (f", {manifest.over_length.pieces:,} pieces" if manifest.over_length.pieces else "")
         )
     if num_templates:
         table = Table("bins", "share", "tokens", "template", title="most used templates")

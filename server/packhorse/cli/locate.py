@@ -10,7 +10,8 @@ from packhorse.cli.console import output_console
 from packhorse.cli.options import epoch_options, target_option, topology_options
 from packhorse.client import connect
 
-_COLUMNS = ("id", "length", "position", "index_in_bin", "step", "rank", "worker", "slot")
+_COLUMNS = ("id", "start", "length", "position", "index_in_bin", "step", "rank", "worker", "slot")
+_COLUMNS_OF_WHOLE = tuple(column for column in _COLUMNS if column != "start")
 
 
 @click.command("locate", context_settings={"show_default": True, "ignore_unknown_options": True})
@@ -26,14 +27,15 @@ def command(target: str, dataset: str, ids: tuple[int, ...], as_json: bool, **op
     """
     with connect(target) as client:
         locations = [asdict(location) for location in client.locate(dataset, ids=ids, **options)]
+    columns = _COLUMNS if any(location["start"] for location in locations) else _COLUMNS_OF_WHOLE
     console = output_console()
     if as_json:
         for location in locations:
             console.print_json(data=location, indent=None)
     else:
-        table = Table(*_COLUMNS)
+        table = Table(*columns)
         for location in locations:
-            cells = ["-" if location[column] is None else str(location[column]) for column in _COLUMNS]
+            cells = ["-" if location[column] is None else str(location[column]) for column in columns]
             table.add_row(*cells) if location["found"] else table.add_row(str(location["id"]), "not in the dataset")
         console.print(table)
     if not all(location["found"] for location in locations):

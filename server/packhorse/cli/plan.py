@@ -119,7 +119,7 @@ def _results(
     bound = max(plan.lower_bound for _, plan, _ in plans)
     results = []
     for name, plan, seconds in plans:
-        stats = PackingStats.from_templates(plan.templates, plan.max_seq_len)
+        stats = PackingStats.from_templates(plan.templates, plan.max_seq_len, proven_bound=plan.lower_bound)
         hours = None if tokens_per_gpu_second is None else stats.padding_tokens * epochs / tokens_per_gpu_second / 3600
         results.append(
             PackerResult(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from packhorse.dataset import Manifest, OverLength, load_seqpack_layout, open_prepared
+from packhorse.dataset import Keep, Manifest, OverLength, load_seqpack_layout, open_prepared
 from packhorse.packing import PACKERS, PackingStats, Template
 from packhorse.prepare import Layout, prepare
 
@@ -36,13 +36,36 @@ from packhorse.prepare import Layout, prepare
 )
 @click.option(
     "--over-length",
-    type=click.Choice(["error", "drop", "truncate"]),
+    type=click.Choice(["error", "drop", "truncate", "split"]),
     default="error",
     show_default=True,
-    help="What happens to sequences longer than --max-seq-len.",
+    help="What happens to sequences longer than --max-seq-len; over_length.npy names them.",
+)
+@click.option(
+    "--keep",
+    type=click.Choice(["head", "tail"]),
+    default="head",
+    show_default=True,
+    help="Which end of a sequence --over-length truncate keeps.",
 )
 @click.option(
     "--max-sequences-per-bin", type=int, metavar="K", help="The most sequences in a bin.  [default: no limit]"
+)
+@click.option(
+    "--align",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Round each sequence's place in its bin up to a multiple of N tokens (context and tensor parallelism).",
+)
+@click.option(
+    "--extra-tokens",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Keep N tokens free for each sequence beside its own, before rounding (BOS, EOS).",
 )
 @click.option(
     "--workers", type=int, metavar="N", help="Processes.  [default: 1 below 100 million rows, else one per processor]"
@@ -64,7 +87,10 @@ def command(
     output: Path,
     algorithm: str,
     over_length: OverLength,
+    keep: Keep,
     max_sequences_per_bin: int | None,
+    align: int,
+    extra_tokens: int,
     workers: int | None,
     layout: Layout,
     overwrite: bool,
@@ -79,7 +105,10 @@ def command(
         output=output,
         algorithm=algorithm,
         over_length=over_length,
+        keep=keep,
         max_sequences_per_bin=max_sequences_per_bin,
+        align=align,
+        extra_tokens=extra_tokens,
         overwrite=overwrite,
         workers=workers,
         format=layout,
@@ -90,12 +119,17 @@ def command(
 def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: float) -> None:
     options = manifest.options
     stats = PackingStats.from_templates(
-        _templates(output, layout), options.max_seq_len, max_sequences_per_bin=options.max_sequences_per_bin
+        _templates(output, layout),
+        options.max_seq_len,
+        max_sequences_per_bin=options.max_sequences_per_bin,
+        proven_bound=manifest.lower_bound,
     )
     click.echo(stats)
     ledger = manifest.over_length
     if ledger.sequences:
-        done = "dropped" if options.over_length == "drop" else "truncated"
+        done = {"drop": "dropped", "truncate": "truncated"}.get(
+            options.over_length, f"split into {ledger.pieces:,} pieces"
+        )
         click.echo(
             f"over length: {ledger.sequences:,} sequences {done}, {ledger.tokens:,} of their tokens are not in the plan"
         )

@@ -27,7 +27,8 @@ def command(
 ) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
-    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths.
+    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths; and starts, each
+    sequence's first token, where the dataset holds pieces.
     """
     left = limit
     stride = workers_per_rank if options["mode"] == StreamMode.PARTITION else 1
@@ -40,12 +41,15 @@ def command(
                 if left == 0:
                     return
                 step, slot = divmod(number, batch_size)
-                line = {
+                line: dict[str, Any] = {
                     "step": block.first_step + step * stride,
                     "slot": slot,
                     "position": int(block.positions[number]),
                     "ids": ids.tolist(),
                     "lengths": lengths.tolist(),
                 }
+                if block.starts is not None:
+                    end = int(block.bin_ends[number])
+                    line["starts"] = block.starts[end - len(ids) : end].tolist()
                 click.echo(json.dumps(line))
                 left = None if left is None else left - 1

@@ -3,9 +3,9 @@
 from packhorse.dataset.digest import PARTS, differing_parts
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.ids import ids_sum
-from packhorse.dataset.layout import MANIFEST, POOLS, written_whole
+from packhorse.dataset.layout import MANIFEST, OVER_LENGTH, POOLS, STARTS, written_whole
 from packhorse.dataset.load import PreparedDataset, open_prepared
-from packhorse.dataset.manifest import Manifest, OverLength, OverLengthLedger, PrepareOptions
+from packhorse.dataset.manifest import Keep, Manifest, OverLength, OverLengthLedger, PrepareOptions
 from packhorse.dataset.seqpack_layout import (
     Loaded,
     is_seqpack_layout,
@@ -17,8 +17,11 @@ from packhorse.dataset.write import seal
 
 __all__ = [
     "MANIFEST",
+    "OVER_LENGTH",
     "PARTS",
     "POOLS",
+    "STARTS",
+    "Keep",
     "Loaded",
     "Manifest",
     "OverLength",

@@ -1,4 +1,4 @@
-"""Order-independent fingerprints of sets of ids, by which an audit sees that every id came exactly once.
+"""Order-independent fingerprints of sets of ids, by which an audit sees that every id, or piece, came exactly once.
 
 Owns the hash and its sums; leaves what is summed to prepare and audit.
 """
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _KEYS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
+_START_KEY = np.uint64(0x8CB92BA72F3D8DD7)
 _CHUNK = 1 << 16
 
 
@@ -19,7 +20,7 @@ def _mixed(values: Any, key: np.uint64) -> Any:
     return values ^ (values >> np.uint64(31))
 
 
-def ids_sum(ids: NDArray[np.integer]) -> tuple[int, int]:
+def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None) -> tuple[int, int]:
     """Returns two sums modulo 2^64 of hashes of the ids, each under a key of its own.
 
     Sums of parts add up (modulo 2^64) to the sum of the whole, in any order; one id missing, repeated or altered
@@ -27,10 +28,14 @@ def ids_sum(ids: NDArray[np.integer]) -> tuple[int, int]:
 
     Args:
         ids: integers [n].
+        starts: where each is a piece, the piece's first token: integers [n]. Start 0 counts as no start does.
     """
     sums = [0, 0]
-    for start in range(0, len(ids), _CHUNK):
-        chunk = np.asarray(ids[start : start + _CHUNK], dtype=np.int64).view(np.uint64)
+    for first in range(0, len(ids), _CHUNK):
+        chunk = np.asarray(ids[first : first + _CHUNK], dtype=np.int64).view(np.uint64)
+        if starts is not None:
+            begins = np.asarray(starts[first : first + _CHUNK], dtype=np.int64).view(np.uint64)
+            chunk = chunk ^ np.where(begins == 0, np.uint64(0), _mixed(begins, _START_KEY))
         for which, key in enumerate(_KEYS):
             sums[which] += int(np.sum(_mixed(chunk, key), dtype=np.uint64))
     return sums[0] % 2**64, sums[1] % 2**64

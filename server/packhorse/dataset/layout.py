@@ -17,7 +17,9 @@ from packhorse.packing import Template, canonical_templates
 
 MANIFEST, COUNTS, TEMPLATES, POOLS = "manifest.json", "counts.json", "templates.json", "pools.npy"
 DATA_FILES = (COUNTS, TEMPLATES, POOLS)
-"""The files that the manifest holds checksums of."""
+"""The files that the manifest always holds checksums of."""
+STARTS, OVER_LENGTH = "starts.npy", "over_length.npy"
+"""Files of some folders only: where each pool entry begins in its sequence, and which sequences were too long."""
 
 
 def render_counts(counts: Mapping[int, int]) -> bytes:

@@ -17,7 +17,10 @@ EPOCH_VERSION = 1
 """Version of the epoch function: the same plan under another version gives other bins, hence another digest."""
 
 OverLength = Literal["error", "drop", "truncate", "split"]
-"""What is done with sequences longer than max_seq_len."""
+"""What is done with sequences that are too long for a bin."""
+
+Keep = Literal["head", "tail"]
+"""Which end of a truncated sequence stays in the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,18 @@ class PrepareOptions:
     max_sequences_per_bin: int | None = None
     """The most sequences in a bin; None for no limit."""
     over_length: OverLength = "error"
-    """What is done with sequences longer than max_seq_len."""
+    """What is done with sequences longer than `longest`."""
+    keep: Keep = "head"
+    """Which end of a truncated sequence stays in the plan."""
+    align: int = 1
+    """A sequence's place in its bin is rounded up to a multiple of so many tokens."""
+    extra_tokens: int = 0
+    """Tokens kept free for each sequence beside its own, before rounding (BOS, EOS)."""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of its own that a sequence can have in a bin; below 1 where nothing fits."""
+        return self.max_seq_len // self.align * self.align - self.extra_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +53,13 @@ class OverLengthLedger:
     """What the over-length policy did."""
 
     sequences: int = 0
-    """Sequences longer than max_seq_len."""
+    """Sequences that were too long."""
+    source_tokens: int = 0
+    """All their tokens."""
     tokens: int = 0
-    """Tokens that are not in the plan because of the policy."""
+    """Those of them that are not in the plan because of the policy."""
+    pieces: int = 0
+    """Pieces that they were split into; 0 under every other policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +71,11 @@ class Manifest:
     algorithm: str
     """The packer that made the plan."""
     n_sequences: int
-    """Number of sequences in the plan."""
+    """Number of sequences in the plan; each piece of a split one counts."""
     n_bins: int
     """Number of bins in an epoch."""
     total_tokens: int
-    """Sum of all planned lengths."""
+    """Sum of all planned lengths, `align` and `extra_tokens` included."""
     total_capacity: int
     """n_bins · max_seq_len."""
     efficiency: float
@@ -70,8 +88,10 @@ class Manifest:
     """Number of distinct templates."""
     id_dtype: Literal["uint32", "int64"]
     """How pools.npy stores ids."""
+    start_dtype: Literal["uint32", "int64"] | None = None
+    """How starts.npy stores each entry's first token; None where every one is 0 and there is no such file."""
     ids_sum_a: int
-    """Order-independent fingerprint of the ids, see `packhorse.dataset.ids_sum`."""
+    """Order-independent fingerprint of the ids and starts, see `packhorse.dataset.ids_sum`."""
     ids_sum_b: int
     """Its second half."""
     over_length: OverLengthLedger

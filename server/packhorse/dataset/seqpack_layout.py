@@ -73,7 +73,13 @@ def load_seqpack_layout(folder: Path) -> Loaded:
 
 
 def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
-    """Writes a prepared dataset into `folder` (existing and empty) the way seqpack does."""
+    """Writes a prepared dataset into `folder` (existing and empty) the way seqpack does.
+
+    Raises:
+        ValueError: some entries do not begin at their sequence's first token, which seqpack has no place for.
+    """
+    if dataset.starts is not None:
+        raise ValueError("seqpack's layout has no place for where a piece begins; use --format packhorse")
     (folder / POOLS_FOLDER).mkdir()
     for length, ids in pools_by_length(dataset).items():
         np.save(folder / POOLS_FOLDER / f"{length}.npy", ids.astype(np.int64))

@@ -13,7 +13,9 @@ from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
     MANIFEST,
+    OVER_LENGTH,
     POOLS,
+    STARTS,
     TEMPLATES,
     render_counts,
     render_templates,
@@ -31,24 +33,27 @@ def seal(
     options: PrepareOptions,
     over_length: OverLengthLedger,
     id_dtype: Literal["uint32", "int64"],
+    start_dtype: Literal["uint32", "int64"] | None,
     ids_sum: tuple[int, int],
     source: str,
 ) -> Manifest:
-    """Writes counts.json, templates.json and manifest.json beside a finished pools.npy.
+    """Writes counts.json, templates.json and manifest.json beside finished arrays.
 
     Args:
-        folder: the folder being written, with its pool file closed.
+        folder: the folder being written; pools.npy and, where there are any, starts.npy and over_length.npy are in it.
         counts: length in tokens → number of sequences.
         plan: of exactly these counts.
         options: what shaped the plan.
         over_length: what the over-length policy did.
         id_dtype: of the pool file.
-        ids_sum: of all ids in the pool, from `packhorse.dataset.ids_sum`.
+        start_dtype: of starts.npy; None where there is none.
+        ids_sum: of all ids and starts, from `packhorse.dataset.ids_sum`.
         source: what was read, without its folder.
     """
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
-    checksums = {name: sha256_of(folder / name) for name in DATA_FILES}
+    names = [*DATA_FILES, *optional_files(start_dtype, over_length)]
+    checksums = {name: sha256_of(folder / name) for name in names}
     manifest = Manifest(
         options=options,
         algorithm=plan.algorithm,
@@ -61,25 +66,35 @@ def seal(
         distinct_lengths=len(counts),
         distinct_templates=len(plan.templates),
         id_dtype=id_dtype,
+        start_dtype=start_dtype,
         ids_sum_a=ids_sum[0],
         ids_sum_b=ids_sum[1],
         over_length=over_length,
         source=source,
         checksums=checksums,
-        digest=dataset_digest(counts, plan.templates, options, checksums[POOLS]),
+        digest=dataset_digest(counts, plan.templates, options, checksums[POOLS], checksums.get(STARTS)),
     )
     (folder / MANIFEST).write_bytes(manifest.render())
     return manifest
 
 
+def optional_files(start_dtype: str | None, over_length: OverLengthLedger) -> list[str]:
+    """Returns the names of the files that such a folder has beside DATA_FILES."""
+    return [*([STARTS] if start_dtype else []), *([OVER_LENGTH] if over_length.sequences else [])]
+
+
 def dataset_digest(
-    counts: Mapping[int, int], templates: Mapping[tuple[int, ...], int], options: PrepareOptions, pools_checksum: str
+    counts: Mapping[int, int],
+    templates: Mapping[tuple[int, ...], int],
+    options: PrepareOptions,
+    pools_checksum: str,
+    starts_checksum: str | None = None,
 ) -> str:
-    """Returns the digest of a dataset with these counts, templates, options and pool file."""
+    """Returns the digest of a dataset with these counts, templates, options, pool file and starts file."""
     parts: dict[str, Any] = {
         "counts": {str(length): count for length, count in counts.items()},
         "options": {**asdict(options), "epoch_version": EPOCH_VERSION},
         "templates": [[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)],
-        "pools": pools_checksum,
+        "pools": [pools_checksum, starts_checksum] if starts_checksum else pools_checksum,
     }
     return make_digest(parts)

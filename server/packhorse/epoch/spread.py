@@ -5,35 +5,19 @@ were missing take what is split off. A bin of the epoch keeps its place in the s
 its rank has two bins more than another: then it moves there whole.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packhorse.epoch.topology import ADDED, Topology
 from packhorse.epoch.view import Bins
+from packhorse.packing.split import halve_into
 
 
 def _slots_first(offsets: Iterable[int], topology: Topology) -> list[int]:
     """Sorts offsets in the step so that every rank's first slot comes before any rank's second."""
     return sorted(offsets, key=lambda offset: topology.place(offset)[::-1])
-
-
-def _halves(members: list[int], lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:
-    """Splits members (indices into lengths, at least two) into two non-empty lists of about equal tokens."""
-    kept: list[int] = []
-    moved: list[int] = []
-    balance = 0  # tokens of kept - tokens of moved
-    for member in members:  # descending lengths, as templates are: the longest first into the emptier half
-        if balance <= 0:
-            kept.append(member)
-            balance += int(lengths[member])
-        else:
-            moved.append(member)
-            balance -= int(lengths[member])
-    return kept, moved
 
 
 def deal(tail: Bins, topology: Topology) -> list[tuple[int, list[int]]]:
@@ -52,24 +36,12 @@ def deal(tail: Bins, topology: Topology) -> list[tuple[int, list[int]]]:
     """
     members: list[list[int]] = [[] for _ in range(topology.bins_per_step)]
     start = 0
-    heap: list[tuple[int, int]] = []  # (-tokens, offset) of bins with at least two sequences
-
-    def offer(offset: int) -> None:
-        if len(members[offset]) > 1:
-            heapq.heappush(heap, (-int(tail.lengths[members[offset]].sum()), offset))
-
     for offset, end in enumerate(tail.bin_ends.tolist()):
         members[offset] = list(range(start, end))
         start = end
-        offer(offset)
     positions = [*tail.positions.tolist(), *[ADDED] * (topology.bins_per_step - len(tail.bin_ends))]
-    empty = deque(_slots_first(range(len(tail.bin_ends), topology.bins_per_step), topology))
-    while empty and heap:
-        added = empty.popleft()
-        _, halved = heapq.heappop(heap)
-        members[halved], members[added] = _halves(members[halved], tail.lengths)
-        offer(halved)
-        offer(added)
+    places = _slots_first(range(len(tail.bin_ends), topology.bins_per_step), topology)
+    empty = deque(halve_into(members, tail.lengths, places))
     filled = _slots_first((offset for offset, group in enumerate(members) if group), topology)
     while empty and topology.place(filled[-1])[1] > topology.place(empty[0])[1]:
         old, new = filled.pop(), empty.popleft()
@@ -86,4 +58,5 @@ def select(tail: Bins, bins: list[tuple[int, list[int]]]) -> Bins:
         lengths=tail.lengths[members],
         bin_ends=np.cumsum([len(group) for _, group in bins], dtype=np.int64),
         positions=np.array([position for position, _ in bins], dtype=np.int64),
+        starts=None if tail.starts is None else tail.starts[members],
     )

@@ -3,7 +3,7 @@
 Owns `EpochStream`; leaves how many steps travel together to the server.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -97,20 +97,18 @@ class EpochStream:
         else:
             bins = self.view.bins(own)
             ends = np.full(len(added), len(bins.ids), dtype=np.int64)
-            bins = Bins(
-                ids=bins.ids,
-                lengths=bins.lengths,
-                bin_ends=np.concatenate((bins.bin_ends, ends)),
-                positions=bins.positions,
-            )
-        positions = np.concatenate((own, np.full(len(added), ADDED)))
-        return Bins(ids=bins.ids, lengths=bins.lengths, bin_ends=bins.bin_ends, positions=positions)
+            bins = replace(bins, bin_ends=np.concatenate((bins.bin_ends, ends)))
+        return replace(bins, positions=np.concatenate((own, np.full(len(added), ADDED))))
 
 
 def _joined(first: Bins, second: Bins) -> Bins:
+    starts = None
+    if first.starts is not None and second.starts is not None:
+        starts = np.concatenate((first.starts, second.starts))
     return Bins(
         ids=np.concatenate((first.ids, second.ids)),
         lengths=np.concatenate((first.lengths, second.lengths)),
         bin_ends=np.concatenate((first.bin_ends, second.bin_ends + len(first.ids))),
         positions=np.concatenate((first.positions, second.positions)),
+        starts=starts,
     )

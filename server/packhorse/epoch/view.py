@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.epoch import kernels
+from packhorse.epoch import kernels, lookup
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
@@ -34,12 +34,22 @@ class Bins:
     """Exclusive end of every bin in `ids`: int64 [N]."""
     positions: NDArray[np.int64]
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
+    starts: PoolArray | None = None
+    """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Locations:
-    """Where ids stand in an epoch; every array is int64 [n], and -1 throughout for an id that the dataset lacks."""
+    """Where ids stand in an epoch; every array is int64 [n], and -1 but for its id where the dataset lacks one.
 
+    One row an id, in the order asked for; an id whose sequence was split has a row for each piece, one after the other
+    by ascending start.
+    """
+
+    ids: NDArray[np.int64]
+    """The id."""
+    starts: NDArray[np.int64]
+    """First token in its sequence."""
     lengths: NDArray[np.int64]
     """Length in tokens."""
     positions: NDArray[np.int64]
@@ -56,18 +66,25 @@ class EpochView:
         pool: ids of all lengths, ascending by (length, id): uint32 or int64 [number of sequences].
         seed: in [0, 2^64).
         epoch: in [0, 2^64).
+        starts: first token of each pool entry in its sequence, for pools that hold pieces; uint32 or int64, as long as
+            the pool, and entries of one length ascend by (id, start).
 
     Raises:
-        ValueError: seed or epoch is out of range, or the pool's size is not the plan's.
+        ValueError: seed or epoch is out of range, or the pool's or starts' size is not the plan's.
     """
 
-    def __init__(self, plan: PlanIndex, pool: PoolArray, *, seed: int, epoch: int) -> None:
+    def __init__(
+        self, plan: PlanIndex, pool: PoolArray, *, seed: int, epoch: int, starts: PoolArray | None = None
+    ) -> None:
         self.seed = checked_seed("seed", seed)
         self.epoch = checked_seed("epoch", epoch)
         if len(pool) != plan.num_sequences:
             raise ValueError(f"the pool has {len(pool)} ids, but the plan places {plan.num_sequences}")
+        if starts is not None and len(starts) != len(pool):
+            raise ValueError(f"there are {len(starts)} starts for {len(pool)} ids")
         self._plan = plan
         self._pool = pool
+        self._starts = starts
         self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins")).row
         self._pool_rows = np.empty((len(plan.lengths), ROW_WIDTH), dtype=np.uint64)
         fill_parameters(
@@ -112,7 +129,16 @@ class EpochView:
             bin_ends,
         )
         num_sequences = int(bin_ends[-1]) if len(wanted) else 0
-        ids = np.empty(num_sequences, dtype=self._pool.dtype)
+        ids, lengths = self._draw(self._pool, templates, copies, num_sequences)
+        starts = None if self._starts is None else self._draw(self._starts, templates, copies, num_sequences)[0]
+        return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=wanted, starts=starts)
+
+    def _draw(
+        self, pool: PoolArray, templates: NDArray[np.int64], copies: NDArray[np.int64], num_sequences: int
+    ) -> tuple[PoolArray, NDArray[np.int32]]:
+        """Returns what the drawn entries hold in an array beside the pool, or in the pool itself, and their lengths."""
+        plan = self._plan
+        values = np.empty(num_sequences, dtype=pool.dtype)
         lengths = np.empty(num_sequences, dtype=np.int32)
         kernels.draw_ids(
             templates,
@@ -123,13 +149,13 @@ class EpochView:
             plan.run_first_draw,
             plan.lengths,
             self._pool_rows,
-            self._pool,
+            pool,
             np.empty(num_sequences, dtype=np.int32),
             np.empty(num_sequences, dtype=np.uint64),
-            ids,
+            values,
             lengths,
         )
-        return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=wanted)
+        return values, lengths
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where ids stand in the epoch.
@@ -141,15 +167,19 @@ class EpochView:
         """
         plan = self._plan
         wanted = np.ascontiguousarray(ids, dtype=np.int64)
-        length_index = np.empty(len(wanted), dtype=np.int64)
-        positions = np.full(len(wanted), -1, dtype=np.int64)
-        index_in_bin = np.full(len(wanted), -1, dtype=np.int64)
+        which, length_index, entries = self._entries(wanted)
+        starts = np.where(entries < 0, -1, 0)
+        if self._starts is not None:
+            starts[entries >= 0] = self._starts[entries[entries >= 0]]
+            order = np.lexsort((starts, which))
+            which, length_index, entries, starts = which[order], length_index[order], entries[order], starts[order]
+        positions = np.full(len(which), -1, dtype=np.int64)
+        index_in_bin = np.full(len(which), -1, dtype=np.int64)
         by_length_run, by_length_start, run_template = self._runs_by_length
-        kernels.find_ids(
-            wanted,
-            self._pool,
+        lookup.place_entries(
+            length_index,
+            entries,
             plan.pool_starts,
-            plan.counts,
             self._pool_rows,
             by_length_start,
             by_length_run,
@@ -159,14 +189,26 @@ class EpochView:
             plan.first_run,
             plan.first_bin,
             self._bin_row,
-            length_index,
             positions,
             index_in_bin,
         )
-        found = length_index >= 0
-        lengths = np.full(len(wanted), -1, dtype=np.int64)
-        lengths[found] = plan.lengths[length_index[found]]
-        return Locations(lengths=lengths, positions=positions, index_in_bin=index_in_bin)
+        lengths = np.full(len(which), -1, dtype=np.int64)
+        lengths[entries >= 0] = plan.lengths[length_index[entries >= 0]]
+        return Locations(
+            ids=wanted[which], starts=starts, lengths=lengths, positions=positions, index_in_bin=index_in_bin
+        )
+
+    def _entries(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Returns rows of (which wanted id, index into lengths, index into the pool): int64 [n] each."""
+        plan = self._plan
+        num_rows, size = len(wanted), -1
+        while size < num_rows:  # with pieces the number of rows is known only afterwards
+            size = num_rows
+            rows = (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64))
+            num_rows = lookup.find_entries(
+                wanted, self._pool, plan.pool_starts, plan.counts, self._starts is not None, *rows
+            )
+        return rows
 
     @cached_property
     def _runs_by_length(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -22,6 +22,8 @@ class WindowTask:
     """The ids in [low, high] of a pool whose segments are ascending."""
 
     pool: str
+    starts_path: str | None
+    """starts.npy where ids of pieces repeat and only pieces that begin at token 0 are compared; else None."""
     edges: NDArray[np.int64]
     """Where each segment begins, and where the last one ends: int64 [D + 1]."""
     low: int
@@ -30,7 +32,13 @@ class WindowTask:
 
 
 def cut_windows(
-    pool_path: str, edges: NDArray[np.int64], low: int, high: int, window_ids: int = WINDOW_IDS
+    pool_path: str,
+    edges: NDArray[np.int64],
+    low: int,
+    high: int,
+    window_ids: int = WINDOW_IDS,
+    *,
+    starts_path: str | None = None,
 ) -> Iterator[WindowTask]:
     """Yields windows that cover all ids, ascending; each holds at most `window_ids`, or one id alone.
 
@@ -40,6 +48,7 @@ def cut_windows(
         low: smallest id.
         high: largest id.
         window_ids: the most ids in a window.
+        starts_path: see `WindowTask`.
     """
     pool = map_pool(pool_path)
     waiting = [(low, high)]
@@ -50,16 +59,22 @@ def cut_windows(
             middle = (low + high) >> 1
             waiting += [(middle + 1, high), (low, middle)]
         elif num_ids > 1:
-            yield WindowTask(pool=pool_path, edges=edges, low=low, high=high, num_ids=num_ids)
+            yield WindowTask(pool=pool_path, starts_path=starts_path, edges=edges, low=low, high=high, num_ids=num_ids)
 
 
 def find_duplicate(task: WindowTask) -> int | None:
     """Returns the smallest id that occurs twice in a window; None where there is none."""
-    if task.low == task.high:
+    if task.low == task.high and task.starts_path is None:
         return task.low
     pool = map_pool(task.pool)
     window = np.empty(task.num_ids, dtype=pool.dtype)
-    gather(pool, _places_before(pool, task.edges, task.low), _places_after(pool, task.edges, task.high), window)
+    begins, ends = _places_before(pool, task.edges, task.low), _places_after(pool, task.edges, task.high)
+    gather(pool, begins, ends, window)
+    if task.starts_path is not None:
+        starts = map_pool(task.starts_path)
+        window_starts = np.empty(task.num_ids, dtype=starts.dtype)
+        gather(starts, begins, ends, window_starts)
+        window = window[window_starts == 0]
     window.sort()
     repeated = window[1:] == window[:-1]
     return int(window[int(np.argmax(repeated))]) if repeated.any() else None

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import OverLength, ids_sum
-from packhorse.prepare.kernels import add_lengths, place_ids
+from packhorse.dataset import PrepareOptions, ids_sum
+from packhorse.packing.options import effective_lengths
+from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, place_ids, sort_pairs
 from packhorse.prepare.sources import Batch, ParquetSpan, Span, changed
 
 PoolMap = NDArray[np.uint32] | NDArray[np.int64]
 """The pool, mapped: uint32 or int64 [n_sequences]."""
+
+LONGEST_SPLIT = 1 << 40
+"""The longest sequence that is split: a longer one is a mistake, and its pieces would fill the disk."""
 
 _TASK_ROWS = 1 << 20
 _MOST_TASKS = 256
@@ -24,11 +28,10 @@ _MOST_CELLS = 1 << 23
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountTask:
-    """Some spans of rows, and what makes a length too long."""
+    """Some spans of rows, and what becomes of their lengths."""
 
     spans: tuple[Span, ...]
-    max_seq_len: int
-    over_length: OverLength
+    options: PrepareOptions
 
     @property
     def num_rows(self) -> int:
@@ -43,15 +46,19 @@ class TaskCounts:
     lengths: NDArray[np.int64]
     """Distinct planned lengths, ascending: int64 [D]."""
     counts: NDArray[np.int64]
-    """Sequences of each: int64 [D]."""
+    """Sequences, or pieces, of each: int64 [D]."""
     id_low: int
     """Smallest planned id; with `id_high` below it where nothing is planned."""
     id_high: int
     """Largest planned id."""
     num_over: int
-    """Sequences longer than max_seq_len."""
+    """Sequences that are too long."""
     tokens_over: int
     """Their lengths' sum."""
+    pieces_over: int
+    """The pieces that they can be split into."""
+    longest_over: int
+    """The greatest of their lengths; 0 without any."""
     first_over: tuple[int, int, str, int] | None
     """The first of them: id, length, file, row."""
 
@@ -62,6 +69,12 @@ class PlaceTask:
 
     source: CountTask
     pool: str
+    starts_path: str | None
+    """starts.npy, where there is one."""
+    over_path: str | None
+    """over_length.npy, where there is one."""
+    over_rows: tuple[int, int]
+    """The rows of it that are the task's: first, and exclusive end."""
     lengths: NDArray[np.int64]
     """Distinct planned lengths of the task, ascending: int64 [D]."""
     starts: NDArray[np.int64]
@@ -77,23 +90,25 @@ class FinishTask:
     """Consecutive segments of the pool, each the ids of one length."""
 
     pool: str
+    starts_path: str | None
+    """starts.npy, where there is one."""
     edges: tuple[int, ...]
     """Where each segment begins, and where the last one ends."""
     sort: bool
     """Whether the ids of a segment are not ascending yet."""
 
 
-def make_tasks(spans: Sequence[Span], max_seq_len: int, over_length: OverLength, workers: int) -> list[CountTask]:
+def make_tasks(spans: Sequence[Span], options: PrepareOptions, workers: int) -> list[CountTask]:
     """Joins spans into tasks of about a million rows; fewer and larger ones where their histograms would add up."""
     total = sum(span.num_rows for span in spans)
-    most = max(workers, min(_MOST_TASKS, _MOST_CELLS // max_seq_len))
+    most = max(workers, min(_MOST_TASKS, _MOST_CELLS // options.max_seq_len))
     rows = max(min(_TASK_ROWS, -(-total // workers)), -(-total // most))
     tasks: list[CountTask] = []
     group: list[Span] = []
     for position, span in enumerate(spans):
         group.append(span)
         if sum(member.num_rows for member in group) >= rows or position == len(spans) - 1:
-            tasks.append(CountTask(spans=tuple(group), max_seq_len=max_seq_len, over_length=over_length))
+            tasks.append(CountTask(spans=tuple(group), options=options))
             group = []
     return tasks
 
@@ -102,73 +117,116 @@ def count_task(task: CountTask) -> TaskCounts:
     """First pass: counts the task's lengths and checks every row."""
     histogram = np.zeros(1, dtype=np.int64)
     id_low, id_high = 2**63 - 1, -(2**63)
-    num_over = tokens_over = 0
+    num_over = tokens_over = pieces_over = longest_over = 0
     first_over: tuple[int, int, str, int] | None = None
-    limit = task.max_seq_len
+    options, limit = task.options, task.options.longest
+    is_split = options.over_length == "split"
     for path, batch in _batches(task.spans):
         lengths, ids = batch.lengths, batch.ids
         longest = int(lengths.max())
+        if is_split and longest > LONGEST_SPLIT:
+            at = int(np.argmax(lengths > LONGEST_SPLIT))
+            raise ValueError(
+                f"{path}: row {batch.first_row + at} has {int(lengths[at])} tokens; sequences of up to "
+                f"{LONGEST_SPLIT} can be split: repair the length, or choose --over-length drop"
+            )
         histogram = _grown(histogram, min(longest, limit) + 1)
-        num_over_here = add_lengths(lengths, limit, histogram)
+        num_over_here = add_lengths(lengths, limit, is_split, histogram)
         if num_over_here:
             over = lengths > limit
             at = int(np.argmax(over))
             first_over = first_over or (int(ids[at]), int(lengths[at]), path, batch.first_row + at)
             num_over += num_over_here
             tokens_over += _exact_sum(lengths[over])
-            if task.over_length == "truncate":
+            pieces_over += _exact_sum((lengths[over] - 1) // limit + 1)
+            longest_over = max(longest_over, longest)
+            if options.over_length == "truncate":
                 histogram[limit] += num_over_here
-            else:
+            elif not is_split:
                 ids = ids[~over]
         if len(ids):
             id_low, id_high = min(id_low, int(ids.min())), max(id_high, int(ids.max()))
     present = np.flatnonzero(histogram)
+    planned = effective_lengths(present, options.max_seq_len, options.align, options.extra_tokens)
+    planned, group = np.unique(planned, return_inverse=True)
+    counts = np.zeros(len(planned), dtype=np.int64)
+    np.add.at(counts, group, histogram[present])
     return TaskCounts(
-        lengths=present,
-        counts=histogram[present],
+        lengths=planned,
+        counts=counts,
         id_low=id_low,
         id_high=id_high,
         num_over=num_over,
         tokens_over=tokens_over,
+        pieces_over=pieces_over,
+        longest_over=longest_over,
         first_over=first_over,
     )
 
 
 def place_task(task: PlaceTask) -> None:
-    """Second pass: writes the task's ids to its places of the pool.
+    """Second pass: writes the task's ids to its places of the pool, and the too long ones to theirs of the list.
 
     Raises:
         ValueError: a file is not what the first pass saw.
     """
     pool = map_pool(task.pool, writable=True)
+    starts = map_pool(task.starts_path, writable=True) if task.starts_path else np.empty(0, dtype=pool.dtype)
+    over_list = map_pool(task.over_path, writable=True) if task.over_path else None
     size = int(task.lengths[-1]) + 1 if len(task.lengths) else 1
     cursors = np.zeros(size, dtype=np.int64)
     ends = np.zeros(size, dtype=np.int64)
     cursors[task.lengths] = task.starts
     ends[task.lengths] = task.starts + task.counts
-    limit, truncate = task.source.max_seq_len, task.source.over_length == "truncate"
+    options = task.source.options
+    limit, over = options.longest, _over_action(options)
+    row, last_row = task.over_rows
     path = ""
     for path, batch in _batches(task.source.spans):
-        kept = batch.ids if truncate else batch.ids[batch.lengths <= limit]
+        is_over = batch.lengths > limit
+        kept = batch.ids if over != LEAVE_OUT else batch.ids[~is_over]
         if len(kept) and not (task.id_low <= int(kept.min()) and int(kept.max()) <= task.id_high):
             raise changed(path)
-        if place_ids(batch.lengths, batch.ids, limit, truncate, cursors, ends, pool) >= 0:
+        if (
+            place_ids(
+                batch.lengths, batch.ids, limit, over, options.align, options.extra_tokens, cursors, ends, pool, starts
+            )
+            >= 0
+        ):
             raise changed(path)
-    if not np.array_equal(cursors, ends):
+        num_over = int(is_over.sum())
+        if row + num_over > last_row:
+            raise changed(path)
+        if over_list is not None and num_over:
+            over_list[row : row + num_over, 0] = batch.ids[is_over]
+            over_list[row : row + num_over, 1] = batch.lengths[is_over]
+            row += num_over
+    if row != last_row or not np.array_equal(cursors, ends):
         raise changed(path)
 
 
 def finish_task(task: FinishTask) -> tuple[int, int]:
-    """Third pass: brings each segment's ids into ascending order, in place, and returns `ids_sum` of all of them."""
+    """Third pass: brings each segment into ascending order, in place, and returns `ids_sum` of all of them."""
     pool = map_pool(task.pool, writable=True)
+    starts = map_pool(task.starts_path, writable=True) if task.starts_path else None
     if task.sort:
-        for start, end in zip(task.edges[:-1], task.edges[1:], strict=True):
-            pool[start:end].sort()
-    return ids_sum(pool[task.edges[0] : task.edges[-1]])
+        for begin, end in zip(task.edges[:-1], task.edges[1:], strict=True):
+            if starts is None:
+                pool[begin:end].sort()
+            else:
+                sort_pairs(pool[begin:end], starts[begin:end])
+    all_of_task = slice(task.edges[0], task.edges[-1])
+    return ids_sum(pool[all_of_task], None if starts is None else starts[all_of_task])
+
+
+def sort_over_length(path: str) -> None:
+    """Brings the rows of over_length.npy into ascending order, in place."""
+    rows = map_pool(path, writable=True)
+    sort_pairs(rows[:, 0], rows[:, 1])
 
 
 def map_pool(path: str, *, writable: bool = False) -> PoolMap:
-    """Maps the pool file."""
+    """Maps the pool file, or an array file beside it."""
     return np.asarray(np.load(path, mmap_mode="r+" if writable else "r", allow_pickle=False))
 
 
@@ -214,6 +272,12 @@ def _joined(spans: Sequence[Span]) -> Iterator[Span]:
         held = span
     if held is not None:
         yield held
+
+
+def _over_action(options: PrepareOptions) -> int:
+    if options.over_length == "truncate":
+        return KEEP_HEAD if options.keep == "head" else KEEP_TAIL
+    return SPLIT if options.over_length == "split" else LEAVE_OUT
 
 
 def _grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:

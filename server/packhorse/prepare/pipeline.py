@@ -15,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import (
+    OVER_LENGTH,
     POOLS,
+    STARTS,
+    Keep,
     Manifest,
     OverLength,
     OverLengthLedger,
@@ -26,6 +29,7 @@ from packhorse.dataset import (
     written_whole,
 )
 from packhorse.packing import PACKERS, checked_integer, pack_histogram
+from packhorse.packing.options import checked_options
 from packhorse.prepare.duplicates import cut_windows, find_duplicate
 from packhorse.prepare.engines import open_engine
 from packhorse.prepare.passes import (
@@ -38,6 +42,7 @@ from packhorse.prepare.passes import (
     finish_task,
     make_tasks,
     place_task,
+    sort_over_length,
 )
 from packhorse.prepare.progress import Passes, shown
 from packhorse.prepare.sources import Span, find_spans
@@ -58,7 +63,10 @@ def prepare(
     output: str | os.PathLike[str],
     algorithm: str = "auto",
     over_length: OverLength = "error",
+    keep: Keep = "head",
     max_sequences_per_bin: int | None = None,
+    align: int = 1,
+    extra_tokens: int = 0,
     overwrite: bool = False,
     workers: int | None = None,
     format: Layout = "packhorse",
@@ -79,10 +87,15 @@ def prepare(
         max_seq_len: a bin's capacity in tokens, in [1, 2^31).
         output: the folder to write.
         algorithm: "auto" or a name of `packhorse.packing.PACKERS`.
-        over_length: what is done with a sequence longer than max_seq_len. "error" refuses it; "drop" leaves it out;
-            "truncate" plans it at max_seq_len, so that its last tokens are never read. The manifest's ledger says how
-            many there were, and how many tokens that cost.
+        over_length: what is done with a sequence that is longer than max_seq_len or, with `align` and `extra_tokens`,
+            does not fit it. "error" refuses it; "drop" leaves it out; "truncate" plans as many of its tokens as fit;
+            "split" plans all of them in pieces, each as long as fits but for the last. The manifest's ledger says how
+            many there were and how many tokens that cost, and over_length.npy which.
+        keep: which end of a truncated sequence stays: "head", its first tokens, or "tail", its last.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
+        align: a sequence's place in its bin is rounded up to a multiple of so many tokens, as context and tensor
+            parallelism need.
+        extra_tokens: tokens kept free for each sequence beside its own, before rounding (BOS, EOS).
         overwrite: whether an existing `output` is replaced, at the very end.
         workers: processes to read with. None takes 1 below 100 million rows, where starting processes costs more than
             they save, and one for each processor from there on; a script must then start its work under
@@ -101,9 +114,16 @@ def prepare(
         ImportError: pyarrow is not installed.
     """
     source, folder = os.fspath(input), Path(output)
-    options = _checked_options(max_seq_len, algorithm, over_length, max_sequences_per_bin)
+    options = _checked_options(
+        max_seq_len, algorithm, over_length, keep, max_sequences_per_bin, *checked_options(align, extra_tokens)
+    )
     if format not in get_args(Layout):
         raise ValueError(f"format must be one of {', '.join(get_args(Layout))}, got {format!r}")
+    if format == "seqpack" and (over_length == "split" or keep == "tail"):
+        raise ValueError(
+            "seqpack's layout has no place for where a piece begins: use --format packhorse, or neither --over-length "
+            "split nor --keep tail"
+        )
     if workers is not None:
         checked_integer("workers", workers, 1)
     if folder.exists() and not overwrite:  # said before hours of reading, and again by written_whole
@@ -125,22 +145,39 @@ def prepare(
 
 
 def _checked_options(
-    max_seq_len: int, algorithm: str, over_length: OverLength, max_sequences_per_bin: int | None
+    max_seq_len: int,
+    algorithm: str,
+    over_length: OverLength,
+    keep: Keep,
+    max_sequences_per_bin: int | None,
+    align: int,
+    extra_tokens: int,
 ) -> PrepareOptions:
-    if over_length == "split":
-        raise ValueError("over_length 'split' is not built yet; choose error, drop or truncate")
     if over_length not in get_args(OverLength):
         raise ValueError(f"over_length must be one of {', '.join(get_args(OverLength))}, got {over_length!r}")
+    if keep not in get_args(Keep):
+        raise ValueError(f"keep must be one of {', '.join(get_args(Keep))}, got {keep!r}")
+    if keep == "tail" and over_length != "truncate":
+        raise ValueError(f"keep 'tail' is for over_length 'truncate'; with {over_length!r} nothing is cut off")
     if algorithm != "auto" and algorithm not in PACKERS:
         raise ValueError(f"unknown algorithm {algorithm!r}; there are: auto, {', '.join(sorted(PACKERS))}")
     if max_sequences_per_bin is not None:
         max_sequences_per_bin = checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1)
-    return PrepareOptions(
+    options = PrepareOptions(
         max_seq_len=checked_integer("max_seq_len", max_seq_len, 1, 2**31 - 1),
         algorithm=algorithm,
         max_sequences_per_bin=max_sequences_per_bin,
         over_length=over_length,
+        keep=keep,
+        align=align,
+        extra_tokens=extra_tokens,
     )
+    if options.longest < 1:
+        raise ValueError(
+            f"no sequence fits max_seq_len {max_seq_len} with align {align} and extra_tokens {extra_tokens}: not one "
+            "token of its own is left; raise --max-seq-len"
+        )
+    return options
 
 
 def _default_workers(num_rows: int) -> int:
@@ -160,7 +197,7 @@ class _Sort:
     def write(self, folder: Path, source: str) -> Manifest:
         """Fills `folder` and returns its manifest."""
         options = self.options
-        tasks = make_tasks(self.spans, options.max_seq_len, options.over_length, self.workers)
+        tasks = make_tasks(self.spans, options, self.workers)
         sizes = [task.num_rows for task in tasks]
         found = list(self.passes.run("counting lengths", count_task, tasks, sizes))
         ledger = _over_length_ledger(found, options)
@@ -177,12 +214,23 @@ class _Sort:
         pool = str(folder / POOLS)
         edges = np.concatenate(([0], np.cumsum(counts)))
         np.lib.format.open_memmap(pool, mode="w+", dtype=np.dtype(id_dtype).newbyteorder("<"), shape=(int(edges[-1]),))
-        places = _place_tasks(tasks, found, pool, lengths, edges)
+        start_dtype = _start_dtype(found, options)
+        starts = str(folder / STARTS) if start_dtype else None
+        if starts:
+            dtype = np.dtype(start_dtype).newbyteorder("<")
+            np.lib.format.open_memmap(starts, mode="w+", dtype=dtype, shape=(int(edges[-1]),))
+        over = str(folder / OVER_LENGTH) if ledger.sequences else None
+        if over:
+            np.lib.format.open_memmap(over, mode="w+", dtype=np.dtype("<i8"), shape=(ledger.sequences, 2))
+        places = _place_tasks(tasks, found, pool, starts, over, lengths, edges)
         for _ in self.passes.run("placing ids", place_task, places, sizes):
             pass
-        sums = self._finish(pool, edges)
+        sums = self._finish(pool, starts, edges)
         if self.has_ids:
-            self._check_unique(pool, edges, low, high, tasks)
+            split_starts = starts if options.over_length == "split" else None
+            self._check_unique(pool, split_starts, edges, low, high, tasks)
+            if over:
+                list(self.passes.run("sorting over-length ids", sort_over_length, [over], [ledger.sequences]))
         return seal(
             folder,
             counts=by_length,
@@ -190,17 +238,25 @@ class _Sort:
             options=options,
             over_length=ledger,
             id_dtype=id_dtype,
+            start_dtype=start_dtype,
             ids_sum=sums,
             source=source,
         )
 
-    def _finish(self, pool: str, edges: NDArray[np.int64]) -> tuple[int, int]:
+    def _finish(self, pool: str, starts: str | None, edges: NDArray[np.int64]) -> tuple[int, int]:
         rows = max(1, int(edges[-1]) // (8 * self.workers))
         tasks: list[FinishTask] = []
         begin = 0
         for segment in range(1, len(edges)):
             if edges[segment] - edges[begin] >= rows or segment == len(edges) - 1:
-                tasks.append(FinishTask(pool=pool, edges=tuple(edges[begin : segment + 1].tolist()), sort=self.has_ids))
+                tasks.append(
+                    FinishTask(
+                        pool=pool,
+                        starts_path=starts,
+                        edges=tuple(edges[begin : segment + 1].tolist()),
+                        sort=self.has_ids,
+                    )
+                )
                 begin = segment
         sizes = [task.edges[-1] - task.edges[0] for task in tasks]
         name = "sorting ids" if self.has_ids else "summing ids"
@@ -208,9 +264,15 @@ class _Sort:
         return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
 
     def _check_unique(
-        self, pool: str, edges: NDArray[np.int64], low: int, high: int, sources: Sequence[CountTask]
+        self,
+        pool: str,
+        starts: str | None,
+        edges: NDArray[np.int64],
+        low: int,
+        high: int,
+        sources: Sequence[CountTask],
     ) -> None:
-        windows = list(cut_windows(pool, edges, low, high))
+        windows = list(cut_windows(pool, edges, low, high, starts_path=starts))
         sizes = [window.num_ids for window in windows]
         for duplicate in self.passes.run("comparing ids", find_duplicate, windows, sizes):
             if duplicate is not None:
@@ -225,7 +287,15 @@ class _Sort:
 
 
 def _over_length_ledger(found: Sequence[TaskCounts], options: PrepareOptions) -> OverLengthLedger:
-    limit = options.max_seq_len
+    limit, is_plain = options.longest, options.align == 1 and not options.extra_tokens
+    what = (
+        f"max_seq_len {limit}"
+        if is_plain
+        else (
+            f"the {limit} that fit max_seq_len {options.max_seq_len} with align {options.align} and extra_tokens "
+            f"{options.extra_tokens}"
+        )
+    )
     num_over = sum(part.num_over for part in found)
     tokens_over = sum(part.tokens_over for part in found)
     first = next((part.first_over for part in found if part.first_over), None)
@@ -234,14 +304,26 @@ def _over_length_ledger(found: Sequence[TaskCounts], options: PrepareOptions) ->
     if options.over_length == "error":
         identity, length, path, row = first
         raise ValueError(
-            f"sequence {identity} (row {row} of {path}) has {length} tokens, over max_seq_len {limit}, and it is "
+            f"sequence {identity} (row {row} of {path}) has {length} tokens, over {what}, and it is "
             f"{'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise --max-seq-len, or choose "
-            "--over-length drop or --over-length truncate"
+            "--over-length drop, truncate or split"
         )
     if not any(len(part.lengths) for part in found):
-        raise ValueError(f"all {num_over:,} sequences are over max_seq_len {limit} and dropped; raise --max-seq-len")
-    lost = tokens_over if options.over_length == "drop" else tokens_over - num_over * limit
-    return OverLengthLedger(sequences=num_over, tokens=lost)
+        raise ValueError(f"all {num_over:,} sequences are over {what} and dropped; raise --max-seq-len")
+    is_split = options.over_length == "split"
+    lost = {"drop": tokens_over, "truncate": tokens_over - num_over * limit, "split": 0}[options.over_length]
+    pieces = sum(part.pieces_over for part in found) if is_split else 0
+    return OverLengthLedger(sequences=num_over, source_tokens=tokens_over, tokens=lost, pieces=pieces)
+
+
+def _start_dtype(found: Sequence[TaskCounts], options: PrepareOptions) -> Literal["uint32", "int64"] | None:
+    """How starts are stored; None where every entry begins at token 0."""
+    longest = max(part.longest_over for part in found)
+    if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):
+        return None
+    is_split = options.over_length == "split"
+    last = (longest - 1) // options.longest * options.longest if is_split else longest - options.longest
+    return "uint32" if last < 2**32 else "int64"
 
 
 def _merged(found: Sequence[TaskCounts]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -257,11 +339,14 @@ def _place_tasks(
     tasks: Sequence[CountTask],
     found: Sequence[TaskCounts],
     pool: str,
+    starts: str | None,
+    over: str | None,
     lengths: NDArray[np.int64],
     edges: NDArray[np.int64],
 ) -> list[PlaceTask]:
     """Gives each task the places behind those of earlier tasks, length by length, so that row order is kept."""
     cursors = edges[:-1].copy()
+    row = 0
     places = []
     for task, part in zip(tasks, found, strict=True):
         at = np.searchsorted(lengths, part.lengths)
@@ -269,6 +354,9 @@ def _place_tasks(
             PlaceTask(
                 source=task,
                 pool=pool,
+                starts_path=starts,
+                over_path=over,
+                over_rows=(row, row + part.num_over),
                 lengths=part.lengths,
                 starts=cursors[at],
                 counts=part.counts,
@@ -277,4 +365,5 @@ def _place_tasks(
             )
         )
         cursors[at] += part.counts
+        row += part.num_over
     return places

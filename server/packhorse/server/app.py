@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
 from packhorse.epoch import compile_kernels
+from packhorse.packing.online import compile_kernels as compile_online
 from packhorse.server.backend import Backend
 from packhorse.server.catalog import Catalog
 from packhorse.server.config import ServeConfig, split_address
@@ -33,7 +34,9 @@ SERVICE_NAME = packing_pb2.DESCRIPTOR.services_by_name["PackingService"].full_na
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a silent share
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES + (1 << 20)),
-    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_receive_message_length", 4 << 20),  # a PackSequences of a million lengths below 2^28
+    ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word gives its PackStream's place back
+    ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
@@ -52,6 +55,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     """
     catalog = Catalog(config.data_root)
     compile_kernels()
+    compile_online()
     metrics = Metrics(catalog.opened)
     executor = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="kernels")
     servicer = PackingServicer(Backend(catalog), metrics, executor, config.max_streams)
@@ -65,7 +69,10 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     metrics_url = None
     if config.metrics_listen is not None:
         host, port = split_address("--metrics-listen", config.metrics_listen)
-        metrics_server, _ = start_http_server(port, host, registry=metrics.registry)
+        try:
+            metrics_server, _ = start_http_server(port, host, registry=metrics.registry)
+        except OSError as error:
+            raise OSError(f"--metrics-listen {config.metrics_listen}: {error.strerror}") from None
         metrics_url = f"http://{host}:{metrics_server.server_port}/metrics"
 
     stopping = asyncio.Event()
@@ -90,7 +97,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
 def _bind(server: grpc.aio.Server, listen: str) -> str:
     """Listens on HOST:PORT or unix:PATH and returns the address with its real port."""
     if listen.startswith("unix:"):
-        _free_socket(Path(listen.removeprefix("unix:")))
+        _check_socket(Path(listen.removeprefix("unix:")))
     try:
         port = server.add_insecure_port(listen)
     except RuntimeError:
@@ -100,12 +107,14 @@ def _bind(server: grpc.aio.Server, listen: str) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
 
 
-def _free_socket(path: Path) -> None:
-    """Removes the socket of a server that was killed; one that is listened on stays, as does every other file."""
-    if not path.is_socket():
+def _check_socket(path: Path) -> None:
+    """Refuses a socket that is listened on, and every other file: gRPC would silently take the path over."""
+    if not path.exists():
         return
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:  # of a server that was killed
+                return
+    raise OSError(f"--listen unix:{path}: the path is in use")

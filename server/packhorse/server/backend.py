@@ -4,7 +4,7 @@ Owns what every method does, for gRPC and for embedded clients alike, which is w
 statuses, threads and limits to the servicer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import Bins, EpochStream, EpochView, StreamMode, Topology, independent_seed
-from packhorse.server import requests
+from packhorse.server import pack, requests
 from packhorse.server.catalog import Catalog
-from packhorse.server.faults import not_implemented, too_large
+from packhorse.server.faults import too_large
 from packhorse.v1 import packing_pb2 as pb
 
 BLOCK_BYTES = 512 << 10
@@ -22,6 +22,9 @@ BLOCK_BYTES = 512 << 10
 
 MAX_LOCATE_IDS = 10_000
 """Ids in one LocateSequences: each costs a bisection for every distinct length."""
+
+MAX_LOCATIONS = 500_000
+"""Answers to one LocateSequences: an id has one for each piece."""
 
 _ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 
@@ -120,16 +123,25 @@ class Backend:
         stream = None
         if request.HasField("topology"):
             stream = EpochStream(view, requests.topology(request.topology, dataset.plan.num_bins))
-        ids = np.array(request.ids, dtype=np.int64)
-        found = view.locate(ids)
+        found = view.locate(np.array(request.ids, dtype=np.int64))
+        if len(found.ids) > MAX_LOCATIONS:
+            raise too_large(
+                "ids", MAX_LOCATIONS, f"ids has {len(found.ids)} pieces, over {MAX_LOCATIONS}; ask for fewer ids"
+            )
         response = pb.LocateSequencesResponse(digest=dataset.manifest.digest)
-        for sequence_id, length, position, index in zip(
-            ids.tolist(), found.lengths.tolist(), found.positions.tolist(), found.index_in_bin.tolist(), strict=True
+        for sequence_id, start, length, position, index in zip(
+            found.ids.tolist(),
+            found.starts.tolist(),
+            found.lengths.tolist(),
+            found.positions.tolist(),
+            found.index_in_bin.tolist(),
+            strict=True,
         ):
             location = response.locations.add(id=sequence_id, found=length >= 0)
             if length < 0:
                 continue
             location.length, location.position, location.index_in_bin = length, position, index
+            location.start = start
             place = stream.place(position, index) if stream else None
             if place:
                 location.place.CopyFrom(
@@ -139,22 +151,29 @@ class Backend:
 
     def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
         """Packs the given lengths at once."""
-        raise not_implemented("PackSequences")
+        return pack.pack_sequences(request)
 
-    def pack_stream(self, messages: Iterator[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
-        """Packs sequences that arrive one by one."""
-        raise not_implemented("PackStream")
+    def pack_session(self) -> pack.PackSession:
+        """A PackStream of which the caller brings the messages."""
+        return pack.PackSession()
+
+    def pack_stream(self, messages: Iterable[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
+        """Packs sequences that arrive one by one: yields one response for every message."""
+        session = self.pack_session()
+        for message in messages:
+            yield session.answer(message)
 
 
 def _view(dataset: PreparedDataset, seed: int, epoch: int) -> EpochView:
-    return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch)
+    return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch, starts=dataset.starts)
 
 
 def _steps_per_block(dataset: PreparedDataset, batch_size: int) -> int:
     """How many steps fill a block on average, and certainly fit into a message."""
     sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
-    average = requests.BYTES_PER_BIN + requests.BYTES_PER_SEQUENCE * sequences_per_bin
-    most = requests.BYTES_PER_BIN + requests.BYTES_PER_SEQUENCE * dataset.plan.max_sequences_per_bin
+    bytes_per_sequence = requests.bytes_per_sequence(dataset)
+    average = requests.BYTES_PER_BIN + bytes_per_sequence * sequences_per_bin
+    most = requests.BYTES_PER_BIN + bytes_per_sequence * dataset.plan.max_sequences_per_bin
     return max(1, min(int(BLOCK_BYTES / (average * batch_size)), requests.MAX_MESSAGE_BYTES // (most * batch_size)))
 
 
@@ -164,6 +183,7 @@ def _encode(bins: Bins) -> pb.Bins:
         lengths=bins.lengths.astype("<i4", copy=False).tobytes(),
         bin_ends=bins.bin_ends.astype("<u4").tobytes(),
         positions=bins.positions.astype("<i8", copy=False).tobytes(),
+        starts=b"" if bins.starts is None else bins.starts.astype("<i8").tobytes(),
     )
 
 
@@ -186,4 +206,7 @@ def _describe(dataset: PreparedDataset) -> pb.Dataset:
         ids_sum_a=manifest.ids_sum_a,
         ids_sum_b=manifest.ids_sum_b,
         over_length=manifest.options.over_length,
+        align=manifest.options.align,
+        extra_tokens=manifest.options.extra_tokens,
+        keep=manifest.options.keep,
     )

@@ -89,8 +89,8 @@ class Catalog:
 
     def _open(self, folder: Path) -> None:
         try:
-            pool = folder / POOLS
-            at_once = not pool.exists() or pool.stat().st_size <= CHECK_AT_ONCE_BYTES
+            num_bytes = sum(path.stat().st_size for path in folder.glob("*.npy"))
+            at_once = num_bytes <= CHECK_AT_ONCE_BYTES
             dataset = open_prepared(folder, check_pool=at_once)
         except PreparedDatasetError as error:
             _LOG.error("not serving %s: %s", folder.name, error)

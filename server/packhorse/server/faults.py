@@ -40,8 +40,3 @@ def invalid_field(field: str, message: str) -> ServiceError:
 def too_large(field: str, limit: int, message: str) -> ServiceError:
     """A field asks for more than one message may carry."""
     return ServiceError(pb.ERROR_REASON_REQUEST_TOO_LARGE, message, {"field": field, "limit": str(limit)})
-
-
-def not_implemented(what: str) -> ServiceError:
-    """A method or option that is not built yet."""
-    return ServiceError(pb.ERROR_REASON_NOT_IMPLEMENTED, f"{what} is not built yet", {"method": what})

@@ -19,6 +19,7 @@ MAX_BINS_PER_STEP = 1 << 20
 """Bins of all ranks in one step: dealing out a last step that is not full takes time and memory for each."""
 
 BYTES_PER_SEQUENCE = 12
+BYTES_PER_START = 8
 BYTES_PER_BIN = 12
 
 REMAINDER_POLICIES = {
@@ -93,9 +94,14 @@ def check_digest(dataset: PreparedDataset, expected: str) -> None:
         )
 
 
+def bytes_per_sequence(dataset: PreparedDataset) -> int:
+    """Returns what a sequence takes in a message of bins, at most."""
+    return BYTES_PER_SEQUENCE + (0 if dataset.starts is None else BYTES_PER_START)
+
+
 def check_message_size(field: str, num_bins: int, dataset: PreparedDataset) -> None:
     """Refuses a number of bins that may not fit into one message."""
-    bytes_per_bin = BYTES_PER_BIN + BYTES_PER_SEQUENCE * dataset.plan.max_sequences_per_bin
+    bytes_per_bin = BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.plan.max_sequences_per_bin
     limit = max(MAX_MESSAGE_BYTES // bytes_per_bin, 1)
     if num_bins > limit:
         raise too_large(

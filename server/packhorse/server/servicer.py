@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 
 from packhorse.server.backend import Backend
-from packhorse.server.faults import ServiceError, not_implemented
+from packhorse.server.faults import ServiceError
 from packhorse.server.metrics import Metrics
 from packhorse.server.status import STATUS_OF_REASON, reason_name, status_details
 from packhorse.v1 import packing_pb2 as pb
@@ -50,10 +50,12 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._max_streams = max_streams
         self._num_streams = 0
         self._draining = False
+        self._drained = asyncio.Event()
 
     def drain(self) -> None:
-        """Ends every stream at its next block, and refuses new ones."""
+        """Ends every stream at its next block or message, idle ones at once, and refuses new ones."""
         self._draining = True
+        self._drained.set()
 
     async def ListDatasets(self, request: pb.ListDatasetsRequest, context: _Context) -> pb.ListDatasetsResponse:  # noqa: N802
         """Lists the datasets that are served."""
@@ -80,33 +82,44 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def PackStream(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.PackStreamRequest], context: _Context
     ) -> AsyncIterator[pb.PackStreamResponse]:
-        """Packs sequences that arrive one by one."""
-        await self._fail(not_implemented("PackStream"), context)
-        yield pb.PackStreamResponse()
+        """Packs sequences that arrive one by one; every message is answered before the next is read."""
+        await self._enter(context)
+        session = self._backend.pack_session()
+        draining = asyncio.ensure_future(self._drained.wait())
+        arriving: asyncio.Future[pb.PackStreamRequest | None] | None = None
+        try:
+            while True:
+                arriving = asyncio.ensure_future(anext(request_iterator, None))
+                await asyncio.wait((arriving, draining), return_when=asyncio.FIRST_COMPLETED)
+                if self._draining:  # an idle stream would outlast the grace period
+                    raise _shutting_down()
+                message = arriving.result()
+                if message is None:
+                    return
+                yield await asyncio.get_running_loop().run_in_executor(self._executor, session.answer, message)
+        except ServiceError as error:
+            await self._fail(error, context)
+        except Exception as error:
+            await self._fail(_incident(error), context)
+        finally:
+            self._leave()
+            draining.cancel()
+            if arriving is not None:
+                arriving.cancel()
 
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
         """Streams a header and blocks, making the next block while one is sent."""
         started = time.perf_counter()
-        if self._num_streams >= self._max_streams:
-            full = ServiceError(
-                pb.ERROR_REASON_TOO_MANY_STREAMS,
-                f"{self._max_streams} streams are open, which is this server's limit",
-                retry_after_seconds=RETRY_AFTER_SECONDS,
-            )
-            await self._fail(full, context)
-        self._num_streams += 1
-        self._metrics.active_streams.inc()
+        await self._enter(context)
         messages = self._backend.stream_bins(request)
         upcoming = self._make(messages)
         num_blocks = 0
         try:
             while (message := await upcoming) is not None:
                 if self._draining:
-                    raise ServiceError(
-                        pb.ERROR_REASON_SHUTTING_DOWN, "this server is shutting down; continue with another replica"
-                    )
+                    raise _shutting_down()
                 upcoming = self._make(messages)
                 yield message
                 if message.HasField("block"):
@@ -119,9 +132,24 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         except Exception as error:
             await self._fail(_incident(error), context)
         finally:
-            self._num_streams -= 1
-            self._metrics.active_streams.dec()
+            self._leave()
             upcoming.cancel()
+
+    async def _enter(self, context: _Context) -> None:
+        """Counts a stream, or refuses it; every one that was counted leaves again."""
+        if self._num_streams >= self._max_streams:
+            full = ServiceError(
+                pb.ERROR_REASON_TOO_MANY_STREAMS,
+                f"{self._max_streams} streams are open, which is this server's limit",
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+            )
+            await self._fail(full, context)
+        self._num_streams += 1
+        self._metrics.active_streams.inc()
+
+    def _leave(self) -> None:
+        self._num_streams -= 1
+        self._metrics.active_streams.dec()
 
     def _make(self, messages: Iterator[pb.StreamBinsResponse]) -> "asyncio.Future[pb.StreamBinsResponse | None]":
         def timed() -> pb.StreamBinsResponse | None:
@@ -152,6 +180,10 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             trailing_metadata=(("grpc-status-details-bin", status_details(error)),),
         )
         raise AssertionError("abort always raises")
+
+
+def _shutting_down() -> ServiceError:
+    return ServiceError(pb.ERROR_REASON_SHUTTING_DOWN, "this server is shutting down; continue with another replica")
 
 
 def _incident(error: Exception) -> ServiceError:

@@ -1,0 +1,64 @@
+"""Places in a bin that are larger than what they hold: how many tokens of its own each sequence puts into its place.
+
+Owns the arithmetic of `align` and `extra_tokens` on the trainer's side, and the check that it comes to what was
+planned; leaves tokens to `tokens` and the layout of rows to `batch`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.tokens import TokenSourceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceRule:
+    """How a place follows from a length: ceil((length + extra_tokens) / align) · align tokens."""
+
+    max_seq_len: int
+    """A bin's capacity in tokens."""
+    align: int
+    """A place is a multiple of so many tokens; at least 1."""
+    extra_tokens: int
+    """Tokens kept free in every place, before rounding; at least 0."""
+    truncate: bool
+    """Whether a sequence may hold more than the plan takes of it."""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of its own that a sequence can have in a bin."""
+        return self.max_seq_len // self.align * self.align - self.extra_tokens
+
+    def own_lengths(
+        self,
+        ids: NDArray[np.int64],
+        planned: NDArray[np.int64],
+        held: NDArray[np.int64],
+        starts: NDArray[np.int64] | None,
+    ) -> NDArray[np.int64]:
+        """Returns how many tokens of its own each sequence, or piece, puts into its place: int64 [S], at least 1.
+
+        Args:
+            ids: int64 [S].
+            planned: size of each place in tokens: int64 [S].
+            held: length of each whole sequence in the source, in tokens: int64 [S].
+            starts: first token of each piece: int64 [S]; None for all 0.
+
+        Raises:
+            TokenSourceError: a sequence's length in the source does not come to the planned one.
+        """
+        left = held if starts is None else held - starts
+        own = np.minimum(left, self.longest) if self.truncate else left
+        comes_to = -(-(own + self.extra_tokens) // self.align) * self.align
+        is_wrong = (own < 1) | (comes_to != planned)
+        if is_wrong.any():
+            i = int(is_wrong.argmax())
+            start = 0 if starts is None else int(starts[i])
+            piece = f" from token {start} on" if start else ""
+            raise TokenSourceError(
+                f"sequence {ids[i]}: the plan has a place of {planned[i]} tokens for it{piece}, but the {held[i]} "
+                f"tokens that the source holds come to {comes_to[i]} with align {self.align} and extra_tokens "
+                f"{self.extra_tokens}; use the token file that the dataset was prepared from"
+            )
+        return own

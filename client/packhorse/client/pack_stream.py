@@ -1,0 +1,201 @@
+"""Online packing that outlives its server.
+
+Owns what has been sent and is in no bin yet, so that a broken stream is opened again and loses or repeats nothing.
+Leaves the choice of bins to the service and connections to the transport.
+"""
+
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.client._messages import integers, invalid, message
+from packhorse.client.blocks import decode_bins
+from packhorse.client.errors import PackhorseError, ServerUnavailableError, TransientError
+from packhorse.client.retry import Attempts, RetryPolicy
+from packhorse.client.transport import Transport
+from packhorse.v1 import packing_pb2 as pb
+
+Bin: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32]]
+"""(ids int64 [k], lengths int32 [k]) of one bin's sequences, by descending length."""
+
+SEQUENCES_PER_MESSAGE = 10_000
+
+
+class PackStream:
+    """Sequences go in as they come, full bins come out; made by `Client.pack_stream`, best used in a `with` statement.
+
+    The service holds back at most `window_sequences` of them to make fuller bins; `flush` packs those too. When the
+    connection breaks, the stream is opened again on any replica and every sequence that no bin has held yet is sent
+    again: none is lost, and none comes twice. Bins may then hold other sequences than without the break.
+
+    Args:
+        transport: reaches the service.
+        options: of the stream.
+        retry: how long to try again.
+    """
+
+    def __init__(self, transport: Transport, options: pb.PackStreamOptions, retry: RetryPolicy) -> None:
+        self._transport = transport
+        self._options = options
+        self._attempts = Attempts(retry)
+        self._held: dict[int, tuple[int, int]] = {}  # own number -> (id, length), in the order of arrival
+        self._unsent: dict[int, None] = {}  # own numbers that the open call has not been sent, in order
+        self._num_sent = 0
+        self._ready: list[Bin] = []
+        self._requests: queue.SimpleQueue[pb.PackStreamRequest | None] | None = None
+        self._responses: Iterator[pb.PackStreamResponse] | None = None
+
+    @property
+    def num_held(self) -> int:
+        """Sequences sent that no returned bin has held yet."""
+        return len(self._held)
+
+    def send(self, ids: ArrayLike | Iterable[int], lengths: ArrayLike | Iterable[int]) -> list[Bin]:
+        """Hands sequences over.
+
+        Args:
+            ids: int64 [S], chosen by the caller; they need not be unique.
+            lengths: int [S], in tokens, each in [1, max_seq_len].
+
+        Returns:
+            The bins that are ready, in the order in which they left.
+
+        Raises:
+            InvalidRequestError: ids or lengths are refused; none of them is kept.
+            TransientError: no server answered before the deadline. The sequences are kept: do not send them again, go
+                on with others or with `flush`.
+        """
+        new_ids, new_lengths = integers("ids", ids), integers("lengths", lengths)
+        if len(new_ids) != len(new_lengths):
+            raise invalid("lengths", f"holds {len(new_lengths)} for {len(new_ids)} ids")
+        if new_ids and not -(2**63) <= min(new_ids) <= max(new_ids) < 2**63:
+            raise invalid("ids", "must be 64-bit integers")
+        self._retrying(self._open)  # refused options are named before lengths
+        self._check_lengths(new_lengths)
+        numbers = range(self._num_sent, self._num_sent + len(new_ids))
+        self._num_sent += len(new_ids)
+        self._held.update(zip(numbers, zip(new_ids, new_lengths, strict=True), strict=True))
+        self._unsent.update(dict.fromkeys(numbers))
+        try:
+            self._retrying(self._send_unsent)
+        except TransientError:
+            raise
+        except PackhorseError:
+            for number in numbers:  # refused: what is still held of them is not kept
+                self._held.pop(number, None)
+            raise
+        return self._take_ready()
+
+    def flush(self) -> list[Bin]:
+        """Returns every bin that is ready or still open; more sequences may follow.
+
+        Raises:
+            TransientError: no server answered before the deadline; nothing is lost, flush again.
+        """
+
+        def flush() -> None:
+            if self._held:
+                self._send_unsent()
+                self._exchange(pb.PackStreamRequest(flush=pb.PackStreamFlush()))
+
+        self._retrying(flush)
+        return self._take_ready()
+
+    def close(self) -> None:
+        """Ends the call. Sequences held stay with this object, and are sent again when it is used again."""
+        if self._requests is not None:
+            self._requests.put(None)
+        close = getattr(self._responses, "close", None)
+        self._requests = self._responses = None
+        if close is not None:
+            close()
+
+    def __enter__(self) -> "PackStream":
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the stream; what was not flushed is left unpacked."""
+        self.close()
+
+    def _open(self) -> None:
+        if self._responses is not None:
+            return
+        self._requests = queue.SimpleQueue()
+        self._responses = self._transport.pack_stream(iter(self._requests.get, None))
+        self._unsent = dict.fromkeys(self._held)
+        self._exchange(pb.PackStreamRequest(options=self._options))
+
+    def _send_unsent(self) -> None:
+        self._open()
+        while self._unsent:
+            numbers = [number for number, _ in zip(self._unsent, range(SEQUENCES_PER_MESSAGE), strict=False)]
+            sequences = pb.PackStreamSequences(ids=numbers, lengths=[self._held[number][1] for number in numbers])
+            for number in numbers:  # they come back as unsent when the stream is opened again
+                del self._unsent[number]
+            self._exchange(pb.PackStreamRequest(sequences=sequences))
+
+    def _exchange(self, request: pb.PackStreamRequest) -> None:
+        """Sends a message and takes in the bins of its response."""
+        assert self._requests is not None
+        assert self._responses is not None
+        self._requests.put(request)
+        response = next(self._responses, None)
+        if response is None:
+            raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
+        for numbers, lengths in decode_bins(response.bins, pb.ID_TYPE_INT64).bins():
+            ids = [self._held.pop(number)[0] for number in numbers.tolist()]
+            self._ready.append((np.array(ids, dtype=np.int64), lengths))
+        if request.WhichOneof("payload") != "options":
+            self._attempts.succeeded()
+
+    def _check_lengths(self, lengths: list[int]) -> None:
+        """Refuses all before any is sent: the service would, but message by message."""
+        options = self._options
+        align = max(options.align, 1)
+        for length in set(lengths):
+            size = -(-(length + options.extra_tokens) // align) * align
+            if length < 1 or size > options.max_seq_len:
+                raise invalid(
+                    "lengths",
+                    f"{length} is not in [1, max_seq_len {options.max_seq_len}], or does not fit "
+                    f"with align {align} and extra_tokens {options.extra_tokens}",
+                )
+
+    def _take_ready(self) -> list[Bin]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _retrying(self, attempt: Callable[[], None]) -> None:
+        while True:
+            try:
+                return attempt()
+            except TransientError as error:
+                self.close()
+                if not self._attempts.wait_after(error):
+                    self._attempts.succeeded()  # the next call has a deadline of its own
+                    raise
+            except BaseException:  # a response may be on its way that no one will read
+                self.close()
+                raise
+
+
+def pack_stream_options(
+    max_seq_len: int, window_sequences: int, max_sequences_per_bin: int | None, align: int, extra_tokens: int
+) -> pb.PackStreamOptions:
+    """Returns checked options; an InvalidRequestError names a field that cannot hold its value."""
+    return message(
+        pb.PackStreamOptions,
+        within="options.",
+        max_seq_len=max_seq_len,
+        window_sequences=window_sequences,
+        max_sequences_per_bin=max_sequences_per_bin or 0,
+        align=align,
+        extra_tokens=extra_tokens,
+    )

@@ -1,0 +1,151 @@
+"""Packing without a dataset: lengths at once (PackSequences), and sequences as they arrive (PackStream).
+
+Owns the checks and limits of both methods and their answers; leaves the packing to `packhorse.packing`, and threads and
+draining to the servicer.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from packhorse.packing import lower_bound
+from packhorse.packing.lengths import checked_lengths
+from packhorse.packing.online import OnlineBin, OnlinePacker
+from packhorse.packing.options import effective_lengths
+from packhorse.packing.plan import MAX_SEQ_LEN
+from packhorse.packing.sequences import pack_sequences as packed
+from packhorse.packing.split import split_to_multiple
+from packhorse.server import requests
+from packhorse.server.faults import ServiceError, invalid_field, too_large
+from packhorse.v1 import packing_pb2 as pb
+
+MAX_PACK_SEQUENCES = 1_000_000
+"""Sequences in one PackSequences."""
+
+MAX_PACK_SECONDS = 10.0
+"""How long a packer that improves its bins may go on: clients wait two minutes for an answer."""
+
+MAX_STREAM_SEQUENCES = 100_000
+"""Sequences in one message of a PackStream."""
+
+MAX_WINDOW_SEQUENCES = 10_000
+"""The most that a PackStream holds back: its memory on the server."""
+
+
+def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
+    """Packs the given lengths at once."""
+    if len(request.lengths) > MAX_PACK_SEQUENCES:
+        raise too_large(
+            "lengths", MAX_PACK_SEQUENCES, f"lengths holds {len(request.lengths)}; send at most {MAX_PACK_SEQUENCES}"
+        )
+    capacity = requests.integer("max_seq_len", request.max_seq_len, 1, MAX_SEQ_LEN)
+    limit = requests.integer("max_sequences_per_bin", request.max_sequences_per_bin, 0) or None
+    multiple = requests.integer("num_bins_multiple_of", request.num_bins_multiple_of, 0) or 1
+    align = requests.integer("align", request.align, 0, capacity) or 1
+    extra = requests.integer("extra_tokens", request.extra_tokens, 0, capacity - 1)
+    try:
+        lengths = checked_lengths(np.array(request.lengths, dtype=np.int64), capacity)
+        sizes = effective_lengths(lengths, capacity, align, extra)  # int64 [S]
+    except ValueError as error:
+        raise invalid_field("lengths", str(error)) from None
+    algorithm = request.algorithm or "best-fit"
+    try:
+        bins = packed(
+            sizes,
+            capacity,
+            algorithm=algorithm,
+            max_sequences_per_bin=limit,
+            seed=request.seed if request.HasField("seed") else None,
+            time_limit_seconds=MAX_PACK_SECONDS,
+        )
+    except ValueError as error:  # every other field has been checked
+        raise invalid_field("algorithm", f"algorithm: {error}") from None
+    except ImportError as error:
+        raise ServiceError(
+            pb.ERROR_REASON_NOT_IMPLEMENTED,
+            f"algorithm {algorithm!r} needs {error.name or 'a library'}, which this server does not have",
+            {"field": "algorithm"},
+        ) from None
+    try:
+        indices, bin_ends = split_to_multiple(bins.indices, bins.bin_ends, sizes, multiple)
+    except ValueError as error:
+        raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
+    counts = Counter(dict(zip(*(part.tolist() for part in np.unique(sizes, return_counts=True)), strict=True)))
+    return pb.PackSequencesResponse(
+        indices=indices.astype("<u4").tobytes(),
+        bin_ends=bin_ends.astype("<u4").tobytes(),
+        lower_bound=lower_bound(counts, capacity, max_sequences_per_bin=limit),
+        algorithm=bins.algorithm,
+    )
+
+
+class PackSession:
+    """One PackStream: what it holds back lives and ends with it."""
+
+    def __init__(self) -> None:
+        self._packer: OnlinePacker | None = None
+        self._num_bins = 0
+
+    def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
+        """Takes one message and returns its response.
+
+        Raises:
+            ServiceError: the message is out of turn, or a field is out of range; nothing of it is taken then.
+        """
+        payload = request.WhichOneof("payload")
+        if (payload == "options") != (self._packer is None):
+            raise invalid_field("payload", "options must be a stream's first message, and come once")
+        if payload == "options":
+            self._packer = _packer(request.options)
+            return self._response([])
+        assert self._packer is not None
+        if payload == "sequences":
+            return self._response(self._add(self._packer, request.sequences))
+        if payload == "flush":
+            return self._response(self._packer.flush())
+        raise invalid_field("payload", "a message must hold options, sequences or flush")
+
+    def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> list[OnlineBin]:
+        ids, lengths = list(sequences.ids), list(sequences.lengths)
+        if len(lengths) != len(ids):
+            raise invalid_field("sequences.lengths", f"sequences.lengths holds {len(lengths)} for {len(ids)} ids")
+        if len(ids) > MAX_STREAM_SEQUENCES:
+            raise too_large(
+                "sequences.ids",
+                MAX_STREAM_SEQUENCES,
+                f"sequences.ids holds {len(ids)}; send at most {MAX_STREAM_SEQUENCES} in a message",
+            )
+        for length in set(lengths):  # all before any: a refused message leaves nothing behind
+            try:
+                packer.size_of(length)
+            except ValueError as error:
+                raise invalid_field("sequences.lengths", str(error)) from None
+        return [bin_ for pair in zip(ids, lengths, strict=True) for bin_ in packer.add(*pair)]
+
+    def _response(self, bins: list[OnlineBin]) -> pb.PackStreamResponse:
+        ids = np.array([number for bin_ in bins for number in bin_.ids], dtype="<i8")
+        lengths = np.array([length for bin_ in bins for length in bin_.lengths], dtype="<i4")
+        first, self._num_bins = self._num_bins, self._num_bins + len(bins)
+        return pb.PackStreamResponse(
+            bins=pb.Bins(
+                ids=ids.tobytes(),
+                lengths=lengths.tobytes(),
+                bin_ends=np.cumsum([len(bin_.ids) for bin_ in bins], dtype=np.int64).astype("<u4").tobytes(),
+                positions=np.arange(first, self._num_bins, dtype="<i8").tobytes(),
+            ),
+            num_sequences_held=len(self._packer or ()),
+        )
+
+
+def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
+    capacity = requests.integer("options.max_seq_len", options.max_seq_len, 1, MAX_SEQ_LEN)
+    return OnlinePacker(
+        capacity,
+        window_sequences=requests.integer(
+            "options.window_sequences", options.window_sequences, 1, MAX_WINDOW_SEQUENCES
+        ),
+        max_sequences_per_bin=requests.integer("options.max_sequences_per_bin", options.max_sequences_per_bin, 0)
+        or None,
+        align=requests.integer("options.align", options.align, 0, capacity) or 1,
+        extra_tokens=requests.integer("options.extra_tokens", options.extra_tokens, 0, capacity - 1),
+    )

@@ -1,0 +1,99 @@
+"""Streaming over loopback into the Python client, beside the same gRPC stack with messages made beforehand."""
+
+import gc
+import time
+from collections.abc import Callable
+from itertools import count, islice
+
+import bare_server
+import grpc
+from harness import Row, Sample, interleaved
+from workload import Workspace, in_words, serving, serving_recorded
+
+from packhorse.client import connect
+from packhorse.client.blocks import decode_bins
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.v1 import packing_pb2_grpc
+
+NOTE = (
+    "streaming: one `BinStream` with its blocks decoded, from `packhorse serve` in a process of its own; beside it a "
+    "bare `grpc.aio` server, also a process of its own, which yields messages recorded from the very same stream to a "
+    "bare stub whose reader decodes them likewise. Both read the same number of ids."
+)
+BATCH_SIZE = 32
+_RECORDED_MESSAGES = 400
+_Request = pb.StreamBinsRequest
+
+
+def run(workspace: Workspace) -> list[Row]:
+    """Measures, and returns rows."""
+    sizes = workspace.sizes
+    name = f"bench-{sizes.large}"
+    epochs = count()
+
+    def request() -> _Request:
+        return _Request(
+            dataset=name,
+            epoch=next(epochs),
+            seed=1,
+            topology=pb.Topology(
+                world_size=1,
+                workers_per_rank=1,
+                batch_size=BATCH_SIZE,
+                remainder=pb.REMAINDER_POLICY_SPREAD,
+            ),
+            mode=pb.STREAM_MODE_PARTITION,
+        )
+
+    with serving(workspace.root_of(sizes.large)) as (address, _), grpc.insecure_channel(address) as channel:
+        stub = packing_pb2_grpc.PackingServiceStub(channel)
+        call = stub.StreamBins(request())
+        messages = list(islice(call, _RECORDED_MESSAGES))
+        call.cancel()
+        recording = workspace.root / "recorded.messages"
+        bare_server.save(messages, recording)
+        half = messages[len(messages) // 2 :]
+        bytes_per_id = sum(m.ByteSize() for m in half) / sum(len(m.block.bins.lengths) // 4 for m in half)
+        with (
+            serving_recorded(recording) as (bare_address, _),
+            grpc.insecure_channel(bare_address) as bare_channel,
+            connect(address) as client,
+        ):
+            bare_stub = packing_pb2_grpc.PackingServiceStub(bare_channel)
+
+            def ours() -> float:
+                with client.stream_bins(name, epoch=next(epochs), seed=1, batch_size=BATCH_SIZE) as stream:
+                    return _rate(lambda: len(next(stream).ids), sizes.streamed_ids)
+
+            def bare() -> float:
+                responses = bare_stub.StreamBins(request())
+                id_type = next(responses).header.id_type
+                found = _rate(lambda: len(decode_bins(next(responses).block.bins, id_type).ids), sizes.streamed_ids)
+                responses.cancel()
+                return found
+
+            interleaved(1, ours, bare)
+            our_rates, bare_rates = interleaved(sizes.repeats, ours, bare)
+    ours_sample, bare_sample = Sample(our_rates, "M ids/s"), Sample(bare_rates, "M ids/s")
+    ratio = ours_sample.median / bare_sample.median
+    return [
+        Row(
+            what="stream into the Python client",
+            size=f"{in_words(sizes.large)} sequences, {in_words(sizes.streamed_ids)} ids read",
+            ours=f"{ours_sample}; {ours_sample.median * bytes_per_id:.0f} MB/s",
+            peer=f"{bare_sample}; {bare_sample.median * bytes_per_id:.0f} MB/s, bare grpc.aio, ready messages",
+            ratio=ratio,
+            target="≥ 0.5×",
+            reached=ratio >= 0.5,
+        )
+    ]
+
+
+def _rate(read: Callable[[], int], num_ids: int) -> float:
+    """Million ids a second, from the first block on until `num_ids` were read."""
+    gc.collect()
+    started = time.perf_counter()
+    done = 0
+    while done < num_ids:
+        done += read()
+    return done / (time.perf_counter() - started) / 1e6

@@ -1,0 +1,151 @@
+"""How everything is measured and shown: interleaved repeats, medians with their spread, one table.
+
+Owns samples, rows, the table on the terminal and RESULTS.md; leaves what is measured to the benchmarks.
+"""
+
+import gc
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+PACKAGES = ("packhorse", "seqpack", "numpy", "numba", "grpcio", "protobuf", "pyarrow")
+COLUMNS = ("what", "size", "packhorse", "peer", "ratio", "target", "reached?")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One quantity, measured some times."""
+
+    values: tuple[float, ...]
+    unit: str
+
+    @property
+    def median(self) -> float:
+        """Middle of the values."""
+        return statistics.median(self.values)
+
+    def __str__(self) -> str:
+        """The median, and the range where there is one."""
+        text = f"{_short(self.median)} {self.unit}"
+        if len(self.values) > 1:
+            text += f" ({_short(min(self.values))} to {_short(max(self.values))})"
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    what: str
+    size: str
+    ours: str
+    peer: str = ""
+    """The number and who made it."""
+    ratio: float | None = None
+    """How many times better than the peer: above 1 is better."""
+    target: str = ""
+    reached: bool | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, in the order of COLUMNS."""
+        reached = "" if self.reached is None else "yes" if self.reached else "NO"
+        ratio = "" if self.ratio is None else f"{_short(self.ratio)}×"
+        return self.what, self.size, self.ours, self.peer, ratio, self.target, reached
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds that `work` takes, without the garbage collector's pauses from earlier work."""
+    gc.collect()
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def interleaved(repeats: int, *works: Callable[[], float]) -> list[tuple[float, ...]]:
+    """Runs A B A B …, so that whatever else the machine does meets all alike; each returns its own measurement."""
+    rounds = [[work() for work in works] for _ in range(repeats)]
+    return list(zip(*rounds, strict=True))
+
+
+def environment(arguments: Sequence[str]) -> dict[str, str]:
+    """What a reader needs to judge the numbers, or to measure them again."""
+    cpu = next(
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor(),
+    )
+    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join(["python", "tests/benchmarks/run.py", *arguments]),
+        "machine": f"{cpu}, {os.cpu_count()} cores, {memory / 2**20:.0f} GiB",
+        "load": f"{os.getloadavg()[0]:.1f} processes running on average in the minute before",
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+    }
+
+
+def show(rows: Sequence[Row], facts: dict[str, str]) -> None:
+    """Prints the table."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        style = {True: "green", False: "bold red", None: ""}[row.reached]
+        table.add_row(*row.cells(), style=style)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    for name, fact in facts.items():
+        console.print(f"{name:9} {fact}", highlight=False, soft_wrap=True)
+    console.print(table)
+    missed = sum(row.reached is False for row in rows)
+    held = sum(row.reached is True for row in rows)
+    console.print(f"{held} targets reached, {missed} missed", highlight=False)
+
+
+def markdown(rows: Sequence[Row], facts: dict[str, str], notes: Sequence[str]) -> str:
+    """Returns RESULTS.md."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `python tests/benchmarks/run.py --write`; not edited by hand. Medians, with the range over repeats",
+        "in brackets. A ratio says how many times better packhorse is than the peer, which did the same work in the",
+        "same run, taking turns.",
+        "",
+        *(f"- {name}: {fact}" for name, fact in facts.items()),
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
+        *(f"| {' | '.join(row.cells())} |" for row in rows),
+        "",
+        "What is measured:",
+        *(f"- {note}" for note in notes),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(rows: Sequence[Row], facts: dict[str, str]) -> dict[str, Any]:
+    """Returns the run as plain data."""
+    return {"environment": facts, "rows": [asdict(row) for row in rows]}
+
+
+def _short(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _lines(path: str) -> list[str]:
+    file = Path(path)
+    return file.read_text().splitlines() if file.exists() else []

@@ -1,0 +1,62 @@
+"""`make bench`: runs the benchmarks and prints one table, packhorse beside its peers.
+
+Owns the command; each benchmark stands in a file of its own.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import bench_first_bin
+import bench_materialising
+import bench_memory
+import bench_online
+import bench_planning
+import bench_prepare
+import bench_streaming
+from harness import Row, as_json, environment, markdown, show
+from workload import FULL, QUICK, Workspace
+
+BENCHMARKS = {
+    "planning": bench_planning,
+    "online": bench_online,
+    "materialising": bench_materialising,
+    "first-bin": bench_first_bin,
+    "streaming": bench_streaming,
+    "memory": bench_memory,
+    "prepare": bench_prepare,
+}
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def main() -> None:
+    """Parses, measures, shows."""
+    parser = argparse.ArgumentParser(description="Measures packhorse beside the packages it is compared to.")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, to see that all works: two minutes")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurements as JSON")
+    parser.add_argument("--write", action="store_true", help="write RESULTS.md from this (full) run")
+    arguments = parser.parse_args()
+    if arguments.write and (arguments.quick or arguments.only):
+        parser.error("--write states the whole: leave out --quick and --only")
+    facts = environment(sys.argv[1:])
+    chosen = {name: module for name, module in BENCHMARKS.items() if name in (arguments.only or BENCHMARKS)}
+    rows: list[Row] = []
+    with Workspace(QUICK if arguments.quick else FULL) as workspace:
+        facts["data"] = workspace.description
+        for name, module in chosen.items():
+            started = time.perf_counter()
+            print(f"{name} …", file=sys.stderr, end=" ", flush=True)
+            rows += module.run(workspace)
+            print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
+    show(rows, facts)
+    if arguments.output:
+        arguments.output.write_text(json.dumps(as_json(rows, facts), indent=2, ensure_ascii=False) + "\n")
+    if arguments.write:
+        RESULTS.write_text(markdown(rows, facts, [module.NOTE for module in chosen.values()]))
+
+
+if __name__ == "__main__":
+    main()

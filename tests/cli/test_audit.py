@@ -1,0 +1,201 @@
+"""`packhorse audit`: quiet about a sound epoch, and naming the ids of one that is not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from packhorse.cli import audit as audit_module
+from packhorse.cli.exactly_once import EpochOfStreams
+from packhorse.client import BinBlock, connect
+
+TOPOLOGY = {"world_size": 2, "workers_per_rank": 2, "batch_size": 3, "start_position": 0, "remainder": "spread"}
+
+
+@pytest.mark.parametrize("remainder", ["spread", "drop", "repeat", "empty"])
+@pytest.mark.parametrize("start", [0, 13])
+def test_every_remainder_is_exactly_once(packhorse, target, client, remainder, start):
+    num_bins = client.get_dataset("rows").num_bins
+    flags = ["--world-size", 3, "--workers-per-rank", 2, "--batch-size", 5, "--remainder", remainder]
+    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags, "--start-position", start, "--seed", 6)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith("exactly once: yes\n")
+    assert "2,000 sequences" in result.stdout
+    assert result.stderr == ""
+    num_steps = (num_bins - start) // 15 + ((num_bins - start) % 15 > 0 and remainder != "drop")
+    assert f"3 ranks × 2 workers, {num_steps} steps each" in result.stdout
+    assert ("that no stream carries" in result.stdout) == (remainder == "drop" or start > 0)
+    assert ("repeated to fill the last step" in result.stdout) == (remainder == "repeat")
+    assert ("empty bins" in result.stdout) == (remainder == "empty")
+
+
+@pytest.mark.parametrize("dataset", ["named", "truncated", "few"])
+def test_every_dataset_is_exactly_once_embedded(packhorse, corpus, dataset):
+    flags = ["--world-size", 4, "--batch-size", 2, "--epoch", 3]
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", dataset, *flags)
+    assert result.exit_code == 0, result.output
+    assert f"{len(corpus.ids[dataset]):,} sequences" in result.stdout
+
+
+class Faulty:
+    """A client whose streams go through `fault`, a function of a stream's rank, worker and blocks."""
+
+    def __init__(self, client, fault):
+        self.client, self.fault = client, fault
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def get_dataset(self, name):
+        return self.client.get_dataset(name)
+
+    def get_bins(self, *arguments, **options):
+        return self.client.get_bins(*arguments, **options)
+
+    def stream_bins(self, *arguments, rank, worker, **options):
+        return FaultyStream(
+            self.client.stream_bins(*arguments, rank=rank, worker=worker, **options), self.fault, rank, worker
+        )
+
+
+class FaultyStream:
+    def __init__(self, stream, fault, rank, worker):
+        self.stream, self.fault, self.place = stream, fault, (rank, worker)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stream.close()
+
+    @property
+    def header(self):
+        return self.stream.header
+
+    def __iter__(self):
+        blocks = list(self.stream)
+        return iter(self.fault(blocks) if self.place == (1, 0) else blocks)
+
+
+def lose_a_block(blocks):
+    return blocks[:2] + blocks[3:]
+
+
+def repeat_a_block(blocks):
+    return [*blocks[:2], blocks[1], *blocks[2:]]
+
+
+def swap_an_id(blocks):
+    """As many sequences and tokens as there should be: only the ids tell."""
+    ids = blocks[0].ids.copy()
+    ids[0] = blocks[1].ids[0]
+    return [dataclasses.replace(blocks[0], ids=ids), *blocks[1:]]
+
+
+def overfill_a_bin(blocks):
+    block = blocks[1]
+    merged = np.delete(block.bin_ends, [0, 1])
+    empty = np.array([0, 0])
+    return [blocks[0], dataclasses.replace(block, bin_ends=np.concatenate((empty, merged))), *blocks[2:]]
+
+
+def invent_an_id(blocks):
+    ids = blocks[0].ids.copy()
+    ids[0] = 987_654
+    return [dataclasses.replace(blocks[0], ids=ids), *blocks[1:]]
+
+
+@pytest.fixture
+def audited(embedded):
+    """Function: the report of an audit through a fault, and the blocks of the stream that it changes."""
+
+    def run(fault):
+        streams = EpochOfStreams(
+            client=Faulty(embedded, fault), dataset=embedded.get_dataset("rows"), epoch=1, seed=2, topology=TOPOLOGY
+        )
+        return streams.audit(), list(embedded.stream_bins("rows", epoch=1, seed=2, rank=1, worker=0, **TOPOLOGY))
+
+    return run
+
+
+def test_without_a_fault_nothing_is_wrong(audited):
+    report, _ = audited(lambda blocks: blocks)
+    assert report.problems == []
+
+
+def named(report, what):
+    (line,) = [problem for problem in report.problems if problem.startswith(f"{what}: ")]
+    return line.removeprefix(f"{what}: ").partition(" and ")[0].split(", ")
+
+
+def test_a_lost_block_is_named(audited):
+    report, blocks = audited(lose_a_block)
+    lost = sorted(blocks[2].ids.tolist())
+    assert named(report, "missing") == [str(i) for i in lost[:10]]
+    assert f"and {len(lost) - 10} more" in " ".join(report.problems)
+    assert any(f"{2000 - len(lost):,} sequences" in problem for problem in report.problems)
+    assert any(problem.startswith("rank 1 got ") for problem in report.problems)
+
+
+def test_a_repeated_block_is_named(audited):
+    report, blocks = audited(repeat_a_block)
+    assert named(report, "repeated") == [str(i) for i in sorted(blocks[1].ids.tolist())[:10]]
+    assert not any(problem.startswith("missing") for problem in report.problems)
+
+
+def test_an_id_that_takes_another_s_place_is_named(audited):
+    report, blocks = audited(swap_an_id)
+    assert named(report, "missing") == [str(blocks[0].ids[0])]
+    assert named(report, "repeated") == [str(blocks[1].ids[0])]
+    report, blocks = audited(invent_an_id)
+    assert named(report, "not of this epoch") == ["987654"]
+
+
+def test_an_overfull_bin_is_named(audited):
+    report, _ = audited(overfill_a_bin)
+    assert any("tokens, over 256" in problem for problem in report.problems)
+
+
+@pytest.mark.parametrize("fault", [lose_a_block, repeat_a_block, swap_an_id])
+def test_the_command_exits_with_1_and_names_the_ids(packhorse, corpus, monkeypatch, fault):
+    def faulty(target):
+        return Faulty(connect(target), fault)
+
+    monkeypatch.setattr(audit_module, "connect", faulty)
+    flags = ["--world-size", 2, "--workers-per-rank", 2, "--batch-size", 3]
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "rows", *flags)
+    assert result.exit_code == 1
+    assert result.stdout.endswith("exactly once: no\n")
+    wrong = [line for line in result.stderr.splitlines() if line.startswith("WRONG: ")]
+    assert any("missing: " in line or "repeated: " in line for line in wrong)
+
+
+def test_memory_does_not_hold_the_ids_of_a_sound_epoch(embedded, monkeypatch):
+    """Blocks may be collected as soon as they are read."""
+    import gc
+    import weakref
+
+    class Watched(BinBlock):
+        pass
+
+    alive = []
+    most = 0
+
+    def watch(blocks):
+        nonlocal most
+        for block in blocks:
+            copy = Watched(**{name: getattr(block, name) for name in BinBlock.__slots__})
+            alive.append(weakref.ref(copy))
+            gc.collect(0)
+            most = max(most, sum(ref() is not None for ref in alive))
+            yield copy
+            del copy
+
+    info = embedded.get_dataset("rows")
+    streams = EpochOfStreams(client=Faulty(embedded, watch), dataset=info, epoch=0, seed=0, topology=TOPOLOGY)
+    assert streams.audit().problems == []
+    assert len(alive) > 5
+    assert most <= 2

@@ -1,0 +1,161 @@
+"""Commands against a real server: their lines, their exit statuses, and failures in one line."""
+
+import subprocess
+import sys
+from collections import Counter
+
+import click
+import pytest
+
+from packhorse.cli import COMMANDS, main
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(packhorse, command):
+    result = packhorse(command, "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage:")
+    assert "-h, --help" in result.stdout or "--help" in result.stdout
+
+
+def test_every_option_has_help_and_every_command_a_sentence():
+    context = click.Context(main)
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command.help.partition("\n")[0].endswith("."), name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{name} {parameter.opts}"
+
+
+def test_every_flag_of_serve_is_an_environment_variable():
+    serve = main.get_command(click.Context(main), "serve")
+    for option in serve.params:
+        assert option.envvar == "PACKHORSE_" + option.opts[0].removeprefix("--").upper().replace("-", "_")
+
+
+def test_the_group_lists_its_commands(packhorse):
+    result = packhorse("--help")
+    for command in COMMANDS:
+        assert f"\n  {command} " in result.stdout
+    assert packhorse("--version").stdout.startswith("packhorse, version ")
+    assert packhorse("nothing").exit_code == 2
+
+
+def test_stream_prints_every_bin_of_a_worker(packhorse, json_lines, target, client, bins_of_stream):
+    topology = {"world_size": 2, "workers_per_rank": 3, "batch_size": 2, "start_position": 5}
+    place = {"rank": 1, "worker": 2, "epoch": 4, "seed": 9, "remainder": "empty", **topology}
+    flags = [part for name, value in place.items() for part in (f"--{name.replace('_', '-')}", value)]
+    result = packhorse("stream", "--target", target, "--dataset", "rows", *flags)
+    assert result.exit_code == 0
+    expected = bins_of_stream(client.stream_bins("rows", **place), 2, 3)
+    lines = json_lines(result.stdout)
+    assert len(lines) == len(expected) > 50
+    assert [list(line) for line in lines[:1]] == [["step", "slot", "position", "ids", "lengths"]]
+    for line, wanted in zip(lines, expected, strict=True):
+        assert (line["step"], line["slot"], line["position"]) == (wanted.step, wanted.slot, wanted.position)
+        assert (tuple(line["ids"]), tuple(line["lengths"])) == (wanted.ids, wanted.lengths)
+
+
+def test_stream_independent_counts_its_own_steps(packhorse, json_lines, target):
+    flags = ["--workers-per-rank", 3, "--worker", 1, "--mode", "independent", "--batch-size", 2]
+    lines = json_lines(packhorse("stream", "--target", target, "--dataset", "rows", *flags).stdout)
+    assert [line["step"] for line in lines[:6]] == [0, 0, 1, 1, 2, 2]
+    assert Counter(i for line in lines for i in line["ids"]) == Counter(range(2000))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7, 10**6])
+def test_stream_stops_at_its_limit(packhorse, json_lines, corpus, target, limit):
+    everything = packhorse("stream", "--target", target, "--dataset", "named").stdout
+    for place in (target, f"embedded:{corpus.root}"):
+        result = packhorse("stream", "--target", place, "--dataset", "named", "--limit", limit)
+        assert result.stdout == "".join(everything.splitlines(keepends=True)[:limit])
+        assert len(json_lines(result.stdout)) == min(limit, everything.count("\n"))
+
+
+def test_stream_into_a_closed_pipe_ends_quietly(target):
+    command = [sys.executable, "-m", "packhorse.cli", "stream", "--target", target, "--dataset", "rows"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+        process.wait(60)
+
+
+def test_locate_tells_where_an_id_comes(packhorse, json_lines, target, client):
+    place = {"world_size": 2, "batch_size": 3, "workers_per_rank": 2, "seed": 1, "epoch": 6}
+    flags = [part for name, value in place.items() for part in (f"--{name.replace('_', '-')}", value)]
+    result = packhorse("locate", "--target", target, "--dataset", "rows", *flags, "--json", 17, 4)
+    assert result.exit_code == 0
+    lines = json_lines(result.stdout)
+    expected = client.locate("rows", ids=[17, 4], **place)
+    assert [line["id"] for line in lines] == [17, 4]
+    for line, location in zip(lines, expected, strict=True):
+        assert line == {name: getattr(location, name) for name in location.__slots__}
+    first = lines[0]
+    stream = ["--rank", first["rank"], "--worker", first["worker"], *flags]
+    delivered = json_lines(packhorse("stream", "--target", target, "--dataset", "rows", *stream).stdout)
+    (found,) = [line for line in delivered if line["position"] == first["position"]]
+    assert (found["step"], found["slot"]) == (first["step"], first["slot"])
+    assert found["ids"][first["index_in_bin"]] == 17
+
+
+def test_locate_unknown_ids_exits_with_1(packhorse, json_lines, target):
+    result = packhorse("locate", "--target", target, "--dataset", "rows", 17, 2000, -5)
+    assert result.exit_code == 1
+    assert result.stdout.count("not in the") == 2
+    assert "17" in result.stdout
+    result = packhorse("locate", "--target", target, "--dataset", "rows", "--json", 2000)
+    assert result.exit_code == 1
+    assert json_lines(result.stdout)[0]["found"] is False
+    assert packhorse("locate", "--target", target, "--dataset", "rows").exit_code == 2
+
+
+def test_long_ids_are_printed_whole(packhorse, corpus, target, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    ids = corpus.ids["named"][:3].tolist()
+    result = packhorse("locate", "--target", target, "--dataset", "named", "--world-size", 2, *ids)
+    assert result.exit_code == 0
+    for number in ids:
+        assert str(number) in result.stdout
+
+
+def test_health(packhorse, target, running_unix_server):
+    result = packhorse("health", "--target", target)
+    assert (result.exit_code, result.stdout) == (0, f"{target}: SERVING\n")
+    assert packhorse("health", "--target", running_unix_server.target).exit_code == 0
+    result = packhorse("health", "--target", "127.0.0.1:1", "--timeout-seconds", "0.3")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("127.0.0.1:1: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["stream", "--dataset", "nothing"], "no dataset is named 'nothing'; this server has: few, named"),
+        (["stream", "--dataset", "rows", "--rank", "5"], "rank"),
+        (["stream", "--dataset", "rows", "--start-position", "1000000"], "topology.start_position"),
+        (["stream", "--dataset", "rows", "--seed", str(2**64)], "seed"),
+        (["audit", "--dataset", "nothing"], "no dataset is named 'nothing'"),
+        (["audit", "--dataset", "rows", "--start-position", "1000000"], "topology.start_position"),
+        (["locate", "--dataset", "nothing", "1"], "no dataset is named 'nothing'"),
+        (["locate", "--dataset", "rows", str(2**70)], "ids"),
+    ],
+    ids=str,
+)
+def test_errors_are_one_line(packhorse, corpus, target, arguments, message):
+    for place in (target, f"embedded:{corpus.root}"):
+        result = packhorse(*arguments, "--target", place)
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.count("\n") == 1
+        assert message in result.stderr
+
+
+@pytest.mark.parametrize("command", ["stream", "audit"])
+def test_an_embedded_folder_that_is_none(packhorse, command, tmp_path):
+    result = packhorse(command, "--dataset", "x", "--target", f"embedded:{tmp_path}/nothing")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: data root {tmp_path}/nothing is not a folder\n"

@@ -1,0 +1,75 @@
+"""What tests of batches share."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from packhorse.client import PackedDataset
+
+
+@pytest.fixture
+def make_dataset(running_server, corpus, no_launcher):
+    """Function: a PackedDataset of the shared server; keywords as PackedDataset's, `name` of the dataset."""
+
+    def make(name="rows", tokens=None, target=running_server.target, **options):
+        defaults = {"batch_size": 8, "seed": 3, "rank": 0, "world_size": 1}
+        return PackedDataset(target, name, corpus.megatron if tokens is None else tokens, **(defaults | options))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def load():
+    """Function: a DataLoader; forked workers unless told otherwise."""
+
+    def make(dataset, num_workers=0, **options):
+        if num_workers:
+            options = {"multiprocessing_context": "fork", "timeout": 60} | options
+        return DataLoader(dataset, batch_size=None, num_workers=num_workers, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sequences_of():
+    """Function: Counter of the token tuples in some batches."""
+
+    def count(batches):
+        found = Counter()
+        for batch in batches:
+            tokens = batch["input_ids"][batch["attention_mask"].bool()].tolist()
+            offsets = batch["cu_seqlens"].tolist()
+            assert offsets[-1] == len(tokens)
+            found.update(tuple(tokens[a:b]) for a, b in pairwise(offsets))
+        return found
+
+    return count
+
+
+@pytest.fixture(scope="session")
+def whole(corpus):
+    """Function: Counter of the token tuples that an epoch of a dataset holds."""
+
+    def count(name):
+        lengths = corpus.lengths(name)
+        rows = zip(corpus.ids[name].tolist(), corpus.sequences, strict=False)
+        return Counter(tuple(tokens.tolist()[: lengths[number]]) for number, tokens in rows)
+
+    return count
+
+
+@pytest.fixture(scope="session")
+def assert_same_batches():
+    """Function: two lists of batches are equal, cursors included."""
+
+    def check(left, right):
+        assert len(left) == len(right)
+        for a, b in zip(left, right, strict=True):
+            assert a.keys() == b.keys()
+            for name in a:
+                assert torch.equal(a[name], b[name]) if torch.is_tensor(a[name]) else a[name] == b[name], name
+
+    return check

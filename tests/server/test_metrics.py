@@ -1,0 +1,117 @@
+"""What Prometheus scrapes, what reflection lists, and what health answers."""
+
+import urllib.request
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from prometheus_client.parser import text_string_to_metric_families
+
+from packhorse.client import InvalidRequestError, connect
+from packhorse.server.metrics import METRIC_NAMES
+from packhorse.v1 import packing_pb2 as pb
+
+
+@pytest.fixture(scope="module")
+def server(corpus, make_server):
+    with make_server(corpus.root, "--metrics-listen", "127.0.0.1:0") as server:
+        yield server
+
+
+@pytest.fixture
+def scrape(server):
+    def read():
+        with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        return {
+            (sample.name, *sorted(sample.labels.values())): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+    return read
+
+
+def test_metrics_follow_streams(server, scrape, wait_until):
+    before = scrape()
+    assert before["packhorse_active_streams",] == 0
+    sums = {"bins": 0, "sequences": 0, "tokens": 0}
+    num_blocks = num_streams = 0
+    with connect(server.target) as client:
+        info = client.get_dataset("rows")
+        for rank in range(2):
+            num_streams += 1
+            for block in client.stream_bins("rows", rank=rank, world_size=2, batch_size=3):
+                num_blocks += 1
+                sums["bins"] += len(block)
+                sums["sequences"] += len(block.ids)
+                sums["tokens"] += int(block.lengths.sum())
+        held = client.stream_bins("named")
+        assert held.header.num_bins > 0
+        with pytest.raises(InvalidRequestError):
+            client.get_bins("rows", positions=[-1])
+        with pytest.raises(InvalidRequestError):
+            next(client.stream_bins("rows", rank=7))
+        held.close()
+    wait_until(lambda: scrape()["packhorse_active_streams",] == 0)
+    after = scrape()
+    assert (sums["sequences"], sums["tokens"]) == (info.num_sequences, info.total_tokens)
+    for what, total in sums.items():
+        assert after[f"packhorse_{what}_streamed_total", "rows"] == total
+    assert after["packhorse_errors_total", "INVALID_FIELD"] == 2
+    assert after["packhorse_first_block_seconds_count",] >= num_streams
+    assert after["packhorse_block_seconds_count",] >= num_blocks
+    assert after["packhorse_first_block_seconds_bucket", "+Inf"] == after["packhorse_first_block_seconds_count",]
+    assert 0 < after["packhorse_first_block_seconds_sum",] < 60
+
+    names = {key[0] for key in after}
+    for name in METRIC_NAMES:
+        assert name in names or {f"{name}_bucket", f"{name}_count", f"{name}_sum"} <= names, name
+    known = METRIC_NAMES | {f"{name}_{part}" for name in METRIC_NAMES for part in ("bucket", "count", "sum", "created")}
+    known |= {name.removesuffix("_total") + "_created" for name in METRIC_NAMES}
+    assert {name for name in names if name.startswith("packhorse")} <= known
+
+
+def test_dataset_gauges_state_the_plan(server, scrape):
+    samples = scrape()
+    with connect(server.target) as client:
+        infos = client.list_datasets()
+    assert [info.name for info in infos] == ["few", "named", "rows", "truncated"]
+    for info in infos:
+        capacity = info.num_bins * info.max_seq_len
+        for name, value in {
+            "packing_efficiency_ratio": info.total_tokens / capacity,
+            "padding_tokens": capacity - info.total_tokens,
+            "lower_bound_gap_ratio": (info.num_bins - info.lower_bound) / info.lower_bound,
+            "bins": info.num_bins,
+            "sequences": info.num_sequences,
+        }.items():
+            assert samples[f"packhorse_dataset_{name}", info.name] == pytest.approx(value)
+
+
+def test_active_streams_count_those_that_are_open(server, scrape, wait_until, corpus):
+    with connect(server.target) as client:
+        streams = [client.stream_bins("rows", seed=seed) for seed in range(3)]
+        for stream in streams:
+            next(stream)
+        del stream, streams  # abandoned without a word
+    wait_until(lambda: scrape()["packhorse_active_streams",] == 0)
+
+
+def test_reflection_describes_the_service(server):
+    with grpc.insecure_channel(server.target) as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert "packhorse.v1.PackingService" in database.get_services()
+        assert "grpc.health.v1.Health" in database.get_services()
+        file = database.FindFileContainingSymbol("packhorse.v1.PackingService")
+        assert {method.name for method in file.service[0].method} == set(
+            pb.DESCRIPTOR.services_by_name["PackingService"].methods_by_name
+        )
+
+
+@pytest.mark.parametrize("service", ["", "packhorse.v1.PackingService"])
+def test_health_serves(server, service):
+    with grpc.insecure_channel(server.target) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
