@@ -68,6 +68,14 @@ from packhorse.prepare import Layout, prepare
     help="Keep N tokens free for each sequence beside its own, before rounding (BOS, EOS).",
 )
 @click.option(
+    "--time-limit-seconds",
+    type=float,
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="How long planning may go on for a better plan; the best so far is kept.",
+)
+@click.option(
     "--workers", type=int, metavar="N", help="Processes.  [default: 1 below 100 million rows, else one per processor]"
 )
 @click.option(
@@ -91,6 +99,7 @@ def command(
     max_sequences_per_bin: int | None,
     align: int,
     extra_tokens: int,
+    time_limit_seconds: float,
     workers: int | None,
     layout: Layout,
     overwrite: bool,
@@ -109,6 +118,7 @@ def command(
         max_sequences_per_bin=max_sequences_per_bin,
         align=align,
         extra_tokens=extra_tokens,
+        time_limit_seconds=time_limit_seconds,
         overwrite=overwrite,
         workers=workers,
         format=layout,
@@ -133,6 +143,7 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         click.echo(
             f"over length: {ledger.sequences:,} sequences {done}, {ledger.tokens:,} of their tokens are not in the plan"
         )
+    click.echo(f"planned by   {manifest.algorithm}")
     click.echo(f"prepared in  {seconds:.1f} s")
     click.echo(f"output       {output}")
     if layout == "seqpack":

@@ -67,6 +67,7 @@ def prepare(
     max_sequences_per_bin: int | None = None,
     align: int = 1,
     extra_tokens: int = 0,
+    time_limit_seconds: float = 60.0,
     overwrite: bool = False,
     workers: int | None = None,
     format: Layout = "packhorse",
@@ -96,6 +97,8 @@ def prepare(
         align: a sequence's place in its bin is rounded up to a multiple of so many tokens, as context and tensor
             parallelism need.
         extra_tokens: tokens kept free for each sequence beside its own, before rounding (BOS, EOS).
+        time_limit_seconds: how long a packer that improves its plan step by step may go on; the manifest then says
+            what gap is left. A plan that was interrupted can be another one on another machine.
         overwrite: whether an existing `output` is replaced, at the very end.
         workers: processes to read with. None takes 1 below 100 million rows, where starting processes costs more than
             they save, and one for each processor from there on; a script must then start its work under
@@ -131,7 +134,8 @@ def prepare(
     spans = find_spans(source, length_column, id_column)
     num_workers = workers or _default_workers(sum(span.num_rows for span in spans))
     with open_engine(num_workers) as engine, shown(engine, progress) as passes:
-        sort = _Sort(passes, spans, options, num_workers, has_ids=id_column is not None)
+        has_ids = id_column is not None
+        sort = _Sort(passes, spans, options, num_workers, has_ids=has_ids, time_limit_seconds=time_limit_seconds)
         name = Path(source).name or Path(source).resolve().name
         with written_whole(folder, overwrite=overwrite) as partial:
             if format == "packhorse":
@@ -193,6 +197,7 @@ class _Sort:
     options: PrepareOptions
     workers: int
     has_ids: bool
+    time_limit_seconds: float
 
     def write(self, folder: Path, source: str) -> Manifest:
         """Fills `folder` and returns its manifest."""
@@ -203,12 +208,14 @@ class _Sort:
         ledger = _over_length_ledger(found, options)
         lengths, counts = _merged(found)
         by_length = dict(zip(lengths.tolist(), counts.tolist(), strict=True))
-        plan = pack_histogram(
-            by_length,
-            options.max_seq_len,
-            algorithm=options.algorithm,
-            max_sequences_per_bin=options.max_sequences_per_bin,
-        )
+        with self.passes.step("planning"):
+            plan = pack_histogram(
+                by_length,
+                options.max_seq_len,
+                algorithm=options.algorithm,
+                max_sequences_per_bin=options.max_sequences_per_bin,
+                time_limit_seconds=self.time_limit_seconds,
+            )
         low, high = min(part.id_low for part in found), max(part.id_high for part in found)
         id_dtype: Literal["uint32", "int64"] = "uint32" if low >= 0 and high < 2**32 else "int64"
         pool = str(folder / POOLS)

@@ -39,6 +39,13 @@ class Passes:
             self._bars.advance(bar, size)
             yield result
 
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Shows work that cannot say how far it is."""
+        bar = self._bars.add_task(name, total=None)
+        yield
+        self._bars.update(bar, total=1, completed=1)
+
 
 @contextmanager
 def shown(engine: Engine, wanted: bool) -> Iterator[Passes]:
