@@ -27,7 +27,7 @@ from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.formats import MegatronTokens
 from packhorse.packing import PackingStats
 from packhorse.prepare import TokenizeSummary, prepare
-from packhorse.prepare.tokenize import tokenize_documents
+from packhorse.prepare.tokenization import tokenize_documents
 
 _DATASET = "python"
 _WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2

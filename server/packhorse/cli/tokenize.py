@@ -1,6 +1,6 @@
 """`packhorse tokenize`: text to Megatron token files.
 
-Owns the command's flags and its printed summary; leaves the work to `packhorse.prepare.tokenize`.
+Owns the command's flags and its printed summary; leaves the work to `packhorse.prepare.tokenization`.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from packhorse.prepare.tokenize import TokenizeSummary, tokenize
+from packhorse.prepare.tokenization import TokenizeSummary, tokenize
 from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
 
 

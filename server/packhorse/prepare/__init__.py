@@ -2,6 +2,6 @@
 
 from packhorse.prepare.loading import load_prepared
 from packhorse.prepare.pipeline import Layout, prepare
-from packhorse.prepare.tokenize import TokenizeSummary, tokenize
+from packhorse.prepare.tokenization import TokenizeSummary, tokenize
 
 __all__ = ["Layout", "TokenizeSummary", "load_prepared", "prepare", "tokenize"]
