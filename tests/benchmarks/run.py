@@ -13,6 +13,8 @@ import bench_first_bin
 import bench_materialising
 import bench_memory
 import bench_online
+import bench_pack_sequences
+import bench_packers
 import bench_planning
 import bench_prepare
 import bench_streaming
@@ -21,6 +23,8 @@ from workload import FULL, QUICK, Workspace
 
 BENCHMARKS = {
     "planning": bench_planning,
+    "packers": bench_packers,
+    "pack-sequences": bench_pack_sequences,
     "online": bench_online,
     "materialising": bench_materialising,
     "first-bin": bench_first_bin,

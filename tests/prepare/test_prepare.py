@@ -101,7 +101,8 @@ def test_prepare_matches_the_oracle(table: dict[str, Any]) -> None:
 
         assert {length: pool.tolist() for length, pool in pools.items()} == expected
         assert counts == {length: len(members) for length, members in expected.items()}
-        assert templates == pack_histogram(counts, limit, max_sequences_per_bin=table["per_bin"]).templates
+        plan = pack_histogram(counts, limit, max_sequences_per_bin=table["per_bin"])
+        assert templates == plan.templates
         kept = sorted(identity for members in expected.values() for identity in members)
         fits = kept[0] >= 0 and kept[-1] < 2**32
         assert manifest.id_dtype == ("uint32" if fits else "int64")
@@ -112,7 +113,11 @@ def test_prepare_matches_the_oracle(table: dict[str, Any]) -> None:
         assert (manifest.ids_sum_a, manifest.ids_sum_b) == ids_sum(np.array(kept, dtype=np.int64))
         assert manifest.n_sequences == len(kept)
         assert manifest.source == "in"
-        assert (content["max_seq_len"], content["packer"], content["digest"]) == (limit, "best-fit", manifest.digest)
+        assert (content["max_seq_len"], content["packer"], content["digest"]) == (
+            limit,
+            plan.algorithm,
+            manifest.digest,
+        )
 
 
 def test_the_folder_is_the_same_for_any_workers_files_and_row_groups(tmp_path: Path) -> None:

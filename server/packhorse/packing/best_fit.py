@@ -6,11 +6,15 @@ into the fullest bin that still takes it, in O(distinct lengths · log). Leaves 
 
 import heapq
 from collections import Counter
+from typing import Any
 
 from packhorse.packing.plan import Template
 
-_Group = tuple[int, int, int, int, tuple[tuple[int, int], ...]]
-"""Equal bins: (room in tokens, stamp, number of bins, sequences in each, runs of (length, copies))."""
+_Runs = tuple[Any, int, int] | None
+"""What a bin holds: (earlier runs, length, copies), a chain from its last run of equal lengths to its first, so that
+bins that part ways share what they have in common."""
+_Group = tuple[int, int, int, int, _Runs]
+"""Equal bins: (room in tokens, stamp, number of bins, sequences in each, their contents). Stamps are distinct."""
 
 
 def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
@@ -48,15 +52,19 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
             if open_groups:
                 room, old_stamp, num_bins, size, runs = heapq.heappop(open_groups)
             else:
-                room, old_stamp, num_bins, size, runs = capacity, stamp, count, 0, ()
-            copies = min(room // length, limit - size)
-            num_full = min(num_bins, count // copies)
+                room, old_stamp, num_bins, size, runs = capacity, stamp, count, 0, None
+            copies = room // length
+            if copies > limit - size:
+                copies = limit - size
+            num_full = count // copies
+            if num_full > num_bins:
+                num_full = num_bins
             count -= num_full * copies
             if num_full:
-                put_back((room - copies * length, stamp, num_full, size + copies, (*runs, (length, copies))), length)
+                put_back((room - copies * length, stamp, num_full, size + copies, (runs, length, copies)), length)
             num_bins -= num_full
             if num_bins and count:
-                put_back((room - count * length, stamp + 1, 1, size + count, (*runs, (length, count))), length)
+                put_back((room - count * length, stamp + 1, 1, size + count, (runs, length, count)), length)
                 num_bins -= 1
                 count = 0
             stamp += 2
@@ -64,6 +72,13 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
                 heapq.heappush(open_groups, (room, old_stamp, num_bins, size, runs))
 
     templates: Counter[Template] = Counter()
-    for group in (*closed, *open_groups, *(entry[1] for entry in waiting)):
-        templates[tuple(length for length, copies in group[4] for _ in range(copies))] += group[2]
+    for *_, num_bins, _, runs in (*closed, *open_groups, *(entry[1] for entry in waiting)):
+        reversed_template: list[int] = []
+        while runs:
+            runs, length, copies = runs
+            if copies == 1:
+                reversed_template.append(length)
+            else:
+                reversed_template += [length] * copies
+        templates[tuple(reversed_template[::-1])] += num_bins
     return templates

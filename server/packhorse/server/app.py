@@ -17,11 +17,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
-from packhorse.epoch import compile_kernels
-from packhorse.packing.online import compile_kernels as compile_online
 from packhorse.server.backend import Backend
 from packhorse.server.catalog import Catalog
 from packhorse.server.config import ServeConfig, split_address
+from packhorse.server.kernels import compile_kernels
 from packhorse.server.metrics import Metrics
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
@@ -55,7 +54,6 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     """
     catalog = Catalog(config.data_root)
     compile_kernels()
-    compile_online()
     metrics = Metrics(catalog.opened)
     executor = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="kernels")
     servicer = PackingServicer(Backend(catalog), metrics, executor, config.max_streams)
