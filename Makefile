@@ -5,6 +5,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+BENCH_STAMP := .venv/.installed-bench
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench proto clean
@@ -26,7 +27,7 @@ check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 	$(BIN)/buf lint proto
 	$(BIN)/python proto/generate.py --check
 
-bench: $(STAMP) ## benchmarks, side by side with the packages they are compared to
+bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are compared to
 	$(BIN)/python tests/benchmarks/run.py
 
 proto: $(STAMP) ## regenerate the stubs from packing.proto
@@ -40,4 +41,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Packhorse needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	@touch $@

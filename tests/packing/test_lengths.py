@@ -37,6 +37,8 @@ PACKERS_OF_LISTS = {
         ([3, -(2**70)], r"lengths\[1\].*got -1180591620717411303424"),
         ([3, 2.0], r"lengths\[1\].*got 2.0"),
         ([3, True], r"lengths\[1\].*got True"),
+        ([3, 1, True, 4], r"lengths\[2\].*got True"),
+        ([3, np.array(4)], r"lengths\[1\].*got array"),
         ([3, "4", 2.5], r"lengths\[1\].*got '4'"),
         ([3, 2.5, "4"], r"lengths\[1\].*got 2.5"),
         ([3, None], r"lengths\[1\].*got None"),

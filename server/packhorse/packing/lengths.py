@@ -48,6 +48,9 @@ def _array_of_list(lengths: Any) -> NDArray[Any]:
     """Element by element, since NumPy would take True for 1 and turn [1, 2.5] into floats without a word."""
     if not len(lengths):
         return np.empty(0, dtype=np.int64)
+    fast = _array_of_plain_integers(lengths)
+    if fast is not None:
+        return fast
     wrong = {kind for kind in set(map(type, lengths)) if kind is bool or not issubclass(kind, Integral)}
     if wrong:
         index = next(i for i, value in enumerate(lengths) if type(value) in wrong)
@@ -56,6 +59,25 @@ def _array_of_list(lengths: Any) -> NDArray[Any]:
         return np.frombuffer(array("q", lengths), dtype=np.int64)  # half the time of np.array
     except OverflowError:
         return np.array([int(value) for value in lengths], dtype=object)
+
+
+def _array_of_plain_integers(lengths: Any) -> NDArray[np.int64] | None:
+    """Half the time of looking at every element's type; None where that is needed.
+
+    A sum is a plain int only when every term is one or adds up like one, as True does, which is then found among
+    the ones and zeros.
+    """
+    if type(lengths) is not list or type(lengths[0]) is not int:
+        return None
+    try:
+        with np.errstate(all="ignore"):  # terms of NumPy's types may overflow here; they are looked at one by one
+            plain = type(sum(lengths)) is int
+        values = np.frombuffer(array("q", lengths), dtype=np.int64)
+    except Exception:  # of any type's own addition, as that of strings
+        return None
+    if plain and all(type(lengths[index]) is not bool for index in np.flatnonzero(values < 2).tolist()):
+        return values
+    return None
 
 
 def _in_range(values: NDArray[Any], max_seq_len: int | None) -> NDArray[np.int64]:

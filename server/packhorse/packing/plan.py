@@ -109,8 +109,10 @@ def checked_counts(
         limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
     pairs: list[tuple[int, int]] = []
     for key, value in counts.items():
-        length = checked_integer("every length in counts", key, 1)
-        count = checked_integer(f"the count of length {length}", value, 0)
+        # The names of what is checked take longer than the check: they are made for what is not plainly right.
+        length = key if type(key) is int and key > 0 else checked_integer("every length in counts", key, 1)
+        plain = type(value) is int and value >= 0
+        count = value if plain else checked_integer(f"the count of length {length}", value, 0)
         if length > capacity:
             raise ValueError(
                 f"length {length} is over max_seq_len {capacity}: raise max_seq_len, or drop, truncate or split the "
