@@ -23,7 +23,7 @@ def small_blocks(monkeypatch, tmp_path):
         "import packhorse.server.backend as backend\n"
         "backend.BLOCK_BYTES = 512\n"
         "encode = backend._encode\n"
-        "backend._encode = lambda bins: time.sleep(0.02) or encode(bins)\n"
+        "backend._encode = lambda bins, message: time.sleep(0.02) or encode(bins, message)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
@@ -85,7 +85,7 @@ def test_grace_runs_out_under_streams_that_block(corpus, make_server, monkeypatc
         "backend.BLOCK_BYTES = 512\n"
         "encode = backend._encode\n"
         "blocks = iter(range(10**9))\n"
-        "backend._encode = lambda bins: time.sleep(1.5 if next(blocks) == 5 else 0) or encode(bins)\n"
+        "backend._encode = lambda bins, message: time.sleep(1.5 if next(blocks) == 5 else 0) or encode(bins, message)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with make_server(corpus.root, "--grace-seconds", "0.3") as server, connect(server.target, retry=PATIENT) as client:

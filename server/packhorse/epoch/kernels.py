@@ -65,8 +65,8 @@ def draw_ids(
 
     Draws are brought into the order of their lengths first, by a counting sort over at most _BUCKETS groups of
     neighbouring lengths. Fetches then walk through the pool from its beginning to its end rather than jump about in
-    all of it, which halves their time in a large pool (whose pages the processor's tables do not hold), and
-    permutations find their parameters in cache. pool_of (int32) and pool_index (uint64), one entry a sequence, are
+    all of it, which matters in a large pool, whose pages the processor's tables do not hold; and permutations find
+    their parameters in cache. pool_of (int32) and pool_index (uint64), one entry a sequence, are
     scratch.
     """
     shift = 0

@@ -190,7 +190,7 @@ def six_rounds_each(values: Any, half_bits: Any, num_lines: Any, keys: Any, colu
     """Six rounds of a block of values, each under parameters of its own.
 
     One loop for each round: its iterations are short and independent, so they compile to vector instructions and many
-    are in flight at once, which takes a third of the time of one loop over all six.
+    are in flight at once, which takes less than half the time of one loop over all six.
 
     Args:
         values: uint64 [at least num], overwritten.

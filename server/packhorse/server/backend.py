@@ -89,11 +89,11 @@ class Backend:
         most = _steps_per_block(dataset, topology.batch_size)
         while taken < len(steps):
             block = steps[taken : taken + at_once]
-            yield pb.StreamBinsResponse(
-                block=pb.StreamBlock(
-                    first_step=block.start, num_steps=len(block), bins=_encode(stream.read(block, rank))
-                )
-            )
+            message = pb.StreamBinsResponse()
+            message.block.first_step = block.start
+            message.block.num_steps = len(block)
+            _encode(stream.read(block, rank), message.block.bins)
+            yield message
             taken += len(block)
             at_once = min(2 * at_once, most)
 
@@ -107,11 +107,9 @@ class Backend:
         if len(outside):
             requests.integer("positions", int(outside[0]), 0, dataset.plan.num_bins - 1)
         view = self._view(dataset, request.seed, request.epoch)
-        return pb.GetBinsResponse(
-            digest=dataset.manifest.digest,
-            id_type=_ID_TYPES[dataset.manifest.id_dtype],
-            bins=_encode(view.bins(positions)),
-        )
+        response = pb.GetBinsResponse(digest=dataset.manifest.digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
+        _encode(view.bins(positions), response.bins)
+        return response
 
     def locate_sequences(self, request: pb.LocateSequencesRequest) -> pb.LocateSequencesResponse:
         """Tells where each id stands in an epoch."""
@@ -177,14 +175,14 @@ def _steps_per_block(dataset: PreparedDataset, batch_size: int) -> int:
     return max(1, min(int(BLOCK_BYTES / (average * batch_size)), requests.MAX_MESSAGE_BYTES // (most * batch_size)))
 
 
-def _encode(bins: Bins) -> pb.Bins:
-    return pb.Bins(
-        ids=bins.ids.astype(bins.ids.dtype.newbyteorder("<"), copy=False).tobytes(),
-        lengths=bins.lengths.astype("<i4", copy=False).tobytes(),
-        bin_ends=bins.bin_ends.astype("<u4").tobytes(),
-        positions=bins.positions.astype("<i8", copy=False).tobytes(),
-        starts=b"" if bins.starts is None else bins.starts.astype("<i8").tobytes(),
-    )
+def _encode(bins: Bins, message: pb.Bins) -> None:
+    """Fills in a message where it lies: handing one message to another's constructor would copy all of it, slowly."""
+    message.ids = bins.ids.astype(bins.ids.dtype.newbyteorder("<"), copy=False).tobytes()
+    message.lengths = bins.lengths.astype("<i4", copy=False).tobytes()
+    message.bin_ends = bins.bin_ends.astype("<u4").tobytes()
+    message.positions = bins.positions.astype("<i8", copy=False).tobytes()
+    if bins.starts is not None:
+        message.starts = bins.starts.astype("<i8").tobytes()
 
 
 def _describe(dataset: PreparedDataset) -> pb.Dataset:
