@@ -39,6 +39,14 @@ def test_every_packer_is_compared_by_its_own_plan(histogram: Path) -> None:
     assert [row["bins"] for row in results.values()] == sorted(row["bins"] for row in results.values())
 
 
+def test_options_reach_the_packers(histogram: Path) -> None:
+    options = ("--max-seq-len", "32", "--algorithm", "best-fit", "--align", "4", "--extra-tokens", "2")
+    (row,) = json.loads(run(str(histogram), *options, "--max-sequences-per-bin", "3", "--json"))
+    plan = pack_histogram(COUNTS, 32, algorithm="best-fit", align=4, extra_tokens=2, max_sequences_per_bin=3)
+    assert (row["bins"], row["templates"]) == (plan.num_bins, len(plan.templates))
+    assert row["bins"] > pack_histogram(COUNTS, 32, algorithm="best-fit").num_bins
+
+
 def test_gpu_hours_follow_the_users_numbers(histogram: Path) -> None:
     options = ("--max-seq-len", "16", "--algorithm", "best-fit", "--tokens-per-gpu-second", "2", "--epochs", "3")
     (row,) = json.loads(run(str(histogram), *options, "--json"))

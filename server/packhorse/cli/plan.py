@@ -59,6 +59,12 @@ def command() -> None:
 )
 @click.option("--algorithm", "algorithms", multiple=True, help="Packers to compare; all of them when left out.")
 @click.option("--max-sequences-per-bin", type=click.IntRange(1), help="The most sequences in a bin.")
+@click.option(
+    "--align", default=1, type=click.IntRange(1), help="Round each sequence's place up to a multiple of so many."
+)
+@click.option(
+    "--extra-tokens", default=0, type=click.IntRange(0), help="Tokens kept free for each sequence (BOS, EOS)."
+)
 @click.option("--time-limit-seconds", default=60.0, help="For each packer that improves its plan step by step.")
 @click.option(
     "--tokens-per-gpu-second", type=click.FloatRange(0, min_open=True), help="Of your training, padding included."
@@ -71,6 +77,8 @@ def compare(
     max_seq_len: int | None,
     algorithms: tuple[str, ...],
     max_sequences_per_bin: int | None,
+    align: int,
+    extra_tokens: int,
     time_limit_seconds: float,
     tokens_per_gpu_second: float | None,
     epochs: int,
@@ -96,6 +104,8 @@ def compare(
                 capacity,
                 algorithm=name,
                 max_sequences_per_bin=max_sequences_per_bin,
+                align=align,
+                extra_tokens=extra_tokens,
                 time_limit_seconds=time_limit_seconds,
             )
             plans.append((name, plan, time.perf_counter() - started))
