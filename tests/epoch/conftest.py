@@ -1,7 +1,7 @@
 """What the epoch's tests share: small prepared epochs, and oracles that follow the definitions word by word.
 
-Owns the oracles: `Twin` (a permutation in Python integers) and `Prepared.bin_at` (a bin by DESIGN's formulas). No
-oracle shares a line with the kernels.
+Owns the oracles: `Twin` (a permutation in Python integers) and `Prepared.bin_at` (a bin by the formulas of
+ARCHITECTURE.md). No oracle shares a line with the kernels.
 """
 
 from dataclasses import dataclass
