@@ -151,7 +151,15 @@ def test_remote_refuses_a_foreign_digest(client, digest):
         next(client.stream_bins("rows", expected_digest=digest))
 
 
-def test_a_server_that_comes_back_with_another_dataset_is_refused(corpus, variants, make_server):
+def test_a_server_that_comes_back_with_another_dataset_is_refused(corpus, variants, make_server, monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(  # slow enough that the stream cannot lie in buffers whole
+        "import time\n"
+        "import packhorse.server.backend as backend\n"
+        "encode = backend._encode\n"
+        "backend._encode = lambda bins, message: time.sleep(0.02) or encode(bins, message)\n"
+        "backend._steps_per_block = lambda dataset, batch_size: 2\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with make_server(corpus.root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=60)) as client:
         stream = client.stream_bins("rows")
         first = [next(stream), next(stream)]
