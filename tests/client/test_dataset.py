@@ -1,5 +1,7 @@
 """PackedDataset: the same batches from any number of workers, every sequence once over all ranks."""
 
+import subprocess
+import sys
 from collections import Counter
 from functools import partial
 from itertools import islice
@@ -97,6 +99,37 @@ def test_a_forked_child_may_use_the_parent_s_client(client, joined):
     assert process.exitcode == 0
     assert results.get() == expected
     assert joined(client.stream_bins("few")) == expected
+
+
+FORKS = """
+import os, sys, time
+from packhorse.client import connect
+for number in range(40):
+    with connect(sys.argv[1]) as client:
+        client.get_dataset("few")
+    child = os.fork()
+    if child == 0:
+        try:
+            with connect(sys.argv[1]) as client:
+                client.get_dataset("few")
+        finally:
+            os._exit(0)
+    deadline = time.monotonic() + 20
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            sys.exit(f"child {number} hung")
+        time.sleep(0.001)
+os._exit(0)
+"""
+
+
+def test_children_forked_right_after_a_client_was_closed_can_connect(running_server):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, running_server.target], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_persistent_workers_follow_set_epoch(make_dataset, load, assert_same_batches):

@@ -46,6 +46,10 @@ _WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
 }
 """What gRPC itself answers, before a request reaches the service or after its answer left it."""
 
+_ANCHORS: list[grpc.Channel] = []
+"""An idle channel, kept for the life of the process. With its last channel gRPC's engine winds down, and a process that
+forks meanwhile (a DataLoader, right after `len(dataset)`) gets children whose calls never return."""
+
 
 class GrpcTransport:
     """Calls a server. The channel is made when first needed, anew in every process, and so survives a fork.
@@ -107,6 +111,8 @@ class GrpcTransport:
 
     def _connected(self) -> Any:
         if self._channel is None or self._pid != os.getpid():
+            if not _ANCHORS:
+                _ANCHORS.append(grpc.insecure_channel("127.0.0.1:1"))  # connects to nothing until it is used
             options = list(_OPTIONS)
             if self._credentials is None:
                 self._channel = grpc.insecure_channel(self.target, options)
