@@ -18,6 +18,17 @@ START_SECONDS = 120  # compiling the kernels on a busy machine included
 STOP_SECONDS = 30
 
 
+def pytest_collection_modifyitems(items):
+    """Skips what needs CUDA where there is none."""
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if wanting:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in wanting:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Sequences, their token files and the datasets prepared from them."""

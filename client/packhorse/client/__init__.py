@@ -31,8 +31,12 @@ from packhorse.client.stream import BinStream, StreamHeader
 
 if TYPE_CHECKING:
     from packhorse.client.batch import BatchAssembler, PackedBatch
+    from packhorse.client.buffers import BatchBuffers, BatchTensors
     from packhorse.client.dataset import PackedDataset
+    from packhorse.client.layout import PackLayout, as_layout
     from packhorse.client.masks import build_packing_attention_bias, build_packing_cu_seqlens
+    from packhorse.client.presets import Preset, get_preset, list_presets
+    from packhorse.client.separators import Separators
     from packhorse.client.tokens import (
         FlatSource,
         IndexableSource,
@@ -45,9 +49,17 @@ if TYPE_CHECKING:
 _TORCH_PARTS = {
     "BatchAssembler": "batch",
     "PackedBatch": "batch",
+    "BatchBuffers": "buffers",
+    "BatchTensors": "buffers",
     "PackedDataset": "dataset",
+    "PackLayout": "layout",
+    "as_layout": "layout",
     "build_packing_attention_bias": "masks",
     "build_packing_cu_seqlens": "masks",
+    "Preset": "presets",
+    "get_preset": "presets",
+    "list_presets": "presets",
+    "Separators": "separators",
     "FlatSource": "tokens",
     "IndexableSource": "tokens",
     "MegatronSource": "tokens",
@@ -58,6 +70,8 @@ _TORCH_PARTS = {
 
 __all__ = [
     "BatchAssembler",
+    "BatchBuffers",
+    "BatchTensors",
     "BinBlock",
     "BinStream",
     "Client",
@@ -71,13 +85,16 @@ __all__ = [
     "InvalidRequestError",
     "MegatronSource",
     "NotImplementedByServerError",
+    "PackLayout",
     "PackStream",
     "PackedBatch",
     "PackedDataset",
     "PackhorseError",
+    "Preset",
     "RemainderPolicy",
     "RequestTooLargeError",
     "RetryPolicy",
+    "Separators",
     "SequenceLocation",
     "ServerFaultError",
     "ServerShuttingDownError",
@@ -89,10 +106,13 @@ __all__ = [
     "TokenSourceError",
     "TooManyStreamsError",
     "TransientError",
+    "as_layout",
     "as_token_source",
     "build_packing_attention_bias",
     "build_packing_cu_seqlens",
     "connect",
+    "get_preset",
+    "list_presets",
 ]
 
 

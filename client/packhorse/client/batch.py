@@ -1,10 +1,10 @@
 """Assembly of bins into the tensors that a training step takes.
 
-Owns the layout of a packed batch; leaves the tokens themselves to `tokens`, which of them are predicted to `labels`,
-and attention masks to `masks`.
+Owns the keys of a packed batch and how they are filled; leaves the tokens themselves to `sources`, where they lie to
+`layout`, which of them are predicted to `labels`, memory to `buffers`, and attention masks to `masks`.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -13,36 +13,45 @@ from numpy.typing import NDArray
 
 from packhorse.client._places import PlaceRule
 from packhorse.client.blocks import BinBlock
-from packhorse.client.labels import causal_labels
+from packhorse.client.buffers import BatchBuffers, BatchTensors
+from packhorse.client.labels import write_causal_labels
+from packhorse.client.layout import OverfullRowError, PackLayout
+from packhorse.client.separators import Separators
 from packhorse.client.tokens import TokenSource
 
 
 class PackedBatch(TypedDict):
-    """One packed batch. Legend: B bins, L = max_seq_len, n sequences."""
+    """One packed batch. Legend: B rows, L tokens in a row, n sequences.
+
+    A row is a bin, and L is max_seq_len; flattened, B is 1 and L the number of all tokens.
+    """
 
     input_ids: torch.Tensor
     """Tokens, each bin's sequences from the left, then padding: int64 [B, L]. With the plan's `align` or `extra_tokens`
     a sequence's place ends with padding of its own."""
     labels: torch.Tensor
-    """Targets, -100 on padding and at the sequences' boundaries (see `labels.causal_labels`): int64 [B, L]."""
+    """Targets, -100 on padding, at the sequences' boundaries and where the loss mask is 0 (see `labels`):
+    int64 [B, L]."""
     sequence_ids: torch.Tensor
-    """0, 1, 2, … within each bin, a sequence's own padding included; the bin's has the next number: int32 [B, L]."""
+    """0, 1, 2, … within each row, a sequence's own padding included; the row's has the next number: int32 [B, L]."""
     position_ids: torch.Tensor
-    """0, 1, 2, … within each place of a sequence, and within the padding of each bin: int64 [B, L]. With
+    """0, 1, 2, … within each place of a sequence, and within the padding of each row: int64 [B, L]. With
     `continue_positions` a piece's begin at its first token's place in the whole sequence."""
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     cu_seqlens: torch.Tensor
-    """Offsets of the sequences in the tokens of all bins end to end, padding left out: int32 [n + 1], on the CPU."""
+    """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1], on the CPU."""
     max_seqlen: int
     """The longest sequence of the batch, in tokens; 0 without any. A host integer, so that no kernel waits for it."""
+    layout: PackLayout
+    """Where each sequence lies, in host memory: what masks are made from."""
     cursor: NotRequired[Any]
     """Where training stands after this batch; added by the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAssembler:
-    """Turns blocks of bins into batches; one row for each bin."""
+    """Turns blocks of bins into batches."""
 
     max_seq_len: int
     """Tokens in a row: the capacity that the dataset was planned with."""
@@ -51,6 +60,11 @@ class BatchAssembler:
     """Token that fills a bin's free end; attention and loss never look at it."""
     shift_labels: bool = False
     """False for models that shift inside (Hugging Face); True for losses that compare the same index."""
+    flatten: bool = False
+    """False: one row for each bin. True: the sequences of all bins end to end in one row, without padding; a batch
+    without any sequence is one token of padding."""
+    separators: Separators = field(default_factory=Separators)
+    """Special tokens put around each sequence, for which the plan kept `extra_tokens`."""
     truncate: bool = False
     """Whether sequences may be longer in the source than planned: over-length ones were truncated or split."""
     align: int = 1
@@ -59,6 +73,8 @@ class BatchAssembler:
     """What the dataset was planned with: tokens kept free in each place."""
     continue_positions: bool = False
     """Whether position ids of a piece go on where the piece before it ended; otherwise they restart at 0."""
+    pin_memory: bool = False
+    """Whether tensors lie in page-locked memory, which needs CUDA in this process; not for dataloader workers."""
 
     def __post_init__(self) -> None:
         if self.max_seq_len < 1:
@@ -67,11 +83,22 @@ class BatchAssembler:
             raise ValueError(
                 f"align must be at least 1 and extra_tokens at least 0, got {self.align} and {self.extra_tokens}"
             )
+        if self.separators.num_tokens > self.extra_tokens:
+            raise ValueError(
+                f"the separators add up to {self.separators.num_tokens} tokens to a sequence, but the dataset was "
+                f"planned with extra_tokens {self.extra_tokens}; prepare it with "
+                f"--extra-tokens {self.separators.num_tokens}"
+            )
 
-    def assemble(self, block: BinBlock, source: TokenSource) -> PackedBatch:
+    def assemble(
+        self,
+        block: BinBlock,
+        source: TokenSource,
+        *,
+        loss_mask: TokenSource | None = None,
+        buffers: BatchBuffers | None = None,
+    ) -> PackedBatch:
         """Assembles the bins of one block into one batch, in their order.
-
-        Legend: B bins, L = max_seq_len, S sequences, R = S + B runs: each bin's sequences, then its padding.
 
         Padding has a label of its own, and so neither causal nor bidirectional attention mixes it with a sequence,
         and positions of its own, and so a model that infers boundaries from positions sees one run, not one document
@@ -80,85 +107,134 @@ class BatchAssembler:
         Args:
             block: the bins; those without sequences become rows of padding.
             source: has every id of the block.
+            loss_mask: has the same ids with the same lengths: 1 for tokens to predict, 0 for others. None for all.
+            buffers: memory that the tensors are written into; whoever gives it knows that no earlier batch there is
+                needed any more. None for memory of their own.
 
         Returns:
-            Tensors on the CPU with memory of their own.
+            Tensors on the CPU.
 
         Raises:
-            ValueError: a bin holds more than `max_seq_len` tokens.
-            TokenSourceError: `source` and the plan disagree.
+            ValueError: a bin holds more than `max_seq_len` tokens, or `buffers` are too small.
+            TokenSourceError: `source` or `loss_mask` and the plan disagree.
         """
-        num_bins, row_tokens = len(block), self.max_seq_len
-        lengths = block.lengths.astype(np.int64)
-        first_sequence = block.bin_starts()
-        num_sequences = block.bin_ends - first_sequence
-        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        first_offset = offsets[first_sequence]
-        bin_tokens = offsets[block.bin_ends] - first_offset
-        if (bin_tokens > row_tokens).any():
-            self._refuse_overfull(block, bin_tokens)
-
-        bins = np.arange(num_bins)
-        bin_of_sequence = np.repeat(bins, num_sequences)
-        starts = offsets[:-1] + (bins * row_tokens - first_offset)[bin_of_sequence]
-        input_ids = np.full(num_bins * row_tokens, self.pad_token_id, dtype=np.int64)
-        has_free_places = self.align > 1 or self.extra_tokens > 0
-        own_lengths = self._own_lengths(block, lengths, source) if has_free_places else lengths
-        source.gather(
-            block.ids,
-            own_lengths,
-            input_ids,
-            starts,
-            starts=block.starts,
-            truncate=self.truncate or has_free_places,
+        content = self._content(block, source)
+        layout = self._layout(block, content)
+        shape = (layout.num_rows, layout.row_tokens)
+        tensors = (
+            BatchTensors.allocate(*shape, pin_memory=self.pin_memory) if buffers is None else buffers.tensors(*shape)
         )
+        input_ids, labels, sequence_ids, position_ids, attention_mask = (tensor.numpy().ravel() for tensor in tensors)
 
-        run_of_sequence = np.arange(len(lengths)) + bin_of_sequence
-        run_of_padding = block.bin_ends + bins
-        run_lengths = np.empty(len(lengths) + num_bins, dtype=np.int64)
-        run_lengths[run_of_sequence] = lengths
-        run_lengths[run_of_padding] = row_tokens - bin_tokens
-        run_labels = np.empty(len(run_lengths), dtype=np.int32)
-        run_labels[run_of_sequence] = np.arange(len(lengths)) - first_sequence[bin_of_sequence]
-        run_labels[run_of_padding] = num_sequences
-        run_starts = np.cumsum(run_lengths) - run_lengths
-
-        position_ids = np.arange(num_bins * row_tokens)
-        position_ids -= np.repeat(run_starts, run_lengths)
-        if has_free_places:
-            run_tokens = np.zeros_like(run_lengths)
-            run_tokens[run_of_sequence] = own_lengths
-            is_token = (position_ids < np.repeat(run_tokens, run_lengths)).reshape(num_bins, row_tokens)
-        else:
-            is_token = np.arange(row_tokens) < bin_tokens[:, None]
-        labels = causal_labels(input_ids, starts, starts + own_lengths, ~is_token.ravel(), shift=self.shift_labels)
+        run_lengths = layout.run_lengths
+        sequence_ids[:] = np.repeat(layout.run_labels, run_lengths)
+        np.subtract(np.arange(len(input_ids)), np.repeat(layout.run_starts, run_lengths), out=position_ids)
         if self.continue_positions and block.starts is not None:
-            run_first_tokens = np.zeros_like(run_lengths)
-            run_first_tokens[run_of_sequence] = block.starts
-            position_ids += np.repeat(run_first_tokens, run_lengths)
-        own_offsets = np.concatenate(([0], np.cumsum(own_lengths))) if has_free_places else offsets
+            _continue(position_ids, layout, block.starts)
 
-        shape = (num_bins, row_tokens)
+        content.write(source, input_ids, layout.starts, self.separators)
+        is_predicted = None
+        if loss_mask is not None:
+            content.write_mask(loss_mask, labels, layout.starts)
+            is_predicted = labels != 0
+        attention_mask.fill(1)
+        for start, end in layout.padding_spans:
+            input_ids[start:end] = self.pad_token_id
+            attention_mask[start:end] = 0
+        write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=self.shift_labels)
+
         return PackedBatch(
-            input_ids=torch.from_numpy(input_ids.reshape(shape)),
-            labels=torch.from_numpy(labels.reshape(shape)),
-            sequence_ids=torch.from_numpy(np.repeat(run_labels, run_lengths).reshape(shape)),
-            position_ids=torch.from_numpy(position_ids.reshape(shape)),
-            attention_mask=torch.from_numpy(is_token.astype(np.int64)),
-            cu_seqlens=torch.from_numpy(own_offsets.astype(np.int32)),
-            max_seqlen=int(own_lengths.max(initial=0)),
+            input_ids=tensors.input_ids,
+            labels=tensors.labels,
+            sequence_ids=tensors.sequence_ids,
+            position_ids=tensors.position_ids,
+            attention_mask=tensors.attention_mask,
+            cu_seqlens=torch.from_numpy(layout.cu_seqlens),
+            max_seqlen=layout.max_seqlen,
+            layout=layout,
         )
 
-    def _own_lengths(self, block: BinBlock, lengths: NDArray[np.int64], source: TokenSource) -> NDArray[np.int64]:
+    def _content(self, block: BinBlock, source: TokenSource) -> "_Content":
+        """Finds out what goes into each place."""
+        planned = block.lengths.astype(np.int64)
+        if self.align == 1 and self.extra_tokens == 0:
+            return _Content(block=block, own_lengths=planned, lengths=planned, truncate=self.truncate)
         rule = PlaceRule(
             max_seq_len=self.max_seq_len, align=self.align, extra_tokens=self.extra_tokens, truncate=self.truncate
         )
-        return rule.own_lengths(block.ids, lengths, source.lengths(block.ids), block.starts)
-
-    def _refuse_overfull(self, block: BinBlock, bin_tokens: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        row = int((bin_tokens > self.max_seq_len).argmax())
-        raise ValueError(
-            f"the bin at position {block.positions[row]} (row {row} of the block) holds {bin_tokens[row]} tokens, more "
-            f"than max_seq_len {self.max_seq_len}; use the max_seq_len that the dataset was prepared with"
+        held = source.lengths(block.ids)
+        own_lengths = rule.own_lengths(block.ids, planned, held, block.starts)
+        firsts = np.zeros_like(held) if block.starts is None else block.starts
+        has_bos = None if self.separators.bos_token_id is None else firsts == 0
+        has_eos = None if self.separators.eos_token_id is None else firsts + own_lengths == held
+        lengths = own_lengths.copy()
+        for added in (has_bos, has_eos):
+            if added is not None:
+                lengths += added
+        return _Content(
+            block=block, own_lengths=own_lengths, lengths=lengths, truncate=True, has_bos=has_bos, has_eos=has_eos
         )
+
+    def _layout(self, block: BinBlock, content: "_Content") -> PackLayout:
+        try:
+            layout = PackLayout.of_rows(block.lengths, block.bin_ends, self.max_seq_len, lengths=content.lengths)
+        except OverfullRowError as error:
+            raise ValueError(
+                f"the bin at position {block.positions[error.row]} (row {error.row} of the block) holds {error.filled} "
+                f"tokens, more than max_seq_len {self.max_seq_len}; use the max_seq_len that the dataset was prepared "
+                "with"
+            ) from None
+        return layout.flattened() if self.flatten else layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Content:
+    """What goes into the places of a block's n sequences."""
+
+    block: BinBlock
+    own_lengths: NDArray[np.int64]
+    """Tokens that come from the source: int64 [n]."""
+    lengths: NDArray[np.int64]
+    """The same with separators: int64 [n]."""
+    truncate: bool
+    """Whether the source may hold more."""
+    has_bos: NDArray[np.bool_] | None = None
+    """Which begin with a separator: bool [n]; None for none."""
+    has_eos: NDArray[np.bool_] | None = None
+    """Which end with a separator: bool [n]; None for none."""
+
+    def write(
+        self, source: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64], separators: Separators
+    ) -> None:
+        """Writes tokens and separators at each start."""
+        self._gather(source, out, starts)
+        if self.has_bos is not None and separators.bos_token_id is not None:
+            out[starts[self.has_bos]] = separators.bos_token_id
+        if self.has_eos is not None and separators.eos_token_id is not None:
+            out[self._eos_places(starts)] = separators.eos_token_id
+
+    def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
+        """Writes the loss mask likewise: a separator in front is not predicted, one behind with the token before it."""
+        self._gather(loss_mask, out, starts)
+        if self.has_bos is not None:
+            out[starts[self.has_bos]] = 0
+        if self.has_eos is not None:
+            places = self._eos_places(starts)
+            out[places] = out[places - 1]
+
+    def _gather(self, source: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
+        out_starts = starts if self.has_bos is None else starts + self.has_bos
+        source.gather(
+            self.block.ids, self.own_lengths, out, out_starts, starts=self.block.starts, truncate=self.truncate
+        )
+
+    def _eos_places(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (starts + self.lengths - 1)[self.has_eos]
+
+
+def _continue(position_ids: NDArray[np.int64], layout: PackLayout, starts: NDArray[np.int64]) -> None:
+    """Moves positions of pieces on by where they begin in their sequences; int64 [n]."""
+    is_later = starts > 0
+    spans = zip(layout.starts[is_later].tolist(), layout.places[is_later].tolist(), strict=True)
+    for (start, place), first_token in zip(spans, starts[is_later].tolist(), strict=True):
+        position_ids[start : start + place] += first_token

@@ -5,14 +5,18 @@ Owns how a worker finds its stream and what a checkpoint holds; leaves streams t
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from packhorse.client.api import Client, RemainderPolicy, StreamMode, connect
 from packhorse.client.batch import BatchAssembler, PackedBatch
 from packhorse.client.cursor import STATE_VERSION, Cursor, Resume
+from packhorse.client.parcel import Parcel
 from packhorse.client.placement import find_rank
+from packhorse.client.presets import Preset, get_preset
+from packhorse.client.separators import Separators
 from packhorse.client.shared_resume import SharedResume
 from packhorse.client.tokens import as_token_source
 
@@ -39,8 +43,15 @@ class PackedDataset(IterableDataset[PackedBatch]):
         remainder: what happens to a last step that is not full.
         mode: whether the ranks share the epoch.
         pad_token_id: token that fills a bin's free end.
+        loss_mask: 1 for tokens to predict, 0 for others, as a source of the same ids and lengths (what `tokens` takes);
+            None where every token is predicted.
+        separators: special tokens put around each sequence; the plan must have kept `extra_tokens` for them.
+        preset: name of a training stack, or a Preset, whose keys and conventions the batches are to have (see
+            `presets`); None for all of PackedBatch's.
+        flatten: whether a batch's sequences come end to end in one row without padding. None: as the preset wants it,
+            else False.
         shift_labels: False for models that shift labels inside (Hugging Face), True for losses that compare the same
-            index.
+            index. None: as the preset wants it, else False.
         continue_positions: whether position ids of a split sequence's pieces go on from piece to piece; otherwise they
             restart with each.
 
@@ -61,8 +72,12 @@ class PackedDataset(IterableDataset[PackedBatch]):
         world_size: int | None = None,
         remainder: RemainderPolicy | str = RemainderPolicy.SPREAD,
         mode: StreamMode | str = StreamMode.PARTITION,
+        loss_mask: Any = None,
+        separators: Separators | None = None,
+        preset: Preset | str | None = None,
         pad_token_id: int = 0,
-        shift_labels: bool = False,
+        flatten: bool | None = None,
+        shift_labels: bool | None = None,
         continue_positions: bool = False,
     ) -> None:
         if batch_size < 1:
@@ -75,9 +90,15 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self._tokens = as_token_source(tokens)
         self._remainder = RemainderPolicy(remainder.lower())
         self._mode = StreamMode(mode.lower())
-        self._pad_token_id = pad_token_id
-        self._shift_labels = shift_labels
-        self._continue_positions = continue_positions
+        self._loss_mask = None if loss_mask is None else as_token_source(loss_mask)
+        self._preset = get_preset(preset) if isinstance(preset, str) else preset
+        self._form: dict[str, Any] = {
+            "pad_token_id": pad_token_id,
+            "separators": separators or Separators(),
+            "flatten": self._as_preset("flatten", flatten),
+            "shift_labels": self._as_preset("shift_labels", shift_labels),
+            "continue_positions": continue_positions,
+        }
         self._shared = SharedResume(Resume(epoch=epoch))
         self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
         self._state: dict[str, Any] | None = None
@@ -150,32 +171,45 @@ class PackedDataset(IterableDataset[PackedBatch]):
                 header = stream.header
                 assembler = BatchAssembler(
                     header.max_seq_len,
-                    pad_token_id=self._pad_token_id,
-                    shift_labels=self._shift_labels,
                     truncate=(described.over_length, described.keep) in (("split", "head"), ("truncate", "head")),
                     align=described.align,
                     extra_tokens=described.extra_tokens,
-                    continue_positions=self._continue_positions,
+                    pin_memory=info is None and torch.cuda.is_available(),
+                    **self._form,
                 )
                 stride = workers_per_rank if self._mode is StreamMode.PARTITION else 1
                 for block in stream:
                     for i in range(block.num_steps):
                         step = block.first_step + i * stride
-                        batch = assembler.assemble(
-                            block.slice(i * self.batch_size, (i + 1) * self.batch_size), self._tokens
-                        )
-                        batch["cursor"] = Cursor(
+                        bins = block.slice(i * self.batch_size, (i + 1) * self.batch_size)
+                        batch = assembler.assemble(bins, self._tokens, loss_mask=self._loss_mask)
+                        cursor = Cursor(
                             digest=header.digest,
                             seed=self.seed,
                             epoch=resume.epoch,
                             position=stream.position_after(step),
                         )
-                        self._state = self._state_at(resume, header.digest, step + 1) | dict(batch["cursor"])
-                        yield batch
+                        self._state = self._state_at(resume, header.digest, step + 1) | dict(cursor)
+                        yield self._deliver(batch, cursor)
         self._state = self._state_at(resume, header.digest, header.num_steps) | {
             "position": stream.position_after(header.num_steps - 1),
             "finished": True,
         }
+
+    def _as_preset(self, name: str, wanted: bool | None) -> bool:
+        if self._preset is None:
+            return bool(wanted)
+        declared: bool = getattr(self._preset, name)
+        if wanted not in (None, declared):
+            raise ValueError(
+                f"{name}={wanted} contradicts preset {self._preset.name!r}, which is {name}={declared}: "
+                f"{self._preset.consumer}"
+            )
+        return declared
+
+    def _deliver(self, batch: PackedBatch, cursor: Cursor) -> PackedBatch:
+        keys = batch if self._preset is None else self._preset.convert(batch)
+        return cast(PackedBatch, Parcel(keys, cursor=cursor))
 
     @property
     def _bins_per_step(self) -> int:

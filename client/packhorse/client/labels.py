@@ -7,42 +7,40 @@ itself to the model.
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.layout import PackLayout
+
 IGNORE_INDEX = -100
 """The label that PyTorch's cross-entropy leaves out."""
 
 
-def causal_labels(
+def write_causal_labels(
+    labels: NDArray[np.int64],
     input_ids: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    is_padding: NDArray[np.bool_],
+    layout: PackLayout,
     *,
+    is_predicted: NDArray[np.bool_] | None = None,
     shift: bool,
-) -> NDArray[np.int64]:
-    """Labels for next-token prediction, in which no sequence predicts its successor's first token.
+) -> None:
+    """Writes labels for next-token prediction, in which no sequence predicts its successor's first token.
 
-    Legend: S sequences, T tokens of all rows end to end.
+    Legend: T tokens of all rows end to end.
 
     Unshifted labels are for models that shift inside, as Hugging Face's do: `labels[t]` is `input_ids[t]`, and the
     first token of each sequence is left out. Shifted labels are for losses that compare logits and labels of the same
     index: `labels[t]` is `input_ids[t + 1]`, and the last token of each sequence is left out. Either way a sequence of
-    n tokens has n - 1 targets, and shifting twice would train on the token after the next.
+    n tokens has at most n - 1 targets, and shifting twice would train on the token after the next.
 
     Args:
+        labels: where they go, -100 on what is left out: int64 [T].
         input_ids: int64 [T].
-        starts: index of every sequence's first token: int64 [S].
-        ends: index after every sequence's last token: int64 [S].
-        is_padding: bool [T].
+        layout: where sequences and padding lie.
+        is_predicted: tokens that the loss mask chooses: bool [T]; None for all.
         shift: whether `labels[t]` is the token after `t`.
-
-    Returns:
-        int64 [T], -100 on what is left out.
     """
-    labels = np.empty_like(input_ids)
+    labels[:] = input_ids if is_predicted is None else np.where(is_predicted, input_ids, IGNORE_INDEX)
+    for start, end in layout.padding_spans:
+        labels[start:end] = IGNORE_INDEX
+    labels[layout.starts] = IGNORE_INDEX
     if shift:
-        labels[:-1] = input_ids[1:]
-    else:
-        labels[:] = input_ids
-    labels[is_padding] = IGNORE_INDEX
-    labels[ends - 1 if shift else starts] = IGNORE_INDEX
-    return labels
+        labels[:-1] = labels[1:]
+        labels[-1:] = IGNORE_INDEX

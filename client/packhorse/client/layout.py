@@ -1,0 +1,254 @@
+"""Where the sequences of a batch lie: the offsets from which every mask is made.
+
+Owns offsets in host memory and what follows from them alone (`cu_seqlens`, `sequence_ids`, `position_ids`); leaves
+tokens to `batch` and what an attention kernel takes to `masks`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class OverfullRowError(ValueError):
+    """A row would hold more tokens than it has."""
+
+    def __init__(self, row: int, filled: int, row_tokens: int) -> None:
+        super().__init__(f"row {row} holds {filled} tokens, more than its {row_tokens}")
+        self.row = row
+        self.filled = filled
+
+
+@dataclass(frozen=True, eq=False)
+class PackLayout:
+    """Where sequences lie in rows; known from the plan, so nothing scans tokens and no device is waited for.
+
+    Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end, n sequences.
+
+    Each sequence has a place: its own tokens and, where the plan has `align` or `extra_tokens`, padding of its own
+    behind them. Places follow one another from a row's beginning; what is left of the row is padding. Instances are
+    NumPy arrays and integers, and travel from dataloader workers by pickle.
+    """
+
+    num_rows: int
+    """B."""
+    row_tokens: int
+    """L."""
+    starts: NDArray[np.int64]
+    """Index in T of every sequence's first token: int64 [n], ascending."""
+    lengths: NDArray[np.int64]
+    """Tokens of every sequence: int64 [n]."""
+    places: NDArray[np.int64]
+    """Tokens of every place, at least its sequence's: int64 [n]."""
+    row_ends: NDArray[np.int64]
+    """Exclusive end of every row in the three above: int64 [B]; row 0 holds sequences [0, row_ends[0])."""
+
+    @classmethod
+    def of_rows(
+        cls,
+        places: NDArray[np.integer],
+        row_ends: NDArray[np.integer],
+        row_tokens: int,
+        *,
+        lengths: NDArray[np.integer] | None = None,
+    ) -> Self:
+        """Lays sequences into rows, each row from its beginning.
+
+        Args:
+            places: tokens of every place, row after row: integers [n].
+            row_ends: exclusive end of every row in `places`, ascending to n: integers [B].
+            row_tokens: L, at least what any row holds.
+            lengths: tokens of every sequence, at most its place: integers [n]; None where places are full.
+
+        Raises:
+            OverfullRowError: a row holds more than `row_tokens`.
+        """
+        wide_places = np.asarray(places, dtype=np.int64)
+        wide_row_ends = np.asarray(row_ends, dtype=np.int64)
+        ends = np.zeros(len(places) + 1, dtype=np.int64)
+        np.cumsum(places, out=ends[1:])
+        row_stops = ends[wide_row_ends]
+        row_firsts, row_begins = np.zeros_like(wide_row_ends), np.zeros_like(wide_row_ends)
+        row_firsts[1:], row_begins[1:] = row_ends[:-1], row_stops[:-1]
+        filled = row_stops - row_begins
+        if (filled > row_tokens).any():
+            row = int((filled > row_tokens).argmax())
+            raise OverfullRowError(row, int(filled[row]), row_tokens)
+        shifts = np.arange(0, len(row_ends) * row_tokens, row_tokens) - row_begins
+        return cls(
+            num_rows=len(row_ends),
+            row_tokens=row_tokens,
+            starts=ends[:-1] + np.repeat(shifts, row_ends - row_firsts),
+            lengths=wide_places if lengths is None else np.asarray(lengths, dtype=np.int64),
+            places=wide_places,
+            row_ends=wide_row_ends,
+        )
+
+    @classmethod
+    def of_cu_seqlens(cls, cu_seqlens: NDArray[np.integer] | torch.Tensor) -> Self:
+        """Reads offsets of sequences that fill one row, without padding.
+
+        Args:
+            cu_seqlens: ascending from 0: integers [n + 1], in host memory.
+
+        Raises:
+            ValueError: they are not ascending from 0, or lie on a device, which reading them would wait for.
+        """
+        if isinstance(cu_seqlens, torch.Tensor):
+            if cu_seqlens.device.type != "cpu":
+                raise ValueError(
+                    f"cu_seqlens lie on {cu_seqlens.device}, and reading them there would stall it; pass the batch's "
+                    "layout, or offsets in host memory"
+                )
+            cu_seqlens = cu_seqlens.numpy()
+        offsets = cu_seqlens.astype(np.int64)
+        if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any():
+            raise ValueError("cu_seqlens must be a 1-D array of ascending offsets that begins with 0")
+        lengths = np.diff(offsets)
+        return cls(
+            num_rows=1,
+            row_tokens=int(offsets[-1]),
+            starts=offsets[:-1],
+            lengths=lengths,
+            places=lengths,
+            row_ends=np.array([len(lengths)]),
+        )
+
+    def flattened(self) -> "PackLayout":
+        """The same sequences end to end in one row, without padding.
+
+        Where there is no sequence at all, the row is one token of padding: no kernel takes a row of none.
+        """
+        return PackLayout(
+            num_rows=1,
+            row_tokens=max(self.num_tokens, 1),
+            starts=self.cu_seqlens[:-1].astype(np.int64),
+            lengths=self.lengths,
+            places=self.lengths,
+            row_ends=np.array([self.num_sequences]),
+        )
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences there are."""
+        return len(self.lengths)
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Tokens of all sequences."""
+        return int(self.lengths.sum())
+
+    @cached_property
+    def max_seqlen(self) -> int:
+        """The longest sequence in tokens; 0 without any."""
+        return int(self.lengths.max(initial=0))
+
+    @cached_property
+    def cu_seqlens(self) -> NDArray[np.int32]:
+        """Offsets of the sequences' tokens laid end to end, all padding left out: int32 [n + 1]."""
+        return _offsets(self.lengths)
+
+    @cached_property
+    def cu_seqlens_padded(self) -> NDArray[np.int32]:
+        """Offsets of the sequences in T, padding left in: int32 [n + 1], the last one T.
+
+        Sequence i has [cu_seqlens_padded[i], cu_seqlens_padded[i + 1]) to itself, and fills its first `lengths[i]`.
+        """
+        return np.append(self.starts, self.num_rows * self.row_tokens).astype(np.int32)
+
+    @cached_property
+    def segments(self) -> NDArray[np.int32]:
+        """Offsets in T of everything that attends to itself alone: places, and what is left of each row.
+
+        int32 [k + 1], strictly ascending from 0 to T; no segment crosses from one row into the next.
+        """
+        return _offsets(self.run_lengths[self.run_lengths > 0])
+
+    @cached_property
+    def run_starts(self) -> NDArray[np.int64]:
+        """Index in T of every run: each row's places, then what is left of the row: int64 [n + B]."""
+        starts = np.concatenate((self.starts, self._rest_starts))
+        starts.sort()
+        return starts
+
+    @cached_property
+    def run_lengths(self) -> NDArray[np.int64]:
+        """Tokens of every run, 0 where nothing is left of a row: int64 [n + B]."""
+        lengths = np.empty_like(self.run_starts)
+        np.subtract(self.run_starts[1:], self.run_starts[:-1], out=lengths[:-1])
+        lengths[-1:] = self.num_rows * self.row_tokens - self.run_starts[-1:]
+        return lengths
+
+    @cached_property
+    def run_labels(self) -> NDArray[np.int32]:
+        """Label of every run in its row: 0, 1, 2, …, what is left of the row last: int32 [n + B]."""
+        run_ends = self.row_ends + np.arange(1, self.num_rows + 1)
+        firsts = np.zeros_like(run_ends)
+        firsts[1:] = run_ends[:-1]
+        labels = np.arange(len(self.starts) + self.num_rows, dtype=np.int32)
+        labels -= np.repeat(firsts.astype(np.int32), run_ends - firsts)
+        return labels
+
+    @cached_property
+    def padding_spans(self) -> list[tuple[int, int]]:
+        """Half-open ranges of T that hold padding, in places and behind them; ascending and not empty."""
+        begins = np.concatenate(([0], self.starts + self.lengths))
+        ends = np.append(self.starts, self.num_rows * self.row_tokens)
+        is_padding = begins < ends
+        return list(zip(begins[is_padding].tolist(), ends[is_padding].tolist(), strict=True))
+
+    @cached_property
+    def _rest_starts(self) -> NDArray[np.int64]:
+        """Index in T of what is left of each row: int64 [B]."""
+        rests = np.arange(0, self.num_rows * self.row_tokens, self.row_tokens)
+        firsts = np.zeros_like(self.row_ends)
+        firsts[1:] = self.row_ends[:-1]
+        is_filled = firsts < self.row_ends
+        last = self.row_ends[is_filled] - 1
+        rests[is_filled] = self.starts[last] + self.places[last]
+        return rests
+
+    def sequence_ids(self) -> NDArray[np.int32]:
+        """Label of every token: int32 [B, L]; 0, 1, 2, … in each row, what is left of a row has the next number."""
+        return np.repeat(self.run_labels, self.run_lengths).reshape(self.num_rows, self.row_tokens)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PackLayout):
+            return NotImplemented
+        pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+
+def as_layout(where: "PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor") -> PackLayout:
+    """Finds the layout in what a caller has at hand.
+
+    Args:
+        where: a layout; a batch, which carries one as `layout`; or `cu_seqlens` of sequences that fill one row.
+
+    Raises:
+        ValueError: the batch carries none, or the offsets are no offsets or not in host memory.
+    """
+    if isinstance(where, PackLayout):
+        return where
+    if isinstance(where, Mapping):
+        if not isinstance(where.get("layout"), PackLayout):
+            raise ValueError(
+                "this batch carries no 'layout': pass a batch of PackedDataset or BatchAssembler, a PackLayout, or "
+                "cu_seqlens"
+            )
+        layout: PackLayout = where["layout"]
+        return layout
+    return PackLayout.of_cu_seqlens(where)
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

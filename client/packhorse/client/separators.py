@@ -1,0 +1,42 @@
+"""Special tokens that a batch puts around its sequences.
+
+Owns which tokens and where; leaves the room for them to the plan (`prepare --extra-tokens`) and the writing to `batch`.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Separators:
+    """Tokens put before and after each sequence; none by default, for token files that hold them already.
+
+    Of a sequence that is split or truncated only what has its true beginning gets the token before, and only what has
+    its true end the token after: nobody should learn that a text ends where a bin did.
+    """
+
+    bos_token_id: int | None = None
+    """Put before each sequence. It is never predicted."""
+    eos_token_id: int | None = None
+    """Put after each sequence, which predicts it."""
+
+    def __post_init__(self) -> None:
+        for name in ("bos_token_id", "eos_token_id"):
+            token_id = getattr(self, name)
+            if token_id is not None and token_id < 0:
+                raise ValueError(f"{name} must be at least 0, got {token_id}")
+
+    @classmethod
+    def eos_bos(cls, *, bos_token_id: int, eos_token_id: int) -> Self:
+        """Both: `<bos> a b c <eos> <bos> d e <eos>`; needs a plan with 2 extra tokens."""
+        return cls(bos_token_id=bos_token_id, eos_token_id=eos_token_id)
+
+    @classmethod
+    def separator_only(cls, *, separator_token_id: int) -> Self:
+        """One behind each sequence: `a b c <sep> d e <sep>`; needs a plan with 1 extra token."""
+        return cls(eos_token_id=separator_token_id)
+
+    @property
+    def num_tokens(self) -> int:
+        """The most tokens added to a sequence; the plan's `extra_tokens` must be at least as many."""
+        return (self.bos_token_id is not None) + (self.eos_token_id is not None)
