@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.client._places import PlaceRule
 from packhorse.client.blocks import BinBlock
-from packhorse.client.buffers import BatchBuffers, BatchTensors
+from packhorse.client.buffers import BatchBuffers
 from packhorse.client.labels import write_causal_labels
 from packhorse.client.layout import OverfullRowError, PackLayout
 from packhorse.client.separators import Separators
@@ -120,15 +120,14 @@ class BatchAssembler:
         """
         content = self._content(block, source)
         layout = self._layout(block, content)
-        shape = (layout.num_rows, layout.row_tokens)
-        tensors = (
-            BatchTensors.allocate(*shape, pin_memory=self.pin_memory) if buffers is None else buffers.tensors(*shape)
-        )
-        input_ids, labels, sequence_ids, position_ids, attention_mask = (tensor.numpy().ravel() for tensor in tensors)
+        num_tokens = layout.num_rows * layout.row_tokens
+        memory = buffers or BatchBuffers(num_tokens, pin_memory=self.pin_memory)
+        tensors = memory.tensors(layout.num_rows, layout.row_tokens)
+        input_ids, labels, position_ids, attention_mask, sequence_ids = (tensor.numpy().ravel() for tensor in tensors)
 
         run_lengths = layout.run_lengths
         sequence_ids[:] = np.repeat(layout.run_labels, run_lengths)
-        np.subtract(np.arange(len(input_ids)), np.repeat(layout.run_starts, run_lengths), out=position_ids)
+        np.subtract(np.arange(num_tokens), np.repeat(layout.run_starts, run_lengths), out=position_ids)
         if self.continue_positions and block.starts is not None:
             _continue(position_ids, layout, block.starts)
 

@@ -3,7 +3,7 @@
 Owns where the memory lies (ordinary or pinned) and its reuse; leaves what is written there to `batch`.
 """
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 
@@ -15,34 +15,12 @@ class BatchTensors(NamedTuple):
     """int64 [B, L]."""
     labels: torch.Tensor
     """int64 [B, L]."""
-    sequence_ids: torch.Tensor
-    """int32 [B, L]."""
     position_ids: torch.Tensor
     """int64 [B, L]."""
     attention_mask: torch.Tensor
     """int64 [B, L]."""
-
-    @classmethod
-    def allocate(cls, num_rows: int, row_tokens: int, *, pin_memory: bool = False) -> Self:
-        """Allocates tensors that hold anything yet.
-
-        Args:
-            num_rows: B.
-            row_tokens: L.
-            pin_memory: page-locked, for copies to a GPU that nothing waits for; needs CUDA. PyTorch keeps such memory
-                for the next batches, and gives it out again only when the copies from it are done.
-        """
-
-        def empty(dtype: torch.dtype) -> torch.Tensor:
-            return torch.empty((num_rows, row_tokens), dtype=dtype, pin_memory=pin_memory)
-
-        return cls(
-            input_ids=empty(torch.int64),
-            labels=empty(torch.int64),
-            sequence_ids=empty(torch.int32),
-            position_ids=empty(torch.int64),
-            attention_mask=empty(torch.int64),
-        )
+    sequence_ids: torch.Tensor
+    """int32 [B, L]."""
 
 
 class BatchBuffers:
@@ -53,10 +31,12 @@ class BatchBuffers:
 
         Args:
             num_tokens: B·L of the largest batch.
-            pin_memory: see `BatchTensors.allocate`.
+            pin_memory: page-locked, for copies to a GPU that nothing waits for; needs CUDA. PyTorch keeps such memory
+                for the next buffers, and gives it out again only when the copies from it are done.
         """
         self.num_tokens = num_tokens
-        self._tensors = BatchTensors.allocate(1, num_tokens, pin_memory=pin_memory)
+        self._wide = torch.empty(4 * num_tokens, dtype=torch.int64, pin_memory=pin_memory)
+        self._narrow = torch.empty(num_tokens, dtype=torch.int32, pin_memory=pin_memory)
 
     def tensors(self, num_rows: int, row_tokens: int) -> BatchTensors:
         """Returns the tensors of a batch of B rows of L tokens, over the same memory each time.
@@ -67,4 +47,14 @@ class BatchBuffers:
         num_tokens = num_rows * row_tokens
         if num_tokens > self.num_tokens:
             raise ValueError(f"a batch of {num_tokens} tokens does not fit buffers for {self.num_tokens}")
-        return BatchTensors(*(tensor[0, :num_tokens].view(num_rows, row_tokens) for tensor in self._tensors))
+        wide, narrow = self._wide, self._narrow
+        if num_tokens < self.num_tokens:
+            wide, narrow = wide[: 4 * num_tokens], narrow[:num_tokens]
+        input_ids, labels, position_ids, attention_mask = wide.view(4, num_rows, row_tokens).unbind()
+        return BatchTensors(
+            input_ids=input_ids,
+            labels=labels,
+            position_ids=position_ids,
+            attention_mask=attention_mask,
+            sequence_ids=narrow.view(num_rows, row_tokens),
+        )

@@ -1,8 +1,9 @@
-"""`packhorse tokenize`: text to Megatron token files.
+"""`packhorse tokenize`: text to Megatron token files, or chats and pairs to token files with a loss mask.
 
-Owns the command's flags and its printed summary; leaves the work to `packhorse.prepare.tokenization`.
+Owns the command's flags and its printed summary; leaves the work to `packhorse.prepare`.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from packhorse.prepare.fine_tuning import ChatColumns, FineTuningSummary, PairColumns, tokenize_fine_tuning
 from packhorse.prepare.tokenization import TokenizeSummary, tokenize
 from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
 
@@ -23,12 +25,12 @@ from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
     metavar="PATH",
     help="Text, .jsonl or .parquet file, folder of source files, or quoted glob pattern; may be given several times.",
 )
-@click.option("--output", required=True, metavar="PREFIX", help="Writes PREFIX.bin, .idx and .tokenizer.json.")
+@click.option("--output", required=True, metavar="PREFIX", help="Writes PREFIX.bin, .idx, .tokenizer.json.")
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A local tokenizer.json of the tokenizers library.",
+    metavar="PATH",
+    help="A local tokenizer.json of the tokenizers library, or the folder that holds it.",
 )
 @click.option("--train-tokenizer", is_flag=True, help="Train a byte-level BPE on the input instead of --tokenizer.")
 @click.option(
@@ -68,6 +70,43 @@ from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
     f"[default: {DEFAULT_EOS} with --train-tokenizer; with --tokenizer, what it adds by itself]",
 )
 @click.option("--no-eos", is_flag=True, help="Append no end-of-sequence token.")
+@click.option(
+    "--messages-column",
+    metavar="NAME",
+    help="Column of chat messages, a list or its JSON text: writes PREFIX.loss_mask.bin and .idx too, which train on "
+    "the assistant's turns only.",
+)
+@click.option("--tools-column", metavar="NAME", help="Column of the tools of each chat, a list or its JSON text.")
+@click.option(
+    "--chat-template",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Jinja chat template.  [default: the one in the tokenizer's folder]",
+)
+@click.option(
+    "--train-turns",
+    type=click.Choice(["all", "last"]),
+    default="all",
+    show_default=True,
+    help="Which of a chat's assistant turns are trained on.",
+)
+@click.option("--prompt-column", metavar="NAME", help="Column of prompts; goes with --response-column.")
+@click.option(
+    "--response-column", metavar="NAME", help="Column of responses, which alone are trained on: writes a loss mask too."
+)
+@click.option(
+    "--cutoff-len",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Cut longer chats and pairs to N tokens, balancing prompts and responses.",
+)
+@click.option(
+    "--no-targets",
+    type=click.Choice(["error", "drop"]),
+    default="error",
+    show_default=True,
+    help="What happens to a chat or pair that has no token to train on; dropped ones are counted and named.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace output files that are already there.")
 def command(
     inputs: tuple[str, ...],
@@ -81,43 +120,117 @@ def command(
     undecodable: Literal["skip", "error"],
     eos: str | None,
     no_eos: bool,
+    messages_column: str | None,
+    tools_column: str | None,
+    chat_template: Path | None,
+    train_turns: Literal["all", "last"],
+    prompt_column: str | None,
+    response_column: str | None,
+    cutoff_len: int | None,
+    no_targets: Literal["error", "drop"],
     overwrite: bool,
 ) -> None:
-    """Turn text into Megatron token files, one sequence for each document."""
+    """Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair."""
     if train_tokenizer == (tokenizer is not None):
         raise click.UsageError("Give either --tokenizer FILE or --train-tokenizer.")
     if vocab_size is not None and not train_tokenizer:
         raise click.UsageError("--vocab-size goes with --train-tokenizer.")
     if no_eos and eos is not None:
         raise click.UsageError("Give either --eos TOKEN or --no-eos.")
-    summary = tokenize(
-        inputs,
-        output,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        text_column=text_column,
-        documents=documents,
-        glob=glob,
-        undecodable=undecodable,
-        eos=eos,
-        append_eos=not no_eos,
-        overwrite=overwrite,
+    if (prompt_column is None) != (response_column is None):
+        raise click.UsageError("--prompt-column and --response-column go together.")
+    columns: ChatColumns | PairColumns
+    if messages_column is not None:
+        if prompt_column is not None:
+            raise click.UsageError("Give either --messages-column or --prompt-column and --response-column.")
+        if eos is not None or no_eos:
+            raise click.UsageError("The chat template ends the turns of --messages-column; --eos and --no-eos do not.")
+        columns = ChatColumns(
+            messages=messages_column, tools=tools_column, chat_template=chat_template, train_turns=train_turns
+        )
+    elif tools_column is not None or chat_template is not None or train_turns != "all":
+        raise click.UsageError("--tools-column, --chat-template and --train-turns go with --messages-column.")
+    elif prompt_column is not None and response_column is not None:
+        columns = PairColumns(prompt=prompt_column, response=response_column, eos=not no_eos if eos is None else eos)
+    elif cutoff_len is not None or no_targets != "error":
+        raise click.UsageError("--cutoff-len and --no-targets go with --messages-column or --prompt-column.")
+    else:
+        _print_summary(
+            tokenize(
+                inputs,
+                output,
+                tokenizer=tokenizer,
+                vocab_size=vocab_size,
+                text_column=text_column,
+                documents=documents,
+                glob=glob,
+                undecodable=undecodable,
+                eos=eos,
+                append_eos=not no_eos,
+                overwrite=overwrite,
+            )
+        )
+        return
+    if tokenizer is None:
+        raise click.UsageError("Chats and pairs are tokenized with the model's own --tokenizer, not --train-tokenizer.")
+    _print_fine_tuning(
+        tokenize_fine_tuning(
+            inputs,
+            output,
+            columns,
+            tokenizer=tokenizer,
+            cutoff_len=cutoff_len,
+            no_targets=no_targets,
+            undecodable=undecodable,
+            overwrite=overwrite,
+        )
     )
-    _print_summary(summary)
 
 
 def _print_summary(summary: TokenizeSummary) -> None:
+    _print(
+        {
+            "documents": f"{summary.documents:,}",
+            "tokens": f"{summary.tokens:,} ({summary.dtype})",
+            "mean length": f"{summary.tokens / summary.documents:,.1f} tokens",
+            "longest": f"{summary.longest:,} tokens",
+            "vocabulary": f"{summary.vocab_size:,}",
+            "skipped, empty": f"{summary.skipped_empty:,}",
+            "skipped, undecodable": f"{summary.skipped_undecodable:,}",
+        },
+        {"index": summary.idx_path, "tokenizer": summary.tokenizer_path},
+        {"undecodable": summary.undecodable_named},
+    )
+
+
+def _print_fine_tuning(summary: FineTuningSummary) -> None:
+    _print(
+        {
+            "sequences": f"{summary.sequences:,}",
+            "tokens": f"{summary.tokens:,} ({summary.dtype})",
+            "trained tokens": f"{summary.trained_tokens:,} ({summary.trained_tokens / summary.tokens:.1%})",
+            "mean length": f"{summary.tokens / summary.sequences:,.1f} tokens",
+            "longest": f"{summary.longest:,} tokens",
+            "vocabulary": f"{summary.vocab_size:,}",
+            "cut": f"{summary.cut_sequences:,} sequences, by {summary.cut_tokens:,} tokens",
+            "dropped, no targets": f"{summary.dropped_no_targets:,}",
+            "skipped, empty": f"{summary.skipped_empty:,}",
+            "skipped, undecodable": f"{summary.skipped_undecodable:,}",
+        },
+        {"index": summary.idx_path, "loss mask": summary.loss_mask_idx_path, "tokenizer": summary.tokenizer_path},
+        {"no targets": summary.dropped_named, "undecodable": summary.undecodable_named},
+    )
+
+
+def _print(rows: Mapping[str, str], paths: Mapping[str, Path], named: Mapping[str, Sequence[str]]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("documents", f"{summary.documents:,}")
-    table.add_row("tokens", f"{summary.tokens:,} ({summary.dtype})")
-    table.add_row("mean length", f"{summary.tokens / summary.documents:,.1f} tokens")
-    table.add_row("longest", f"{summary.longest:,} tokens")
-    table.add_row("vocabulary", f"{summary.vocab_size:,}")
-    table.add_row("skipped, empty", f"{summary.skipped_empty:,}")
-    table.add_row("skipped, undecodable", f"{summary.skipped_undecodable:,}")
+    for name, value in rows.items():
+        table.add_row(name, value)
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
     # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
-    console.print(f"index      {summary.idx_path}\ntokenizer  {summary.tokenizer_path}", markup=False)
-    if summary.undecodable_named:
-        console.print(f"undecodable, e.g. {'; '.join(summary.undecodable_named)}", markup=False)
+    for name, path in paths.items():
+        console.print(f"{name:9}  {path}", markup=False)
+    for name, some in named.items():
+        if some:
+            console.print(f"{name}, e.g. {'; '.join(some)}", markup=False)

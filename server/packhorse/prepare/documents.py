@@ -1,4 +1,4 @@
-"""Documents out of text files, JSONL, Parquet and folders of source files, one after the other.
+"""Documents out of text files, JSONL, Parquet and folders of source files, and rows out of the tables among them.
 
 Owns finding the files, cutting them into documents and counting what is left out; leaves tokenizing to `tokenize`.
 """
@@ -58,6 +58,16 @@ class Skipped:
     """The first few of them: file, and line where there is one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Some columns of a JSON line or a Parquet row."""
+
+    origin: str
+    """File, and line or row."""
+    values: tuple[Any, ...]
+    """One for each column asked for; None where an optional one is missing."""
+
+
 def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Returns the files and folders that paths and glob patterns name, a pattern's in sorted order.
 
@@ -108,9 +118,9 @@ def iterate_documents(
             for file in _folder_files(path, options.glob):
                 yield from gate.decode(file.read_bytes(), str(file))
         elif path.suffix.lower() in _JSONL_SUFFIXES:
-            yield from _json_lines(path, options.text_column, gate)
+            yield from _json_texts(path, options.text_column, gate)
         elif path.suffix.lower() in _PARQUET_SUFFIXES:
-            yield from _parquet_rows(path, options.text_column, gate)
+            yield from _parquet_texts(path, options.text_column, gate)
         elif options.split == "file":
             yield from gate.decode(path.read_bytes(), str(path))
         elif options.split == "line":
@@ -119,6 +129,43 @@ def iterate_documents(
         else:
             for number, paragraph in _paragraphs(path):
                 yield from gate.decode(paragraph, f"{path}, line {number}")
+
+
+def iterate_rows(
+    inputs: Sequence[str | os.PathLike[str]],
+    columns: Sequence[str],
+    optional_columns: Sequence[str] = (),
+    *,
+    undecodable: Undecodable = "skip",
+    skipped: Skipped | None = None,
+) -> Iterator[Row]:
+    """Yields columns of JSON lines and Parquet files, in the order of the inputs; memory as `iterate_documents`.
+
+    Args:
+        inputs: files ending in .jsonl, .ndjson, .parquet or .pq, and glob patterns of such.
+        columns: Parquet columns, or keys of each JSON line, that must be there.
+        optional_columns: the same, where a JSON line may lack the key.
+        undecodable: what happens to a line that is not UTF-8.
+        skipped: counts such lines while iterating.
+
+    Raises:
+        FileNotFoundError: an input is not there.
+        ImportError: Parquet is read and pyarrow is not installed.
+        ValueError: an input is another kind of file, a column or key is missing, or a line is not JSON.
+    """
+    gate = _Gate(undecodable, skipped if skipped is not None else Skipped())
+    for path in expand_inputs(inputs):
+        if path.suffix.lower() in _JSONL_SUFFIXES:
+            for origin, row in _json_lines(path, columns, gate):
+                yield Row(origin, tuple(row.get(column) for column in (*columns, *optional_columns)))
+        elif path.suffix.lower() in _PARQUET_SUFFIXES:
+            for origin, values in _parquet_rows(path, (*columns, *optional_columns)):
+                yield Row(origin, values)
+        else:
+            raise ValueError(
+                f"{path} has no rows: they come in {', '.join((*_JSONL_SUFFIXES, *_PARQUET_SUFFIXES))} files; "
+                "of a folder, name the files by a quoted pattern such as 'folder/*.jsonl'"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +236,16 @@ def _paragraphs(path: Path) -> Iterator[tuple[int, bytes]]:
         yield first, b"".join(lines).rstrip(b"\r\n")
 
 
-def _json_lines(path: Path, key: str, gate: _Gate) -> Iterator[str]:
+def _json_texts(path: Path, key: str, gate: _Gate) -> Iterator[str]:
+    for origin, row in _json_lines(path, [key], gate):
+        text = row[key]
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"{origin}: {key!r} is a {type(text).__name__}, not text")
+        yield from gate.text(text, origin)
+
+
+def _json_lines(path: Path, keys: Sequence[str], gate: _Gate) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields (file and line, what stands there), with every key."""
     for number, line in _lines(path):
         origin = f"{path}, line {number}"
         data = line.removeprefix(_BYTE_ORDER_MARK).strip()
@@ -202,16 +258,22 @@ def _json_lines(path: Path, key: str, gate: _Gate) -> Iterator[str]:
             continue
         except json.JSONDecodeError as error:
             raise ValueError(f"{origin} is not JSON: {error.msg} at column {error.colno}") from None
-        if not isinstance(row, dict) or key not in row:
+        missing = [key for key in keys if not isinstance(row, dict) or key not in row]
+        if missing:
             there = ", ".join(row) if isinstance(row, dict) else f"a {type(row).__name__}"
-            raise ValueError(f"{origin} has no key {key!r}; it has {there or 'no keys'}")
-        text = row[key]
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"{origin}: {key!r} is a {type(text).__name__}, not text")
+            raise ValueError(f"{origin} has no key {missing[0]!r}; it has {there or 'no keys'}")
+        yield origin, row
+
+
+def _parquet_texts(path: Path, column: str, gate: _Gate) -> Iterator[str]:
+    for origin, (text,) in _parquet_rows(path, [column], are_texts=True):
         yield from gate.text(text, origin)
 
 
-def _parquet_rows(path: Path, column: str, gate: _Gate) -> Iterator[str]:
+def _parquet_rows(
+    path: Path, columns: Sequence[str], *, are_texts: bool = False
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yields (file and row, values of the columns)."""
     pa, pq = require("pyarrow"), require("pyarrow.parquet")
     try:
         file = pq.ParquetFile(path)
@@ -219,15 +281,16 @@ def _parquet_rows(path: Path, column: str, gate: _Gate) -> Iterator[str]:
         raise ValueError(f"{path} is not a Parquet file: {error}") from None
     with file:
         schema = file.schema_arrow
-        if column not in schema.names:
-            raise ValueError(f"{path} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
-        kind = schema.field(column).type
-        if not _is_text(pa, kind):
-            raise ValueError(f"{path}: column {column!r} holds {kind}, not text")
+        for column in columns:
+            if column not in schema.names:
+                raise ValueError(f"{path} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
+            kind = schema.field(column).type
+            if are_texts and not _is_text(pa, kind):
+                raise ValueError(f"{path}: column {column!r} holds {kind}, not text")
         row = 0
-        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=[column]):
-            for text in batch.column(0).to_pylist():
-                yield from gate.text(text, f"{path}, row {row}")
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns)):
+            for values in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
+                yield f"{path}, row {row}", values
                 row += 1
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -19,6 +19,9 @@ from packhorse.formats import MegatronWriter, megatron_paths
 from packhorse.formats.atomic import AtomicFiles, refuse_existing
 from packhorse.prepare.documents import DocumentOptions, Skipped, Split, Undecodable, iterate_documents
 from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, id_limit, load_tokenizer, train_tokenizer
+from packhorse.sft.tokenizer import tokenizer_json_path
+
+_Item = TypeVar("_Item")
 
 _BATCH_DOCUMENTS = 1024
 _BATCH_CHARACTERS = 1 << 20
@@ -71,7 +74,8 @@ def tokenize(
     Args:
         inputs: files, folders and glob patterns; see `iterate_documents`.
         output: the prefix X.
-        tokenizer: a local tokenizer.json; None trains a byte-level BPE on the same documents first.
+        tokenizer: a local tokenizer.json, or the folder that holds it; None trains a byte-level BPE on the same
+            documents first.
         vocab_size: size of the trained tokenizer, 16,384 when None; not with `tokenizer`.
         text_column: Parquet column, or key of each JSON line.
         documents: what is one document of a text file.
@@ -130,14 +134,14 @@ def tokenize_documents(
         ValueError: see there.
     """
     bin_path, idx_path = megatron_paths(output)
-    saved = idx_path.with_suffix(".tokenizer.json")
-    local = None if tokenizer is None else Path(tokenizer)
+    saved = saved_tokenizer_path(output)
+    local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer))
     if local is not None and vocab_size is not None:
         raise ValueError("vocab_size is given together with a tokenizer, which has its own; leave one of them out")
-    in_place = local is not None and local.exists() and saved.exists() and local.samefile(saved)
+    in_place = local is not None and is_saved(local, saved)
     refuse_existing([bin_path, idx_path, *([] if in_place else [saved])], overwrite=overwrite)
 
-    with _progress() as advance:
+    with document_progress() as advance:
         if local is None:
             wanted_eos = (eos or DEFAULT_EOS) if append_eos else None
             model = train_tokenizer(
@@ -166,8 +170,11 @@ def tokenize_documents(
                     f"there is no document in the input: {skipped.empty} empty and {skipped.undecodable} undecodable "
                     "were skipped; check the paths, the glob pattern and the text column"
                 )
-            if not in_place:
-                _save(model, local, saved)
+            if local is not None:
+                save_tokenizer(local, saved)
+            else:
+                with AtomicFiles([saved], overwrite=True) as trained:
+                    trained.files[0].write(model.to_str(pretty=True).encode())
     return TokenizeSummary(
         documents=len(writer),
         tokens=writer.num_tokens,
@@ -206,17 +213,26 @@ def _encode(tokenizer: Any, documents: Iterable[str]) -> Iterator[list[int]]:
     yield from (encoding.ids for encoding in tokenizer.encode_batch_fast(batch))
 
 
-def _save(tokenizer: Any, local: Path | None, target: Path) -> None:
-    with AtomicFiles([target], overwrite=True) as output:
-        if local is None:
-            output.files[0].write(tokenizer.to_str(pretty=True).encode())
-        else:
-            with local.open("rb") as source:
-                shutil.copyfileobj(source, output.files[0])
+def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
+    """Returns where the tokenizer of token files `X.bin`, `X.idx` is kept."""
+    return megatron_paths(output)[1].with_suffix(".tokenizer.json")
+
+
+def is_saved(local: Path, saved: Path) -> bool:
+    """Says whether a tokenizer that is used is the very file where it would be kept."""
+    return saved.exists() and local.samefile(saved)
+
+
+def save_tokenizer(local: Path, saved: Path) -> None:
+    """Copies the tokenizer that was used to where it is kept, unless it is that file."""
+    if is_saved(local, saved):
+        return
+    with AtomicFiles([saved], overwrite=True) as output, local.open("rb") as source:
+        shutil.copyfileobj(source, output.files[0])
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, Iterable[str]], Iterator[str]]]:
+def document_progress() -> Iterator[Callable[[str, Iterable[_Item]], Iterator[_Item]]]:
     """Shows passes over the documents on a terminal, and nothing elsewhere."""
     console = Console(stderr=True)
     columns = (
@@ -229,12 +245,12 @@ def _progress() -> Iterator[Callable[[str, Iterable[str]], Iterator[str]]]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         total: int | None = None
 
-        def advance(description: str, documents: Iterable[str]) -> Iterator[str]:
+        def advance(description: str, documents: Iterable[_Item]) -> Iterator[_Item]:
             nonlocal total
             task = progress.add_task(f"{description} (documents)", total=total)
             count = 0
-            for text in documents:
-                yield text
+            for document in documents:
+                yield document
                 count += 1
                 progress.advance(task)
             # The first pass tells the second one how far it is.

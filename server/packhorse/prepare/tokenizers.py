@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.prepare.extras import require
+from packhorse.sft.tokenizer import read_tokenizer_json
 
 DEFAULT_VOCAB_SIZE = 16_384
 """Tokens of a trained tokenizer."""
@@ -21,17 +22,11 @@ def load_tokenizer(path: Path) -> Any:
     """Loads a `tokenizer.json`, without its truncation and padding: a document is tokenized whole.
 
     Raises:
-        FileNotFoundError: there is no such file.
         ImportError: the tokenizers library is not installed.
         ValueError: it is not a tokenizer.
     """
-    library = require("tokenizers")
-    if not path.is_file():
-        raise FileNotFoundError(f"tokenizer {path} is not there; name a local tokenizer.json, or train one")
-    try:
-        tokenizer = library.Tokenizer.from_file(str(path))
-    except Exception as error:  # The library raises bare Exception for whatever is wrong with the file.
-        raise ValueError(f"{path} is not a tokenizer.json that the tokenizers library reads: {error}") from None
+    require("tokenizers")
+    tokenizer = read_tokenizer_json(path)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
