@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import bench_assembling
 import bench_first_bin
 import bench_materialising
 import bench_memory
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "materialising": bench_materialising,
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,
+    "assembling": bench_assembling,
     "memory": bench_memory,
     "prepare": bench_prepare,
 }

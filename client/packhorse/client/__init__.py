@@ -34,7 +34,20 @@ if TYPE_CHECKING:
     from packhorse.client.buffers import BatchBuffers, BatchTensors
     from packhorse.client.dataset import PackedDataset
     from packhorse.client.layout import PackLayout, as_layout
-    from packhorse.client.masks import build_packing_attention_bias, build_packing_cu_seqlens
+    from packhorse.client.masks import (
+        AttentionBiasBuffer,
+        Unpadding,
+        VarlenOffsets,
+        build_block_diagonal_mask,
+        build_block_mask,
+        build_boolean_mask,
+        build_labelled_mask,
+        build_packing_attention_bias,
+        build_packing_cu_seqlens,
+        build_unpadding,
+        build_varlen_offsets,
+        varlen_attention,
+    )
     from packhorse.client.presets import Preset, get_preset, list_presets
     from packhorse.client.separators import Separators
     from packhorse.client.tokens import (
@@ -54,8 +67,18 @@ _TORCH_PARTS = {
     "PackedDataset": "dataset",
     "PackLayout": "layout",
     "as_layout": "layout",
+    "AttentionBiasBuffer": "masks",
+    "Unpadding": "masks",
+    "VarlenOffsets": "masks",
+    "build_block_diagonal_mask": "masks",
+    "build_block_mask": "masks",
+    "build_boolean_mask": "masks",
+    "build_labelled_mask": "masks",
     "build_packing_attention_bias": "masks",
     "build_packing_cu_seqlens": "masks",
+    "build_unpadding": "masks",
+    "build_varlen_offsets": "masks",
+    "varlen_attention": "masks",
     "Preset": "presets",
     "get_preset": "presets",
     "list_presets": "presets",
@@ -69,6 +92,7 @@ _TORCH_PARTS = {
 }
 
 __all__ = [
+    "AttentionBiasBuffer",
     "BatchAssembler",
     "BatchBuffers",
     "BatchTensors",
@@ -106,13 +130,22 @@ __all__ = [
     "TokenSourceError",
     "TooManyStreamsError",
     "TransientError",
+    "Unpadding",
+    "VarlenOffsets",
     "as_layout",
     "as_token_source",
+    "build_block_diagonal_mask",
+    "build_block_mask",
+    "build_boolean_mask",
+    "build_labelled_mask",
     "build_packing_attention_bias",
     "build_packing_cu_seqlens",
+    "build_unpadding",
+    "build_varlen_offsets",
     "connect",
     "get_preset",
     "list_presets",
+    "varlen_attention",
 ]
 
 

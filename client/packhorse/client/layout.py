@@ -46,15 +46,19 @@ class PackLayout:
     """Tokens of every place, at least its sequence's: int64 [n]."""
     row_ends: NDArray[np.int64]
     """Exclusive end of every row in the three above: int64 [B]; row 0 holds sequences [0, row_ends[0])."""
+    run_starts: NDArray[np.int64]
+    """Index in T of every run: each row's places, then what is left of the row: int64 [n + B]."""
+    run_lengths: NDArray[np.int64]
+    """Tokens of every run, 0 where nothing is left of a row: int64 [n + B]."""
 
     @classmethod
     def of_rows(
         cls,
-        places: NDArray[np.integer],
-        row_ends: NDArray[np.integer],
+        places: NDArray[Any],
+        row_ends: NDArray[Any],
         row_tokens: int,
         *,
-        lengths: NDArray[np.integer] | None = None,
+        lengths: NDArray[Any] | None = None,
     ) -> Self:
         """Lays sequences into rows, each row from its beginning.
 
@@ -67,25 +71,30 @@ class PackLayout:
         Raises:
             OverfullRowError: a row holds more than `row_tokens`.
         """
-        wide_places = np.asarray(places, dtype=np.int64)
-        wide_row_ends = np.asarray(row_ends, dtype=np.int64)
-        ends = np.zeros(len(places) + 1, dtype=np.int64)
-        np.cumsum(places, out=ends[1:])
-        row_stops = ends[wide_row_ends]
-        row_firsts, row_begins = np.zeros_like(wide_row_ends), np.zeros_like(wide_row_ends)
-        row_firsts[1:], row_begins[1:] = row_ends[:-1], row_stops[:-1]
-        filled = row_stops - row_begins
+        places = np.asarray(places, dtype=np.int64)
+        row_ends = np.asarray(row_ends, dtype=np.int64)
+        num_rows = len(row_ends)
+        rests = row_ends + np.arange(num_rows)  # the run that is left of each row
+        is_place = np.ones(len(places) + num_rows, dtype=np.bool_)
+        is_place[rests] = False
+        run_lengths = np.zeros(len(is_place), dtype=np.int64)
+        run_lengths[is_place] = places
+        filled = np.cumsum(run_lengths)[rests]
+        filled[1:] -= filled[:-1].copy()
         if (filled > row_tokens).any():
             row = int((filled > row_tokens).argmax())
             raise OverfullRowError(row, int(filled[row]), row_tokens)
-        shifts = np.arange(0, len(row_ends) * row_tokens, row_tokens) - row_begins
+        run_lengths[rests] = row_tokens - filled
+        run_starts = np.cumsum(run_lengths) - run_lengths
         return cls(
-            num_rows=len(row_ends),
+            num_rows=num_rows,
             row_tokens=row_tokens,
-            starts=ends[:-1] + np.repeat(shifts, row_ends - row_firsts),
-            lengths=wide_places if lengths is None else np.asarray(lengths, dtype=np.int64),
-            places=wide_places,
-            row_ends=wide_row_ends,
+            starts=run_starts[is_place],
+            lengths=places if lengths is None else np.asarray(lengths, dtype=np.int64),
+            places=places,
+            row_ends=row_ends,
+            run_starts=run_starts,
+            run_lengths=run_lengths,
         )
 
     @classmethod
@@ -108,29 +117,14 @@ class PackLayout:
         offsets = cu_seqlens.astype(np.int64)
         if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any():
             raise ValueError("cu_seqlens must be a 1-D array of ascending offsets that begins with 0")
-        lengths = np.diff(offsets)
-        return cls(
-            num_rows=1,
-            row_tokens=int(offsets[-1]),
-            starts=offsets[:-1],
-            lengths=lengths,
-            places=lengths,
-            row_ends=np.array([len(lengths)]),
-        )
+        return cls.of_rows(np.diff(offsets), np.array([len(offsets) - 1]), int(offsets[-1]))
 
     def flattened(self) -> "PackLayout":
         """The same sequences end to end in one row, without padding.
 
         Where there is no sequence at all, the row is one token of padding: no kernel takes a row of none.
         """
-        return PackLayout(
-            num_rows=1,
-            row_tokens=max(self.num_tokens, 1),
-            starts=self.cu_seqlens[:-1].astype(np.int64),
-            lengths=self.lengths,
-            places=self.lengths,
-            row_ends=np.array([self.num_sequences]),
-        )
+        return PackLayout.of_rows(self.lengths, np.array([self.num_sequences]), max(self.num_tokens, 1))
 
     @property
     def num_sequences(self) -> int:
@@ -169,28 +163,13 @@ class PackLayout:
         return _offsets(self.run_lengths[self.run_lengths > 0])
 
     @cached_property
-    def run_starts(self) -> NDArray[np.int64]:
-        """Index in T of every run: each row's places, then what is left of the row: int64 [n + B]."""
-        starts = np.concatenate((self.starts, self._rest_starts))
-        starts.sort()
-        return starts
-
-    @cached_property
-    def run_lengths(self) -> NDArray[np.int64]:
-        """Tokens of every run, 0 where nothing is left of a row: int64 [n + B]."""
-        lengths = np.empty_like(self.run_starts)
-        np.subtract(self.run_starts[1:], self.run_starts[:-1], out=lengths[:-1])
-        lengths[-1:] = self.num_rows * self.row_tokens - self.run_starts[-1:]
-        return lengths
-
-    @cached_property
     def run_labels(self) -> NDArray[np.int32]:
         """Label of every run in its row: 0, 1, 2, …, what is left of the row last: int32 [n + B]."""
         run_ends = self.row_ends + np.arange(1, self.num_rows + 1)
-        firsts = np.zeros_like(run_ends)
+        firsts = np.zeros(self.num_rows, dtype=np.int32)
         firsts[1:] = run_ends[:-1]
-        labels = np.arange(len(self.starts) + self.num_rows, dtype=np.int32)
-        labels -= np.repeat(firsts.astype(np.int32), run_ends - firsts)
+        labels = np.arange(len(self.run_starts), dtype=np.int32)
+        labels -= np.repeat(firsts, run_ends - firsts)
         return labels
 
     @cached_property
@@ -200,17 +179,6 @@ class PackLayout:
         ends = np.append(self.starts, self.num_rows * self.row_tokens)
         is_padding = begins < ends
         return list(zip(begins[is_padding].tolist(), ends[is_padding].tolist(), strict=True))
-
-    @cached_property
-    def _rest_starts(self) -> NDArray[np.int64]:
-        """Index in T of what is left of each row: int64 [B]."""
-        rests = np.arange(0, self.num_rows * self.row_tokens, self.row_tokens)
-        firsts = np.zeros_like(self.row_ends)
-        firsts[1:] = self.row_ends[:-1]
-        is_filled = firsts < self.row_ends
-        last = self.row_ends[is_filled] - 1
-        rests[is_filled] = self.starts[last] + self.places[last]
-        return rests
 
     def sequence_ids(self) -> NDArray[np.int32]:
         """Label of every token: int32 [B, L]; 0, 1, 2, … in each row, what is left of a row has the next number."""

@@ -1,14 +1,16 @@
-"""Token files: Megatron `.bin`/`.idx` and flat memory maps with boundaries, for preparing and for training alike.
+"""Token files, for preparing and for training alike: Megatron `.bin`/`.idx`, flat memory maps, MDS shards.
 
 Only re-exports; the formats stand in a file each. NumPy and the standard library only.
 """
 
 from packhorse.formats.flat import FlatTokens, write_flat_tokens
+from packhorse.formats.mds import MdsShards
 from packhorse.formats.megatron import MegatronIndex, MegatronTokens, megatron_paths, token_dtype
 from packhorse.formats.megatron_writer import MegatronWriter
 
 __all__ = [
     "FlatTokens",
+    "MdsShards",
     "MegatronIndex",
     "MegatronTokens",
     "MegatronWriter",
