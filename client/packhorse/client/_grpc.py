@@ -51,6 +51,11 @@ _ANCHORS: list[grpc.Channel] = []
 forks meanwhile (a DataLoader, right after `len(dataset)`) gets children whose calls never return."""
 
 
+def has_used_grpc() -> bool:
+    """Whether this process, or one that it was forked off, has opened a channel; its own forks may stall then."""
+    return bool(_ANCHORS)
+
+
 class GrpcTransport:
     """Calls a server. The channel is made when first needed, anew in every process, and so survives a fork.
 

@@ -5,11 +5,14 @@ Owns how a worker finds its stream and what a checkpoint holds; leaves streams t
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from packhorse.client._apart import ask_apart
+from packhorse.client._embedded import PREFIX
 from packhorse.client.api import Client, RemainderPolicy, StreamMode, connect
 from packhorse.client.batch import BatchAssembler, PackedBatch
 from packhorse.client.cursor import STATE_VERSION, Cursor, Resume
@@ -147,15 +150,17 @@ class PackedDataset(IterableDataset[PackedBatch]):
             self._own = resume
 
     def __len__(self) -> int:
-        """Batches that the next iteration yields to this rank, over all its workers; asks the server once."""
+        """Batches that the next iteration yields to this rank, over all its workers; asks the server once.
+
+        A child process asks, so that this one has not used gRPC and may fork its workers (see `_apart`).
+        """
         resume = self._next_resume()
         if self._mode is StreamMode.INDEPENDENT and get_worker_info() is None:
             raise TypeError("an INDEPENDENT dataset has as many batches as epochs times workers; no length is known")
         if self._num_steps is None or self._num_steps[0] != resume:
-            with self._connect() as client:
-                stream = client.stream_bins(self.dataset, **self._coordinates(resume, worker=0, workers_per_rank=1))
-                self._num_steps = (resume, stream.header.num_steps - resume.first_step)
-                stream.close()
+            is_embedded = isinstance(self._target, str) and self._target.startswith(PREFIX)
+            count = partial(self._count_steps, resume)
+            self._num_steps = (resume, count() if is_embedded else ask_apart(count))
         return self._num_steps[1]
 
     def __iter__(self) -> Iterator[PackedBatch]:
@@ -195,6 +200,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
             "position": stream.position_after(header.num_steps - 1),
             "finished": True,
         }
+
+    def _count_steps(self, resume: Resume) -> int:
+        coordinates = self._coordinates(resume, worker=0, workers_per_rank=1)
+        with self._connect() as client, client.stream_bins(self.dataset, **coordinates) as stream:
+            return stream.header.num_steps - resume.first_step
 
     def _as_preset(self, name: str, wanted: bool | None) -> bool:
         if self._preset is None:

@@ -6,9 +6,10 @@ Owns streaming a corpus into the pair; leaves the layout's constants and reading
 import os
 from array import array
 from types import TracebackType
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from packhorse.formats.atomic import AtomicFiles
 from packhorse.formats.mapping import CHUNK_ELEMENTS
@@ -95,7 +96,8 @@ class MegatronWriter:
         """Writes the index, syncs and renames both files; the context manager calls it."""
         try:
             self._flush()
-            self._write_index()
+            lengths = np.frombuffer(self._lengths, dtype=np.intc) if len(self) else np.empty(0, dtype=np.intc)
+            write_index(self._files.files[1], lengths, self.dtype)
         except BaseException:
             self._files.discard()
             raise
@@ -114,21 +116,18 @@ class MegatronWriter:
         self._files.files[0].write(self._buffer[: self._buffered].tobytes())
         self._buffered = 0
 
-    def _write_index(self) -> None:
-        index = self._files.files[1]
-        num_sequences = len(self._lengths)
-        code = next(code for code, dtype in DTYPES.items() if dtype == self.dtype)
-        index.write(HEADER.pack(MAGIC, VERSION, code, num_sequences, num_sequences + 1))
-        lengths = np.frombuffer(self._lengths, dtype=np.intc) if num_sequences else np.empty(0, dtype=np.intc)
-        pieces = range(0, num_sequences, CHUNK_ELEMENTS)
-        for begin in pieces:
-            index.write(lengths[begin : begin + CHUNK_ELEMENTS].astype("<i4").tobytes())
-        offset_bytes = 0
-        for begin in pieces:
-            sizes_bytes = lengths[begin : begin + CHUNK_ELEMENTS].astype(np.int64) * self.dtype.itemsize
-            ends_bytes = offset_bytes + np.cumsum(sizes_bytes)
-            index.write((ends_bytes - sizes_bytes).astype("<i8").tobytes())
-            offset_bytes = int(ends_bytes[-1])
-        for begin in range(0, num_sequences + 1, CHUNK_ELEMENTS):
-            end = min(begin + CHUNK_ELEMENTS, num_sequences + 1)
-            index.write(np.arange(begin, end, dtype="<i8").tobytes())
+
+def write_index(file: BinaryIO, lengths: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Writes an index of sequences end to end, each a document of its own; memory is bounded by a chunk."""
+    code = next(code for code, known in DTYPES.items() if known == dtype)
+    file.write(HEADER.pack(MAGIC, VERSION, code, len(lengths), len(lengths) + 1))
+    chunks = [lengths[begin : begin + CHUNK_ELEMENTS] for begin in range(0, len(lengths), CHUNK_ELEMENTS)]
+    for chunk in chunks:
+        file.write(chunk.astype("<i4").tobytes())
+    offset_bytes = 0
+    for chunk in chunks:
+        sizes_bytes = chunk.astype(np.int64) * dtype.itemsize
+        file.write((offset_bytes + np.cumsum(sizes_bytes) - sizes_bytes).astype("<i8").tobytes())
+        offset_bytes += int(sizes_bytes.sum())
+    for begin in range(0, len(lengths) + 1, CHUNK_ELEMENTS):
+        file.write(np.arange(begin, min(begin + CHUNK_ELEMENTS, len(lengths) + 1), dtype="<i8").tobytes())

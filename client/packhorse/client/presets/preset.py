@@ -1,7 +1,7 @@
 """What a preset is.
 
-Owns the declaration that every preset makes; leaves each training stack's keys to a file of its own and their names to
-`registry`.
+Owns the declaration that every preset makes, and the check that a batch has the declared form; leaves each training
+stack's keys to a file of its own and their names to `registry`.
 """
 
 from collections.abc import Callable
@@ -9,21 +9,56 @@ from dataclasses import dataclass
 from typing import Any
 
 from packhorse.client.batch import PackedBatch
+from packhorse.client.labels import IGNORE_INDEX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """The keys, shapes and conventions of one training stack."""
+    """The keys, shapes and conventions of one training stack.
+
+    Presets travel to dataloader workers by pickle, so `build` is a module's own function, or a `partial` of one.
+    Printing one shows what it declares.
+    """
 
     name: str
     """What `PackedDataset(preset=…)` takes."""
     consumer: str
     """Who reads these batches, and which versions it was checked against."""
     shift_labels: bool
-    """Whether `labels[t]` is the token after `t`; False where the model shifts them itself."""
+    """Whether `labels[t]` is the token after `t`; False where the consumer shifts them itself."""
+    labels: str
+    """The rule for labels, in words: who shifts them, and what is left out of the loss."""
     flatten: bool
     """Whether all sequences of a batch come end to end in one row, without padding."""
     padding: str
     """The rule for padding, in words."""
-    convert: Callable[[PackedBatch], dict[str, Any]]
-    """Turns a batch, assembled with `shift_labels` and `flatten` as declared, into the consumer's keys."""
+    build: Callable[[PackedBatch], dict[str, Any]]
+    """Makes the consumer's keys from a batch of the declared form, and leaves that batch as it is."""
+
+    def convert(self, batch: PackedBatch) -> dict[str, Any]:
+        """Turns a batch, assembled with `shift_labels` and `flatten` as declared, into the consumer's keys.
+
+        Tensors may share the batch's memory.
+
+        Raises:
+            ValueError: the batch was assembled in another form, or lacks what the consumer needs.
+        """
+        self._check_form(batch)
+        return self.build(batch)
+
+    def _check_form(self, batch: PackedBatch) -> None:
+        layout = batch["layout"]
+        if self.flatten and (layout.num_rows != 1 or layout.row_tokens != max(layout.num_tokens, 1)):
+            raise ValueError(
+                f"preset {self.name!r} takes sequences end to end in one row; assemble the batch with flatten=True"
+            )
+        left_out = layout.starts + layout.lengths - 1 if self.shift_labels else layout.starts
+        if (batch["labels"].numpy().ravel()[left_out] != IGNORE_INDEX).any():
+            raise ValueError(
+                f"the labels would be shifted {'by nobody' if self.shift_labels else 'twice'}: assemble batches for "
+                f"preset {self.name!r} with shift_labels={self.shift_labels}"
+            )
+
+    def __str__(self) -> str:
+        form = "one row for all sequences" if self.flatten else "one row for each bin"
+        return f"{self.name}: {self.consumer}\n  form: {form}\n  labels: {self.labels}\n  padding: {self.padding}"

@@ -1,13 +1,30 @@
 """The presets by their names."""
 
+from packhorse.client.presets.jax import jax_preset
+from packhorse.client.presets.llama_factory import llama_factory_preset
+from packhorse.client.presets.megatron import megatron_preset
+from packhorse.client.presets.open_instruct import open_instruct_preset
+from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
+from packhorse.client.presets.torchtune import torchtune_preset
+from packhorse.client.presets.trl import trl_preset
 
-_ALL: tuple[Preset, ...] = ()
+_ALL = (
+    jax_preset(),
+    jax_preset("maxtext"),
+    llama_factory_preset(),
+    megatron_preset(),
+    open_instruct_preset(),
+    padding_free_preset(),
+    torchtune_preset(),
+    torchtune_preset(shift_labels=False),
+    trl_preset(),
+)
 PRESETS = {preset.name: preset for preset in _ALL}
 
 
 def get_preset(name: str) -> Preset:
-    """Finds a preset.
+    """Finds a preset, with the options that it has by default.
 
     Raises:
         ValueError: there is none of that name.
@@ -18,5 +35,5 @@ def get_preset(name: str) -> Preset:
 
 
 def list_presets() -> tuple[Preset, ...]:
-    """Returns all presets, in the order of their names."""
+    """Returns all presets, in the order of their names; each prints as what it declares."""
     return tuple(PRESETS[name] for name in sorted(PRESETS))

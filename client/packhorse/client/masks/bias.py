@@ -1,0 +1,147 @@
+"""The dense additive bias: 0 where attention is allowed, −inf where it is not.
+
+Owns the bias and memory to use again for it; leaves writing blocks to `host_blocks`, and masks of booleans to
+`boolean`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from packhorse.client.layout import PackLayout, as_layout
+from packhorse.client.masks.band import Band
+from packhorse.client.masks.host_blocks import BlockWriter, allocate
+from packhorse.client.masks.labels import as_rows, layout_of_labels
+from packhorse.client.masks.on_device import move, pairs_of_equals, segment_index
+
+
+def build_packing_attention_bias(
+    where: PackLayout | Mapping[str, Any] | torch.Tensor,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    *,
+    causal: bool = False,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Builds the additive attention bias that keeps packed sequences apart.
+
+    Legend: B rows, L tokens in a row. Build it once in a model's forward and hand it to every layer. It takes L² values
+    a row: where a kernel takes offsets or a `BlockMask`, give it those.
+
+    A position attends to all positions of its segment (with `causal`, to those not after it), and so always to itself.
+    Padding attends to padding: no row is all −inf, and no softmax turns to NaN. On a GPU the host does not wait.
+
+    Args:
+        where: a batch or its layout, which cost no look at any token; or sequence_ids, integers [B, L] or [L], one
+            label for each position, on any device. Positions of a row with equal labels are a segment, even apart;
+            padding needs a label of its own.
+        dtype: floating-point type of the bias, the one attention runs in.
+        device: where the bias is wanted.
+        causal: also blocks every later position.
+        out: memory to write to and return, `dtype` [B, 1, L, L] on `device`, contiguous; None for fresh memory.
+
+    Returns:
+        `dtype` [B, 1, L, L]: 0 where attention is allowed, −inf where it is blocked; B is 1 for labels [L].
+
+    Raises:
+        ValueError: `where` or `out` has another shape, or `dtype` has no −inf.
+    """
+    _check_dtype(dtype)
+    device = torch.device(device)
+    band = Band.of(causal=causal, window=None)
+    known = _known(where)
+    num_rows, row_tokens = (known.num_rows, known.row_tokens) if isinstance(known, PackLayout) else known.shape
+    shape = (num_rows, 1, row_tokens, row_tokens)
+    if out is not None:
+        _check_out(out, shape, dtype, device)
+
+    if device.type == "cpu" and isinstance(known, PackLayout):
+        bias = allocate(shape, dtype) if out is None else out
+        bias.fill_(-torch.inf)
+        _writer(dtype, band).write(bias, known.segments[:-1], np.diff(known.segments))
+        return bias
+    labels = segment_index(known, device) if isinstance(known, PackLayout) else move(known, device)
+    is_allowed = pairs_of_equals(labels, band)[:, None]
+    blocked = torch.full((), -torch.inf, dtype=dtype, device=device)
+    return torch.where(is_allowed, torch.zeros_like(blocked), blocked, out=out)
+
+
+class AttentionBiasBuffer:
+    """Memory for the bias of one step after the other, in host memory.
+
+    Between two batches only the blocks of the one are taken back and those of the next written: Σ length² values, not
+    L² a row, and no fresh memory. On a GPU there is no use for it: its allocator keeps memory anyway.
+
+    A bias is good until the next one is built. Where autograd still needs the earlier one then, it says so.
+    """
+
+    def __init__(self, num_rows: int, row_tokens: int, dtype: torch.dtype, *, causal: bool = False) -> None:
+        """Takes the memory.
+
+        Args:
+            num_rows: the most rows that a batch has, B.
+            row_tokens: tokens in a row, L.
+            dtype: floating-point type of the bias, the one attention runs in.
+            causal: also blocks every later position.
+
+        Raises:
+            ValueError: `dtype` has no −inf.
+        """
+        _check_dtype(dtype)
+        self._writer = _writer(dtype, Band.of(causal=causal, window=None))
+        self._bias = allocate((num_rows, 1, row_tokens, row_tokens), dtype).fill_(-torch.inf)
+        self._segments = np.zeros(1, dtype=np.int32)
+
+    def build(self, where: PackLayout | Mapping[str, Any]) -> torch.Tensor:
+        """Builds the bias of a batch, as `build_packing_attention_bias` does.
+
+        Args:
+            where: a batch or its layout, of at most so many rows of so many tokens.
+
+        Returns:
+            The rows in use, [B, 1, L, L]: the same memory every time.
+
+        Raises:
+            ValueError: rows are more, or of another length.
+        """
+        layout = as_layout(where)
+        num_rows, _, row_tokens, _ = self._bias.shape
+        if layout.num_rows > num_rows or layout.row_tokens != row_tokens:
+            raise ValueError(
+                f"this buffer has {num_rows} rows of {row_tokens} tokens, the batch {layout.num_rows} of "
+                f"{layout.row_tokens}; make one of the size that your batches have"
+            )
+        self._writer.clear(self._bias, self._segments[:-1], np.diff(self._segments))
+        self._segments = layout.segments
+        self._writer.write(self._bias, self._segments[:-1], np.diff(self._segments))
+        # Written behind PyTorch's back: without this a backward pass would use the wrong bias in silence.
+        torch.autograd.graph.increment_version(self._bias)
+        return self._bias[: layout.num_rows]
+
+
+def _known(where: PackLayout | Mapping[str, Any] | torch.Tensor) -> PackLayout | torch.Tensor:
+    """The layout where it can be known without waiting for a device, else labels [B, L]."""
+    if not isinstance(where, torch.Tensor):
+        return as_layout(where)
+    labels = as_rows("sequence_ids", where)
+    return (layout_of_labels(labels) if labels.device.type == "cpu" else None) or labels
+
+
+def _writer(dtype: torch.dtype, band: Band) -> BlockWriter:
+    return BlockWriter(dtype, band, allowed=0.0, refused=-torch.inf)
+
+
+def _check_dtype(dtype: torch.dtype) -> None:
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating-point type, which has -inf; got {dtype}")
+
+
+def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    is_there = out.device.type == device.type and device.index in (None, out.device.index)
+    if out.shape != shape or out.dtype != dtype or not is_there or not out.is_contiguous():
+        raise ValueError(
+            f"out must be contiguous {dtype} {list(shape)} on {device}; got {out.dtype} {list(out.shape)} with strides "
+            f"{list(out.stride())} on {out.device}"
+        )

@@ -1,0 +1,47 @@
+"""xformers' block-diagonal mask.
+
+Owns the one call into xformers; leaves offsets to `layout`.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.layout import PackLayout, as_layout
+
+_ATTN_BIAS = "xformers.ops.fmha.attn_bias"
+
+
+def build_block_diagonal_mask(
+    where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor, *, causal: bool = True
+) -> Any:
+    """Builds the mask for `xformers.ops.memory_efficient_attention`.
+
+    Args:
+        where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
+        causal: whether a token sees none after it.
+
+    Returns:
+        `BlockDiagonalMask`, or with `causal` `BlockDiagonalCausalMask`, for query, key and value
+        [1, tokens, heads, head size] of all sequences end to end, padding left out (see `Unpadding`).
+
+    Raises:
+        ImportError: xformers is not installed.
+        ValueError: there is no layout in `where`.
+    """
+    layout = as_layout(where)
+    try:
+        attn_bias = import_module(_ATTN_BIAS)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "xformers":
+            raise
+        raise ImportError(
+            "build_block_diagonal_mask needs xformers: install it (pip install xformers), or use varlen_attention or "
+            "build_block_mask, which need torch alone"
+        ) from None
+    mask = attn_bias.BlockDiagonalMask.from_seqlens(layout.lengths.tolist())
+    return mask.make_causal() if causal else mask

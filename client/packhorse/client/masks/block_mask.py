@@ -1,0 +1,175 @@
+"""FlexAttention's BlockMask, straight from the offsets.
+
+Owns which blocks of a row hold allowed pairs, and the lists that `BlockMask` keeps of them; leaves the rule inside a
+segment to `band`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.attention.flex_attention import BlockMask
+
+from packhorse.client.layout import PackLayout, as_layout
+from packhorse.client.masks.band import Band
+from packhorse.client.masks.on_device import expand_runs, transfer
+
+MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(row, head, query, key) → whether the query may attend to the key, as FlexAttention asks."""
+
+
+def build_block_mask(
+    where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
+    device: torch.device | str,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    block_size: int | tuple[int, int] = 128,
+    num_heads: int | None = None,
+) -> BlockMask:
+    """Builds the BlockMask that `create_block_mask` makes of the same rule, without looking at any pair of tokens.
+
+    Legend: B rows, L tokens in a row, H heads (1, which serves any number of them), Q and K blocks of queries and keys
+    in a row. Every tensor is the one of `create_block_mask`, the undefined ends of its lists included; the work grows
+    with B·Q·K, not with B·L². The host never waits for the device.
+
+    A token attends to its own segment (see `PackLayout.segments`), so padding attends to itself alone and no softmax
+    turns to NaN.
+
+    Args:
+        where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
+        device: where attention runs.
+        causal: whether a token sees none after it.
+        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+        block_size: tokens in a block, or (of queries, of keys).
+        num_heads: H, should it have to be said; None for 1.
+
+    Returns:
+        A mask for `flex_attention(query, key, value, block_mask=…)` with query [B, heads, L, head size].
+
+    Raises:
+        ValueError: a block size, window or number of heads is below 1, or there is no layout in `where`.
+    """
+    layout = as_layout(where)
+    band = Band.of(causal=causal, window=window)
+    q_block, kv_block = (block_size, block_size) if isinstance(block_size, int) else block_size
+    if min(q_block, kv_block) < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
+    if num_heads is not None and num_heads < 1:
+        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
+
+    segment_lengths, of_queries, of_keys = transfer(
+        [
+            np.diff(layout.segments),
+            _list_pieces(layout, band, q_block, kv_block),
+            _list_pieces(layout, band.transposed(), kv_block, q_block),
+        ],
+        torch.device(device),
+    )
+    segments = expand_runs(segment_lengths, layout.num_rows * layout.row_tokens)
+    kv_counts, kv_indices = _lists(of_queries, of_keys.shape[-1], num_heads or 1)
+    q_counts, q_indices = _lists(of_keys, of_queries.shape[-1], num_heads or 1)
+    return BlockMask(
+        seq_lengths=(layout.row_tokens, layout.row_tokens),
+        kv_num_blocks=kv_counts[0],
+        kv_indices=kv_indices[0],
+        full_kv_num_blocks=kv_counts[1],
+        full_kv_indices=kv_indices[1],
+        q_num_blocks=q_counts[0],
+        q_indices=q_indices[0],
+        full_q_num_blocks=q_counts[1],
+        full_q_indices=q_indices[1],
+        BLOCK_SIZE=(q_block, kv_block),
+        mask_mod=_mask_mod(segments.view(layout.num_rows, layout.row_tokens), band),
+    )
+
+
+def _mask_mod(segments: torch.Tensor, band: Band) -> MaskMod:
+    """The rule for one pair; segments: int32 [B, L]."""
+    least, most = band.least, band.most
+
+    def mask_mod(row: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        allowed = segments[row, query] == segments[row, key]
+        if least is not None:
+            allowed = allowed & (query - key >= least)
+        if most is not None:
+            allowed = allowed & (query - key <= most)
+        return allowed
+
+    return mask_mod
+
+
+def _list_pieces(layout: PackLayout, band: Band, block: int, other_block: int) -> NDArray[np.int64]:
+    """Finds, for each block of a row, which other blocks it has allowed pairs with, and with which it has no others.
+
+    Told for blocks of queries and the keys they see; with the band transposed, blocks of keys and the queries that see
+    them. Query q sees the keys [see_from(q), see_to(q)): one run within its segment, q among them, whose two ends never
+    go back as q grows. So what a block's first and last query see gives both ends of what any of them sees (the blocks
+    [a, b), which are listed), and of what all see (the blocks [c, d), which are full, unless queries overhang the row).
+    Where two segments meet in a block, nothing is seen by all, and c ≥ d says so by itself.
+
+    Returns:
+        int64 [2, 8, B, number of blocks]: partial list, full list; see `_pieces`.
+    """
+    first = np.arange(0, layout.row_tokens, block)
+    last = np.minimum(first + block, layout.row_tokens) - 1
+    from_first, to_first = _seen(layout, band, first)
+    from_last, to_last = _seen(layout, band, last)
+    a, b = from_first // other_block, -(-to_last // other_block)
+    c, d = -(-from_last // other_block), to_first // other_block
+    has_no_full = (c >= d) | (first + block > layout.row_tokens)
+    c, d = np.where(has_no_full, b, c), np.where(has_no_full, b, d)
+    return np.stack([_pieces(a, c, d, b), _pieces(c, d, d, d)])
+
+
+def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First key and exclusive end of those that queries [k] of every row see: int64 [B, k] each."""
+    row_starts = np.arange(layout.num_rows)[:, None] * layout.row_tokens
+    segment = np.searchsorted(layout.segments, row_starts + queries, side="right")
+    starts, ends = layout.segments[segment - 1] - row_starts, layout.segments[segment] - row_starts
+    if band.most is not None:
+        starts = np.maximum(starts, queries - band.most)
+    if band.least is not None:
+        ends = np.minimum(ends, queries - band.least + 1)
+    return starts, ends
+
+
+def _pieces(
+    a: NDArray[np.int64], c: NDArray[np.int64], d: NDArray[np.int64], b: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Writes the order of a list, first the blocks in [a, c) and [d, b), then all others, each part ascending.
+
+    `create_block_mask` orders them so, by a stable sort. Such a list is a few runs [a, c), [d, b), [0, a), [c, d),
+    and what follows b; in a run, index − place is the same number.
+
+    Returns:
+        int64 [8, …]: ends of the first four runs in the list, of which the second is how many blocks are listed; then
+        index − place in them. Behind the fourth it is 0.
+    """
+    listed = c - a + b - d
+    return np.stack([c - a, listed, listed + a, b, a, d - c + a, -listed, d - b])
+
+
+def _lists(pieces: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Spells lists out.
+
+    Args:
+        pieces: int32 [2, 8, B, n].
+        num_others: m, the entries of a list.
+        num_heads: H.
+
+    Returns:
+        Counts int32 [2, B, H, n] and indices int32 [2, B, H, n, m], contiguous.
+    """
+    place = torch.arange(num_others, dtype=torch.int32, device=pieces.device)
+    parts = pieces[:, :, :, None, :, None].unbind(1)
+    shift = torch.zeros_like(place)
+    for end, of_run in reversed(list(zip(parts[:4], parts[4:], strict=True))):
+        shift = torch.where(place < end, of_run, shift)
+    counts, indices = pieces[:, 1, :, None], place + shift
+    return (
+        counts.expand(-1, -1, num_heads, -1).contiguous(),
+        indices.expand(-1, -1, num_heads, -1, -1).contiguous(),
+    )

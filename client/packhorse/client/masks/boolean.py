@@ -1,0 +1,84 @@
+"""Masks of booleans, as `scaled_dot_product_attention` takes them, and of labels.
+
+Owns both; leaves writing blocks to `host_blocks`, and the additive bias to `bias`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.layout import PackLayout, as_layout
+from packhorse.client.masks.band import Band
+from packhorse.client.masks.host_blocks import BlockWriter, allocate
+from packhorse.client.masks.on_device import pairs_of_equals, segment_index, token_labels
+
+
+def build_boolean_mask(
+    where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
+    device: torch.device | str,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    head_dim: bool = True,
+    mask_padding: bool = False,
+) -> torch.Tensor:
+    """Builds the mask of which position may attend to which.
+
+    Legend: B rows, L tokens in a row. On a GPU the host does not wait.
+
+    Args:
+        where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
+        device: where the mask is wanted.
+        causal: whether a token sees none after it.
+        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+        head_dim: whether there is a dimension of size 1 for the heads.
+        mask_padding: False: padding attends to itself, so that no row is all False and no softmax turns to NaN. True:
+            padding attends to nothing and nothing to it, its own sequence's in a place with padding included; for
+            kernels and losses that take such rows.
+
+    Returns:
+        bool [B, 1, L, L], or [B, L, L] without `head_dim`: query, then key; True where attention is allowed.
+
+    Raises:
+        ValueError: the window is below 1, or there is no layout in `where`.
+    """
+    layout = as_layout(where)
+    device = torch.device(device)
+    band = Band.of(causal=causal, window=window)
+    if device.type == "cpu":
+        mask = allocate((layout.num_rows, 1, layout.row_tokens, layout.row_tokens), torch.bool).fill_(False)
+        starts, lengths = (
+            (layout.starts, layout.lengths) if mask_padding else (layout.segments[:-1], np.diff(layout.segments))
+        )
+        BlockWriter(torch.bool, band, allowed=True, refused=False).write(mask, starts, lengths)
+    elif mask_padding:
+        labels = token_labels(layout, device)
+        mask = (pairs_of_equals(labels, band) & (labels != 0)[:, :, None])[:, None]
+    else:
+        mask = pairs_of_equals(segment_index(layout, device), band)[:, None]
+    return mask if head_dim else mask[:, 0]
+
+
+def build_labelled_mask(
+    where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
+    device: torch.device | str,
+    *,
+    dtype: torch.dtype = torch.int64,
+) -> torch.Tensor:
+    """Builds the mask that says which sequence a token belongs to: LLaMA-Factory's neat packing, JAX's segment ids.
+
+    Args:
+        where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
+        device: where the mask is wanted; a GPU is not waited for.
+        dtype: integer type of the labels.
+
+    Returns:
+        `dtype` [B, L]: 1, 2, 3, … in each row for its sequences, 0 for padding, that in a sequence's place included.
+
+    Raises:
+        ValueError: there is no layout in `where`.
+    """
+    return token_labels(as_layout(where), torch.device(device)).to(dtype)

@@ -1,0 +1,86 @@
+"""What the layout says, brought to a device without waiting for it.
+
+Owns transfers and the per-token tensors that follow from them; leaves offsets to `layout`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.layout import PackLayout
+from packhorse.client.masks.band import Band
+
+
+def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Starts a transfer; from pinned memory where the device is a GPU, so that the host need not wait for its end."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> list[torch.Tensor]:
+    """Brings small arrays to a device in one transfer.
+
+    Returns:
+        int32 tensors with the arrays' shapes, in one piece of memory that nothing else uses.
+    """
+    sizes = [array.size for array in arrays]
+    host = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+    for part, array in zip(torch.split(host, sizes), arrays, strict=True):
+        part.numpy()[:] = array.reshape(-1)
+    parts = torch.split(host.to(device, non_blocking=True), sizes)
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def expand_runs(lengths: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """Index of every token's run: int32 [num_tokens], for runs of these lengths, int32 [k], end to end."""
+    if lengths.device.type == "cpu":
+        # PyTorch wakes all its threads for the smallest work of this kind, and waits for each of them.
+        return torch.from_numpy(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths.numpy()))
+    # With the size given, nothing has to be read back from the device.
+    return torch.repeat_interleave(lengths, output_size=num_tokens)
+
+
+def segment_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
+    """Index of every token's segment in `layout.segments`: int32 [B, L], no two rows sharing one."""
+    (lengths,) = transfer([np.diff(layout.segments)], device)
+    return expand_runs(lengths, layout.num_rows * layout.row_tokens).view(layout.num_rows, layout.row_tokens)
+
+
+def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
+    """Label of every token: int32 [B, L]; 1, 2, 3, … in each row for sequences, 0 for padding of either kind.
+
+    Padding is what is left of a row, and what a sequence leaves of its place.
+    """
+    num_tokens = layout.num_rows * layout.row_tokens
+    # Padding, sequence, padding, sequence, …, padding: any of them may be empty.
+    bounds = np.stack([layout.starts, layout.starts + layout.lengths], axis=1).reshape(-1)
+    rests = layout.row_ends + np.arange(layout.num_rows)
+    of_bounds = np.zeros(len(bounds) + 1, dtype=np.int32)
+    of_bounds[1::2] = np.delete(layout.run_labels, rests) + 1
+    lengths, labels = transfer([np.diff(bounds, prepend=0, append=num_tokens), of_bounds], device)
+    runs = expand_runs(lengths, num_tokens)
+    return labels[runs].view(layout.num_rows, layout.row_tokens)
+
+
+def pairs_of_equals(labels: torch.Tensor, band: Band) -> torch.Tensor:
+    """Which positions of a row have equal labels, at a distance that is allowed.
+
+    Args:
+        labels: integers [B, L], on any device.
+        band: allowed distances.
+
+    Returns:
+        bool [B, L, L]: query, then key.
+    """
+    pairs = labels[:, :, None] == labels[:, None, :]
+    if not band.is_everything:
+        index = torch.arange(labels.shape[1], device=labels.device)
+        distance = index[:, None] - index
+        if band.least is not None:
+            pairs &= distance >= band.least
+        if band.most is not None:
+            pairs &= distance <= band.most
+    return pairs

@@ -1,0 +1,138 @@
+"""Attention over sequences laid end to end, by whichever variable-length kernel is there.
+
+Owns the calls into `torch.nn.attention.varlen` and FlashAttention; leaves their offsets to `offsets`.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.layout import PackLayout
+from packhorse.client.masks.band import Band
+from packhorse.client.masks.offsets import VarlenOffsets, build_varlen_offsets
+
+Kernel = Literal["auto", "torch", "flash"]
+
+
+def varlen_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    where: VarlenOffsets | PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+    kernel: Kernel = "auto",
+) -> torch.Tensor:
+    """Attends within each sequence of a packed batch.
+
+    Args:
+        query: [tokens, heads, head size], of all sequences end to end without padding (see `Unpadding`); float16 or
+            bfloat16 on a GPU.
+        key: [tokens, KV heads, head size]; heads are a multiple of KV heads.
+        value: as `key`.
+        where: offsets on the device, best built once a batch for all layers; or what they are built from.
+        causal: whether a token sees none after it.
+        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+        scale: factor for scores; None for 1/√(head size).
+        kernel: "flash" is `flash_attn_varlen_func` of flash-attn, "torch" is `torch.nn.attention.varlen.varlen_attn`;
+            "auto" takes the first where it is installed.
+
+    Returns:
+        [tokens, heads, head size].
+
+    Raises:
+        ImportError: the kernel is not installed.
+        ValueError: tensors have other shapes or lie where no kernel runs, the window is below 1, or there is no layout
+            in `where`.
+    """
+    if kernel not in ("auto", *_KERNELS):
+        raise ValueError(f"kernel must be auto, {' or '.join(_KERNELS)}; got {kernel!r}")
+    if not query.dim() == key.dim() == value.dim() == 3:
+        raise ValueError(
+            "query, key and value must be [tokens, heads, head size], without padding; take it out with "
+            f"build_unpadding(batch, device).unpad(...). Got {list(query.shape)}, {list(key.shape)} and "
+            f"{list(value.shape)}"
+        )
+    band = Band.of(causal=causal, window=window)
+    _refuse_devices_without_kernels(query.device)
+    if kernel == "auto":
+        kernel = "flash" if find_spec("flash_attn") else "torch"
+    offsets = where if isinstance(where, VarlenOffsets) else build_varlen_offsets(where, query.device)
+    return _KERNELS[kernel](query, key, value, offsets, band, scale)
+
+
+def _refuse_devices_without_kernels(device: torch.device) -> None:
+    if device.type == "cpu":
+        raise ValueError(
+            "variable-length attention kernels run on GPUs only; on the CPU use scaled_dot_product_attention with "
+            "build_packing_attention_bias or build_boolean_mask, or flex_attention with build_block_mask"
+        )
+
+
+def _by_torch(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    offsets: VarlenOffsets,
+    band: Band,
+    scale: float | None,
+) -> torch.Tensor:
+    try:
+        varlen = import_module("torch.nn.attention.varlen")
+    except ModuleNotFoundError:
+        raise ImportError(
+            f"torch {torch.__version__} has no torch.nn.attention.varlen; install a newer one, or flash-attn"
+        ) from None
+    return varlen.varlen_attn(
+        query,
+        key,
+        value,
+        offsets.cu_seqlens,
+        offsets.cu_seqlens,
+        offsets.max_seqlen,
+        offsets.max_seqlen,
+        scale=scale,
+        window_size=_reach(band),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+def _by_flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    offsets: VarlenOffsets,
+    band: Band,
+    scale: float | None,
+) -> torch.Tensor:
+    try:
+        flash_attn = import_module("flash_attn")
+    except ModuleNotFoundError:
+        raise ImportError('flash_attn is not installed: install flash-attn, or choose kernel="torch"') from None
+    return flash_attn.flash_attn_varlen_func(
+        query,
+        key,
+        value,
+        offsets.cu_seqlens,
+        offsets.cu_seqlens,
+        offsets.max_seqlen,
+        offsets.max_seqlen,
+        softmax_scale=scale,
+        causal=band.least == 0,
+        window_size=_reach(band),
+    )
+
+
+def _reach(band: Band) -> tuple[int, int]:
+    """Tokens that one sees before and after itself, −1 for all: FlashAttention's `window_size`, and so torch's."""
+    return -1 if band.most is None else band.most, -1 if band.least is None else -band.least
+
+
+_KERNELS: dict[str, Callable[..., torch.Tensor]] = {"flash": _by_flash, "torch": _by_torch}

@@ -1,0 +1,207 @@
+"""Batches on the device before they are asked for.
+
+Owns the thread that fetches ahead and the copies to a GPU beside its computing; leaves what is fetched to any iterable
+of batches, and the workers behind it to `loader`.
+"""
+
+import atexit
+import copy
+import threading
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sized
+from contextlib import nullcontext
+from queue import SimpleQueue
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+
+_Batch = TypeVar("_Batch")
+
+_STOP_SECONDS = 5.0  # how long a source may take over a batch that nobody wants any more
+
+
+class DevicePrefetcher(Generic[_Batch]):
+    """Iterates batches, the next of them fetched and copied to the device while the last one is trained on.
+
+    One background thread takes batches from the source, so that `next` pops a local queue: what a DataLoader costs its
+    process for each batch (its queue, unpickling) passes beside the model's work. On CUDA the thread copies every
+    tensor through pinned memory on a stream of its own. A batch is handed out once the consumer's current stream waits
+    for its copies, and its memory is used again only when that stream is done with it.
+
+    In dicts, lists and tuples, however nested, every tensor goes to the device; whatever else a batch holds (layouts,
+    integers, cursors) stays as it is. On the CPU batches are handed out untouched.
+
+    Each iteration goes through the source anew, and ends the one before if that was left early. What the source raises
+    comes after the batches that it yielded before.
+
+    Args:
+        batches: any iterable of batches, such as a DataLoader.
+        device: where tensors go; None for the current CUDA device where there is one, else the CPU.
+        depth: batches fetched ahead, at least 1; on a GPU they take its memory.
+
+    Raises:
+        ValueError: depth is less than 1.
+    """
+
+    def __init__(
+        self, batches: Iterable[_Batch], device: torch.device | str | None = None, *, depth: int = 2
+    ) -> None:
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
+        self._batches = batches
+        self._device = device
+        self._depth = depth
+        self._lookahead: _Lookahead[_Batch] | None = None
+
+    def __len__(self) -> int:
+        """Length of the source; a TypeError where it has none."""
+        if not isinstance(self._batches, Sized):
+            raise TypeError(f"{type(self._batches).__name__} has no length")
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[_Batch]:
+        """Yields the source's batches; fetching begins with the first `next`."""
+        self.close()
+        # The iterator is made here and not in the thread: a DataLoader forks its workers then.
+        lookahead = _Lookahead(iter(self._batches), _Copier(_chosen(self._device)), self._depth)
+        self._lookahead = lookahead
+        try:
+            yield from lookahead.batches()
+        finally:
+            lookahead.stop()
+
+    def close(self) -> None:
+        """Ends an iteration that was left early; another may follow."""
+        if self._lookahead is not None:
+            self._lookahead.stop()
+            self._lookahead.join()  # one source, one thread: a DataLoader with persistent workers is its own iterator
+            self._lookahead = None
+
+
+class _Copied(NamedTuple):
+    """A batch on the device, and when it is complete."""
+
+    batch: Any
+    event: torch.cuda.Event | None
+
+
+class _End(NamedTuple):
+    """Nothing more comes."""
+
+    error: BaseException | None
+
+
+class _Copier:
+    """Copies batches to one device; to a GPU beside whatever the consumer has it compute."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def in_thread(self) -> Any:
+        """Context of the fetching thread: whatever its source does on the GPU is in order with the copies."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def copy(self, batch: Any) -> _Copied:
+        """Begins the copies of one batch; in the fetching thread."""
+        if self._device.type == "cpu":
+            return _Copied(batch, None)
+        moved = _map_tensors(self._copy_tensor, batch)
+        return _Copied(moved, None if self._stream is None else self._stream.record_event())
+
+    def hand_out(self, copied: _Copied) -> Any:
+        """Makes the consumer's current stream wait for a batch, and the batch's memory for that stream."""
+        if copied.event is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(copied.event)
+
+            def record(tensor: torch.Tensor) -> torch.Tensor:
+                tensor.record_stream(stream)
+                return tensor
+
+            _map_tensors(record, copied.batch)
+        return copied.batch
+
+    def _copy_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        # Pinned memory comes from PyTorch's cache, which gives it out again only when the copies from it are done.
+        if self._stream is not None and tensor.device.type == "cpu":
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=self._stream is not None)
+
+
+class _Lookahead(Generic[_Batch]):
+    """One thread that goes through one iterator, at most `depth` batches ahead of its consumer."""
+
+    def __init__(self, source: Iterator[_Batch], copier: _Copier, depth: int) -> None:
+        self._source = source
+        self._copier = copier
+        self._free = threading.Semaphore(depth)
+        self._ready: SimpleQueue[_Copied | _End] = SimpleQueue()
+        self._is_stopped = False
+        # A daemon, so that a source which never answers cannot hold up the end of the process, and stopped before that
+        # end, which a thread amid a copy does not survive.
+        self._thread = threading.Thread(target=self._fetch, name="packhorse-prefetch", daemon=True)
+        atexit.register(self.stop)
+        self._thread.start()
+
+    def batches(self) -> Iterator[_Batch]:
+        """Yields batches as they come ready."""
+        while not isinstance(item := self._ready.get(), _End):
+            self._free.release()
+            yield self._copier.hand_out(item)
+        if item.error is not None:
+            raise item.error
+
+    def stop(self) -> None:
+        """Ends the thread, and waits a while for a source that is amid a batch."""
+        self._is_stopped = True
+        self._free.release()
+        self._ready.put(_End(RuntimeError("this iteration was ended by another, or by close()")))
+        atexit.unregister(self.stop)
+        self.join(_STOP_SECONDS)
+
+    def join(self, timeout_seconds: float | None = None) -> None:
+        """Waits until the source is let go of."""
+        if threading.current_thread() is not self._thread:  # the garbage collector runs in any thread
+            self._thread.join(timeout_seconds)
+
+    def _fetch(self) -> None:
+        error: BaseException | None = None
+        try:
+            with self._copier.in_thread():
+                while self._free.acquire() and not self._is_stopped:
+                    try:
+                        batch = next(self._source)
+                    except StopIteration:
+                        break
+                    self._ready.put(self._copier.copy(batch))
+                    del batch  # or it would live until the next one is here
+        except BaseException as raised:
+            error = raised
+        self._ready.put(_End(error))
+
+
+def _chosen(device: torch.device | str | None) -> torch.device:
+    """The device meant at this moment."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and chosen.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return chosen
+
+
+def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Returns the value with every tensor in its dicts, lists and tuples replaced; the value itself is not changed."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, MutableMapping):
+        mapped = copy.copy(value)
+        for key, item in value.items():
+            mapped[key] = _map_tensors(function, item)
+        return mapped
+    if isinstance(value, list):
+        return [_map_tensors(function, item) for item in value]
+    if isinstance(value, tuple):
+        items = [_map_tensors(function, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value

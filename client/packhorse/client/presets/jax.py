@@ -1,0 +1,60 @@
+"""Batches for JAX: segment ids as Grain and MaxText have them, in NumPy.
+
+Owns their keys; imports no JAX, since NumPy is what its input pipelines pass on.
+"""
+
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from packhorse.client.batch import PackedBatch
+from packhorse.client.labels import IGNORE_INDEX
+from packhorse.client.presets.preset import Preset
+
+_ENDINGS = {"grain": ("segment_ids", "positions"), "maxtext": ("segmentation", "position")}
+
+
+def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
+    """Makes the preset of JAX trainers that pack with segment ids.
+
+    Legend: B rows, L tokens in a row. Keys, all NumPy int32 [B, L], here as Grain ends them: `inputs`, `targets`;
+    `inputs_segment_ids`, 1, 2, … within each row, 0 on padding; `inputs_positions`, 0 on padding;
+    `targets_segment_ids`, the inputs' where a target counts and else 0, so that `targets_segment_ids != 0` is the
+    loss's weight; `targets_positions`, the inputs'. A target that does not count is 0.
+
+    seqio's decoders have inputs shifted to the right and predict a sequence's first token too: they are no batches of
+    this kind, though their segment ids and positions are the same.
+
+    Args:
+        names: whose keys. `maxtext` has `inputs_segmentation` and `inputs_position`, and `targets_` likewise; its
+            preset is called so, the other one `jax`.
+    """
+    segment_ids, positions = _ENDINGS[names]
+    return Preset(
+        name="maxtext" if names == "maxtext" else "jax",
+        consumer="MaxText (August 2026), in place of its packing and its shift"
+        if names == "maxtext"
+        else "JAX trainers that read the keys of Grain's packing (0.2.18)",
+        shift_labels=True,
+        labels="shifted; 0, with segment id 0, on the last token of each sequence, on padding and where not predicted",
+        flatten=False,
+        padding="tokens as chosen; segment ids, positions and targets 0",
+        build=partial(_build, segment_ids=segment_ids, positions=positions),
+    )
+
+
+def _build(batch: PackedBatch, *, segment_ids: str, positions: str) -> dict[str, Any]:
+    is_token = batch["attention_mask"].numpy()
+    labels = batch["labels"].numpy()
+    counts = labels != IGNORE_INDEX
+    inputs_segment_ids = ((batch["sequence_ids"].numpy() + 1) * is_token).astype(np.int32)
+    inputs_positions = (batch["position_ids"].numpy() * is_token).astype(np.int32)
+    return {
+        "inputs": batch["input_ids"].numpy().astype(np.int32),
+        f"inputs_{segment_ids}": inputs_segment_ids,
+        f"inputs_{positions}": inputs_positions,
+        "targets": np.where(counts, labels, 0).astype(np.int32),
+        f"targets_{segment_ids}": np.where(counts, inputs_segment_ids, 0),
+        f"targets_{positions}": inputs_positions,
+    }

@@ -1,0 +1,107 @@
+"""Megatron's packed sequences: Transformer Engine's THD layout.
+
+Owns its keys, the alignment that context parallelism asks for, and static shapes; leaves the split over ranks to
+Megatron.
+"""
+
+from functools import partial
+from math import lcm
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.batch import PackedBatch
+from packhorse.client.labels import IGNORE_INDEX
+from packhorse.client.presets.preset import Preset
+
+
+def megatron_preset(
+    *, context_parallel_size: int = 1, tensor_parallel_size: int = 1, num_sequences: int | None = None
+) -> Preset:
+    """Makes the preset of Megatron-LM and Transformer Engine for `qkv_format="thd"`.
+
+    Legend: T tokens, the rows of a batch end to end, the same at every step; s segments: the places of sequences and
+    what is left of each row. Keys: `tokens`, `labels` and `position_ids` int64 [1, T]; `loss_mask` float32 [1, T]; and
+    the fields of `PackedSeqParams`: `qkv_format`; `cu_seqlens_q_padded` and `cu_seqlens_kv_padded` int32 [s + 1], where
+    segments lie, from 0 to T; `cu_seqlens_q` and `cu_seqlens_kv` int32 [s + 1], how many tokens each of them holds;
+    `max_seqlen_q` and `max_seqlen_kv` int.
+
+    What is left of a row is a segment of its own that holds 0 tokens, so that it is no part of the last sequence.
+    `max_seqlen` counts padding in, as Megatron's own scheduler gives Transformer Engine the padded offsets for both.
+    The loss mask is 0 exactly where labels are -100.
+
+    Context parallelism cuts each segment into 2·CP chunks and gives every rank two, and sequence parallelism cuts
+    what a rank has into TP: segments must be multiples of lcm(2·CP, CP·TP), or of TP with CP = 1. Prepare the dataset
+    with `--align` of that number and a `max_seq_len` that is a multiple.
+
+    Args:
+        context_parallel_size: CP.
+        tensor_parallel_size: TP where sequence parallelism is used, else 1.
+        num_sequences: segments of every batch, for CUDA graphs: the last offset is repeated, and `max_seqlen` is
+            max_seq_len. At least bins · (sequences in a bin + 1). None: as many as there are.
+
+    Raises:
+        ValueError: a number is below 1.
+    """
+    for name, value in (
+        ("context_parallel_size", context_parallel_size),
+        ("tensor_parallel_size", tensor_parallel_size),
+        ("num_sequences", num_sequences),
+    ):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    align = tensor_parallel_size
+    if context_parallel_size > 1:
+        align = lcm(2 * context_parallel_size, context_parallel_size * tensor_parallel_size)
+    return Preset(
+        name="megatron",
+        consumer="Megatron-LM (core 0.16) with Transformer Engine's THD layout",
+        shift_labels=True,
+        labels="shifted; -100, and loss_mask 0, on the last token of each sequence and on padding",
+        flatten=False,
+        padding="counted by the padded offsets alone; the rest of a row is a segment that holds 0 tokens",
+        build=partial(_build, align=align, num_sequences=num_sequences),
+    )
+
+
+def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict[str, Any]:
+    layout = batch["layout"]
+    is_segment = layout.run_lengths > 0
+    places = layout.run_lengths[is_segment]
+    held = np.insert(layout.lengths, layout.row_ends, 0)[is_segment]
+    if (places % align).any():
+        raise ValueError(
+            f"a segment of {places[places % align > 0][0]} tokens is no multiple of {align}, as this context and "
+            f"tensor parallelism needs; prepare the dataset with --align {align} and a max_seq_len that is a multiple of it"
+        )
+    max_seqlen = int(places.max(initial=0))
+    if num_sequences is not None:
+        if len(places) > num_sequences:
+            raise ValueError(
+                f"the batch has {len(places)} segments, more than num_sequences {num_sequences}; give it at least "
+                "bins · (sequences in a bin + 1), and plan with max_sequences_per_bin"
+            )
+        num_empty = num_sequences - len(places)
+        places, held = np.pad(places, (0, num_empty)), np.pad(held, (0, num_empty))
+        max_seqlen = layout.row_tokens
+    cu_seqlens, cu_seqlens_padded = _offsets(held), _offsets(places)
+    labels = batch["labels"].view(1, -1)
+    return {
+        "tokens": batch["input_ids"].view(1, -1),
+        "labels": labels,
+        "loss_mask": (labels != IGNORE_INDEX).float(),
+        "position_ids": batch["position_ids"].view(1, -1),
+        "qkv_format": "thd",
+        "cu_seqlens_q": cu_seqlens,
+        "cu_seqlens_kv": cu_seqlens,
+        "cu_seqlens_q_padded": cu_seqlens_padded,
+        "cu_seqlens_kv_padded": cu_seqlens_padded,
+        "max_seqlen_q": max_seqlen,
+        "max_seqlen_kv": max_seqlen,
+    }
+
+
+def _offsets(lengths: NDArray[np.int64]) -> torch.Tensor:
+    return torch.from_numpy(np.cumsum(np.insert(lengths, 0, 0), dtype=np.int32))

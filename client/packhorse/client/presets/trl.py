@@ -1,0 +1,23 @@
+"""TRL's supervised trainer with packing or `padding_free=True`.
+
+Owns the declaration; leaves the keys to `padding_free`, since TRL's collator makes the same ones.
+"""
+
+from dataclasses import replace
+
+from packhorse.client.presets.padding_free import padding_free_preset
+from packhorse.client.presets.preset import Preset
+
+
+def trl_preset() -> Preset:
+    """Makes the preset of `SFTTrainer`: what its collator makes with `padding_free=True`.
+
+    The keys are those of `padding_free_preset()`, all of them. TRL itself leaves out of the loss what has position 0,
+    which is the first token of each sequence. Hand batches over behind the collator, by a trainer whose
+    `get_train_dataloader` returns the loader of a PackedDataset; TRL would not pack or collate them again.
+    """
+    return replace(
+        padding_free_preset(),
+        name="trl",
+        consumer="SFTTrainer of TRL (1.16), as its collator with padding_free=True feeds it",
+    )

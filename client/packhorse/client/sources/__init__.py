@@ -1,0 +1,25 @@
+"""Token sources: from a sequence's id to its tokens, whatever they are stored in.
+
+Only re-exports. `base` says what a source is; `spans` and `fetched` are the two ways to be a fast one; the sources
+stand in a file each, and `choose` tells which one is meant.
+"""
+
+from packhorse.client.sources.arrow import ArrowSource
+from packhorse.client.sources.base import TokenSource, TokenSourceError
+from packhorse.client.sources.choose import as_token_source
+from packhorse.client.sources.indexable import IndexableSource
+from packhorse.client.sources.mds import MdsSource
+from packhorse.client.sources.parquet import ParquetSource
+from packhorse.client.sources.stored import FlatSource, MegatronSource
+
+__all__ = [
+    "ArrowSource",
+    "FlatSource",
+    "IndexableSource",
+    "MdsSource",
+    "MegatronSource",
+    "ParquetSource",
+    "TokenSource",
+    "TokenSourceError",
+    "as_token_source",
+]

@@ -1,0 +1,111 @@
+"""What a token source is, and how every source refuses.
+
+Owns the contract, the plain way to fulfil it from `read` alone, and the messages that name a sequence; leaves where
+tokens lie to the other files of this package.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class TokenSourceError(ValueError):
+    """A source lacks a sequence, or holds it with another length or type than the plan expects."""
+
+
+class TokenSource(ABC):
+    """Where sequences' tokens come from.
+
+    A subclass must define `read`; one that can check many ids at once also overrides `gather` and `lengths`. Instances
+    cross into DataLoader workers: they must survive fork and, by pickling, spawn.
+    """
+
+    @abstractmethod
+    def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
+        """Returns tokens [start, start + length) of one sequence, fewer where it ends earlier, as slicing does.
+
+        Args:
+            sequence_id: the sequence's id.
+            start: the first token wanted, at least 0.
+            length: number of tokens wanted; None for all from `start` on.
+
+        Returns:
+            Integers [<= length], a view where it can be; not to be written to.
+
+        Raises:
+            TokenSourceError: the source has no such id, or its tokens are not a 1-D array of integers.
+        """
+
+    def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns whole sequences' lengths in tokens: int64 [S], of ids int64 [S].
+
+        Raises:
+            TokenSourceError: an id is missing.
+        """
+        return np.array([len(self.read(sequence_id)) for sequence_id in ids.tolist()], dtype=np.int64)
+
+    def gather(
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.integer],
+        out: NDArray[np.integer],
+        out_starts: NDArray[np.int64],
+        *,
+        starts: NDArray[np.int64] | None = None,
+        truncate: bool = False,
+    ) -> None:
+        """Writes many sequences, or pieces of sequences, into one buffer.
+
+        Legend: S sequences.
+
+        Args:
+            ids: int64 [S].
+            lengths: tokens to write of each, as planned: integers [S].
+            out: flat buffer of a type that holds every token; only [out_starts[i], out_starts[i] + lengths[i]) are
+                written.
+            out_starts: where each goes in `out`: int64 [S].
+            starts: first token of each piece: int64 [S]. None where every sequence is wanted whole; only then is its
+                whole length compared with the plan's.
+            truncate: a sequence may be longer than planned, and its first tokens are taken.
+
+        Raises:
+            TokenSourceError: an id is missing, or its sequence has another length than planned. `out` may then be
+                partly written.
+        """
+        first_tokens = np.zeros_like(out_starts) if starts is None else starts
+        is_whole = starts is None and not truncate
+        for sequence_id, start, length, at in zip(
+            ids.tolist(), first_tokens.tolist(), lengths.tolist(), out_starts.tolist(), strict=True
+        ):
+            tokens = self.read(sequence_id, start, None if is_whole else length)
+            if len(tokens) != length:
+                held = len(self.read(sequence_id))
+                refuse_length(sequence_id, length, held, start=start, is_whole=is_whole)
+            out[at : at + length] = tokens
+
+
+def as_integers(sequence_id: int, item: Any) -> NDArray[np.integer]:
+    """Returns tokens given as a tensor, array or list as integers [n].
+
+    Raises:
+        TokenSourceError: they are not 1-D, or no integers.
+    """
+    tokens = item.detach().cpu().numpy() if isinstance(item, torch.Tensor) else np.asarray(item)
+    if tokens.ndim != 1 or (tokens.dtype.kind not in "iu" and tokens.size):
+        raise TokenSourceError(
+            f"sequence {sequence_id}: tokens must be a 1-D list of integers, "
+            f"got shape {list(tokens.shape)} of {tokens.dtype}"
+        )
+    return tokens
+
+
+def refuse_length(sequence_id: int, planned: int, held: int, *, start: int, is_whole: bool) -> NoReturn:
+    """Raises the TokenSourceError of a sequence, or a piece from `start` on, that does not fit its planned length."""
+    wanted = f"{planned} tokens" if start == 0 else f"{planned} tokens from token {start} on"
+    way_out = "use the token file that the dataset was prepared from"
+    if is_whole and held > planned:
+        way_out += ", or truncate=True where over-length sequences were truncated"
+    raise TokenSourceError(f"sequence {sequence_id}: the plan says {wanted}, the source holds {held}; {way_out}")

@@ -1,0 +1,127 @@
+"""`as_token_source`: the source for what a user passes.
+
+Owns recognising paths and objects; leaves opening them to each source.
+"""
+
+import glob
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from packhorse.client.sources.arrow import SAVED_STATE, ArrowSource, is_held_dataset
+from packhorse.client.sources.base import TokenSource, TokenSourceError
+from packhorse.client.sources.indexable import IndexableSource
+from packhorse.client.sources.mds import MdsSource
+from packhorse.client.sources.parquet import ParquetSource
+from packhorse.client.sources.stored import FlatSource, MegatronSource
+from packhorse.formats.mds import INDEX
+
+_SAVED_SPLITS = "dataset_dict.json"
+"""What a folder of `DatasetDict.save_to_disk` holds beside a folder for each split."""
+
+
+class _Columns(TypedDict):
+    column: str | None
+    id_column: str | None
+
+
+def as_token_source(obj: Any, *, column: str | None = None, id_column: str | None = None) -> TokenSource:
+    """Picks the source for what a user passes.
+
+    Args:
+        obj: a `TokenSource`, returned as it is;
+            a path of a Megatron pair (`.idx`, `.bin` or their prefix), or of a flat file with `.boundaries` beside it;
+            a folder that Hugging Face `datasets` saved, of MDS shards, or of Parquet or Arrow files;
+            a `.parquet` or `.arrow` file, a glob pattern of such, or a list of them;
+            a `datasets.Dataset`; else anything with `__getitem__(id)`.
+        column: holds the tokens, where the data has columns and it is not evident; for other objects, the key of an
+            item's tokens.
+        id_column: holds the ids, where a row's number is not its sequence's id.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ImportError: Arrow or Parquet, and pyarrow is not installed.
+        TokenSourceError: nothing readable lies at the path, several layouts do, the column cannot be told, or the
+            object cannot be indexed.
+    """
+    columns = _Columns(column=column, id_column=id_column)
+    if isinstance(obj, TokenSource):
+        return _without_columns(obj, columns)
+    if is_held_dataset(obj):
+        return ArrowSource(obj, **columns)
+    package = sys.modules.get("datasets")
+    if package is not None and isinstance(obj, package.DatasetDict):
+        raise TokenSourceError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, obj))}")
+    if isinstance(obj, str | os.PathLike):
+        path = Path(obj)
+        return _of_folder(path, columns) if path.is_dir() else _of_files([path], obj, columns)
+    if isinstance(obj, list | tuple) and obj and all(isinstance(item, str | os.PathLike) for item in obj):
+        return _of_files([Path(item) for item in obj], obj, columns)
+    if id_column is not None:
+        raise TokenSourceError(f"{type(obj).__name__} is asked for ids itself: it has no id_column {id_column!r}")
+    return IndexableSource(obj, key=column)
+
+
+def _of_folder(folder: Path, columns: _Columns) -> TokenSource:
+    if (folder / SAVED_STATE).is_file():
+        return ArrowSource(folder, **columns)
+    if (folder / _SAVED_SPLITS).is_file():
+        splits = sorted(state.parent.name for state in folder.glob(f"*/{SAVED_STATE}"))
+        raise TokenSourceError(f"{folder} holds several datasets; pass the folder of one: {', '.join(splits)}")
+    if (folder / INDEX).is_file():
+        return MdsSource(folder, **columns)
+    kinds = [suffix for suffix in (".parquet", ".arrow") if any(folder.rglob(f"*{suffix}"))]
+    if len(kinds) == 1:
+        return ParquetSource(folder, **columns) if kinds == [".parquet"] else ArrowSource(folder, **columns)
+    found = "both Parquet and Arrow files" if kinds else f"no {SAVED_STATE}, {INDEX}, Parquet or Arrow files"
+    raise TokenSourceError(
+        f"the folder {folder} holds {found}; pass a folder of one kind, a glob pattern such as "
+        f"{folder / '*.parquet'}, or a TokenSource"
+    )
+
+
+def _of_files(paths: Sequence[Path], given: Any, columns: _Columns) -> TokenSource:
+    suffixes = {path.suffix for path in paths}
+    if suffixes == {".parquet"}:
+        return ParquetSource(given, **columns)
+    if suffixes <= {".arrow", ".ipc", ".feather"}:
+        return ArrowSource(given, **columns)
+    if paths[0].name == INDEX:
+        return MdsSource(paths[0], **columns)
+    if len(paths) > 1 or (glob.has_magic(str(paths[0])) and not paths[0].exists()):
+        raise TokenSourceError(
+            f"{', '.join(map(str, paths))}: several files are read where all are .parquet or all are .arrow"
+        )
+    return _without_columns(_of_token_file(paths[0]), columns)
+
+
+def _of_token_file(path: Path) -> TokenSource:
+    if path.suffix == ".boundaries":
+        return FlatSource(path)
+    if path.suffix == ".idx":
+        return MegatronSource(path)
+    index = path.with_suffix(".idx") if path.suffix == ".bin" else path.with_name(path.name + ".idx")
+    boundaries = path.with_name(path.name + ".boundaries")
+    if index.exists() and boundaries.exists():
+        raise TokenSourceError(
+            f"{path}: both {index.name} and {boundaries.name} lie beside it; "
+            "say which is meant with MegatronSource(path) or FlatSource(path)"
+        )
+    if boundaries.exists():
+        return FlatSource(path)
+    if index.exists():
+        return MegatronSource(path)
+    raise TokenSourceError(
+        f"{path}: neither {index.name} (Megatron) nor {boundaries.name} (flat file with boundaries) lies beside it; "
+        "pass the path of a token file with its index, of a folder or file of Arrow, Parquet or MDS, a TokenSource, or "
+        "an object with __getitem__(id)"
+    )
+
+
+def _without_columns(source: TokenSource, columns: _Columns) -> TokenSource:
+    for name, value in columns.items():
+        if value is not None:
+            raise TokenSourceError(f"{name} is {value!r}, but a {type(source).__name__} is not asked for columns")
+    return source

@@ -1,0 +1,231 @@
+"""List columns of Arrow data as NumPy sees them: values end to end, offsets, nulls.
+
+Owns what Arrow's list layouts mean, which column holds tokens, and refusing other types; leaves where the data comes
+from to `arrow` and `parquet`. The only file that knows how to import pyarrow, which is needed for these sources alone.
+"""
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.sources.base import TokenSourceError
+
+USUAL_COLUMNS = ("input_ids", "tokens")
+"""Names that a column of tokens usually has."""
+
+
+def import_arrow(module: str = "pyarrow") -> Any:
+    """Imports pyarrow or a module of it.
+
+    Raises:
+        ImportError: it is not installed; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise ImportError(
+            "Arrow and Parquet sources need pyarrow; install it with: pip install 'packhorse[client,arrow]'",
+            name="pyarrow",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Consecutive rows. Legend: R rows."""
+
+    offsets: Sequence[int]
+    """Where each begins in `values`, in tokens, and where the last one ends: R + 1, ascending."""
+    values: memoryview
+    """All tokens end to end, as bytes."""
+    is_null: NDArray[np.bool_] | None
+    """Rows that are null or hold a null: bool [R]. None where there is none."""
+
+
+class ListColumn:
+    """A list column over some chunks; holds views of Arrow's memory, and no more. Legend: N rows, S sequences."""
+
+    def __init__(self, arrays: Iterable[Any], *, dtype: np.dtype[Any], where: str, column: str) -> None:
+        """Takes the chunks.
+
+        Args:
+            arrays: Arrow list arrays of one type.
+            dtype: of a token, as `token_dtype_of` finds it.
+            where: the data, for messages.
+            column: its name, for messages.
+        """
+        sizes: list[int] = []
+        self._chunks: list[_Chunk] = []
+        for array in arrays:
+            if len(array):
+                sizes.append(len(array))
+                self._chunks.append(_view(array, dtype.itemsize))
+        self._row_ends = np.cumsum(sizes, dtype=np.int64)
+        self.dtype = dtype
+        self._where = where
+        self._column = column
+
+    def __len__(self) -> int:
+        return int(self._row_ends[-1]) if len(self._row_ends) else 0
+
+    def spans(
+        self, rows: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]:
+        """Finds sequences.
+
+        Args:
+            rows: int64 [S], each in [0, N).
+            ids: theirs, for messages: int64 [S].
+
+        Returns:
+            What each lies in as bytes [S]; its first token there, in tokens, and its length in tokens: int64 [S].
+
+        Raises:
+            TokenSourceError: one is null, or holds a null.
+        """
+        numbers = np.searchsorted(self._row_ends, rows, side="right")
+        begins = self._row_ends[numbers - 1]
+        begins[numbers == 0] = 0
+        buffers, firsts, stops = [], [], []
+        # One by one: shuffled sequences rarely share a chunk, and an array operation costs more than four of these.
+        for i, (number, row) in enumerate(zip(numbers.tolist(), (rows - begins).tolist(), strict=True)):
+            chunk = self._chunks[number]
+            if chunk.is_null is not None and chunk.is_null[row]:
+                raise TokenSourceError(
+                    f"sequence {ids[i]}: column {self._column!r} of {self._where} is null there, or holds a null; "
+                    "leave the row out, or fill it"
+                )
+            buffers.append(chunk.values)
+            firsts.append(chunk.offsets[row])
+            stops.append(chunk.offsets[row + 1])
+        first_tokens = np.array(firsts, dtype=np.int64)
+        return buffers, first_tokens, np.array(stops, dtype=np.int64) - first_tokens
+
+
+def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:
+    """Returns the type of a token in a list column.
+
+    Raises:
+        TokenSourceError: there is no such column, or it does not hold lists of integers.
+    """
+    kind = _type_of(schema, column, where)
+    if not _is_tokens(kind):
+        raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but tokens are lists of integers")
+    return np.dtype(kind.value_type.to_pandas_dtype())
+
+
+def choose_column(schema: Any, column: str | None, where: str) -> str:
+    """Returns the column named, or the one that evidently holds the tokens.
+
+    That is the only one that holds lists of integers, or the only such one with a usual name.
+
+    Raises:
+        TokenSourceError: which one is meant cannot be told.
+    """
+    if column is not None:
+        return column
+    kinds = {field.name: field.type for field in schema}
+    return choose_by_name(
+        {name: str(kind) for name, kind in kinds.items()},
+        [name for name, kind in kinds.items() if _is_tokens(kind)],
+        where,
+    )
+
+
+def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: str) -> str:
+    """Returns the column that evidently holds the tokens, of those that could.
+
+    Args:
+        columns: all columns, with what they hold.
+        fitting: those that could hold tokens.
+        where: the data, for the message.
+
+    Raises:
+        TokenSourceError: which one is meant cannot be told.
+    """
+    for some in (fitting, [name for name in fitting if name in USUAL_COLUMNS]):
+        if len(some) == 1:
+            return some[0]
+    found = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items()) or "none"
+    raise TokenSourceError(
+        f"{where}: {len(fitting)} of its columns could hold tokens; say which does with column=... "
+        f"Its columns are: {found}"
+    )
+
+
+def check_id_type(schema: Any, column: str, where: str) -> None:
+    """Refuses an id column that is missing or holds no integers.
+
+    Raises:
+        TokenSourceError: it does.
+    """
+    kind = _type_of(schema, column, where)
+    if not import_arrow().types.is_integer(kind):
+        raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but ids are integers")
+
+
+def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDArray[np.int64]:
+    """Returns an id column as int64 [num_rows].
+
+    Args:
+        arrays: its Arrow arrays, in order.
+        num_rows: their rows together.
+        column: its name, for messages.
+        where: the data, for messages.
+
+    Raises:
+        TokenSourceError: a null, or an id that int64 cannot hold.
+    """
+    ids = np.empty(num_rows, dtype=np.int64)
+    row = 0
+    for array in arrays:
+        if array.null_count:
+            null = row + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+            raise TokenSourceError(f"{where}: row {null}, column {column!r} is null, but it should be an id")
+        values = array.to_numpy()
+        if values.dtype == np.uint64 and len(values) and int(values.max()) > np.iinfo(np.int64).max:
+            raise TokenSourceError(f"{where}: column {column!r} holds {values.max()}, which int64 cannot hold")
+        ids[row : row + len(values)] = values
+        row += len(values)
+    return ids
+
+
+def _view(array: Any, itemsize: int) -> _Chunk:
+    """Views of a list array's memory, which may be a slice of a larger one."""
+    types = import_arrow().types
+    values = array.values  # all that the list array refers to, whatever its own slice is
+    buffer = values.buffers()[1]
+    data = memoryview(b"" if buffer is None else buffer).cast("B")[values.offset * itemsize :]
+    offsets: Sequence[int]
+    if types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        offsets = range(array.offset * size, (array.offset + len(array)) * size + 1, size)
+    else:
+        offsets = memoryview(array.offsets.to_numpy())
+    is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else np.zeros(len(array), np.bool_)
+    if values.null_count:
+        nulls_before = np.zeros(len(values) + 1, dtype=np.int64)
+        np.cumsum(values.is_null().to_numpy(zero_copy_only=False), out=nulls_before[1:])
+        at = np.asarray(offsets)
+        is_null = is_null | (nulls_before[at[1:]] > nulls_before[at[:-1]])
+    return _Chunk(offsets, data, is_null if is_null.any() else None)
+
+
+def _type_of(schema: Any, column: str, where: str) -> Any:
+    places = schema.get_all_field_indices(column)
+    if not places:
+        raise TokenSourceError(f"{where}: no column {column!r}; its columns are: {', '.join(map(repr, schema.names))}")
+    if len(places) > 1:
+        raise TokenSourceError(f"{where}: {len(places)} columns are named {column!r}; give them names of their own")
+    return schema.field(places[0]).type
+
+
+def _is_tokens(kind: Any) -> bool:
+    types = import_arrow().types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or (types.is_fixed_size_list(kind) and kind.list_size)
+    return bool(is_list and types.is_integer(kind.value_type))

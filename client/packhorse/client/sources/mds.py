@@ -1,0 +1,122 @@
+"""MDS shards (MosaicML Streaming) as a source: arrays, lists or raw bytes of tokens, memory-mapped.
+
+Owns which column holds the tokens and what its bytes mean as tokens; leaves the shards' layout to `packhorse.formats`.
+"""
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from packhorse.client.sources.base import TokenSourceError, as_integers
+from packhorse.client.sources.fetched import FetchSource
+from packhorse.client.sources.ids import RowLookup
+from packhorse.client.sources.lists import choose_by_name
+from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
+
+
+class MdsSource(FetchSource):
+    """Tokens of one column of MDS shards; a sequence's id is its row over all shards, or what an id column says.
+
+    Columns are arrays (`ndarray`, with or without type and shape), lists (`json`), or raw numbers (`bytes`, with the
+    type given). Forks share the maps; a pickled source carries the index only.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        column: str | None = None,
+        dtype: DTypeLike | None = None,
+        id_column: str | None = None,
+    ) -> None:
+        """Reads the index.
+
+        Args:
+            path: the folder of shards, or its `index.json`.
+            column: holds the tokens. None for the only one that can, or the only one of them called `input_ids` or
+                `tokens`.
+            dtype: integers that a `bytes` column is made of, little-endian unless it says otherwise; None for others.
+            id_column: holds the ids: one distinct integer for each sequence. None where a row's number is its
+                sequence's id.
+
+        Raises:
+            FileNotFoundError: the index or a shard is missing.
+            ValueError: the index is not valid, or a shard is there only compressed.
+            TokenSourceError: a column is missing, of another type, or cannot be told.
+        """
+        super().__init__()
+        self._shards = MdsShards(path)
+        columns = self._shards.columns
+        for name in (column, id_column):
+            if name is not None and name not in columns:
+                raise TokenSourceError(f"{self._shards.path}: no column {name!r}; its columns are: {_listed(columns)}")
+        self._dtype = None if dtype is None else np.dtype(dtype)
+        if self._dtype is not None and self._dtype.kind not in "iu":
+            raise TokenSourceError(f"dtype is {self._dtype}, but tokens are integers")
+        if column is None:
+            fitting = [name for name in columns if self._reason_against(name) is None]
+            column = choose_by_name(columns, fitting, str(self._shards.path))
+        reason = self._reason_against(column)
+        if reason is not None:
+            raise TokenSourceError(f"{self._shards.path}: column {column!r} {reason}")
+        if id_column is not None and columns[id_column] not in INTEGERS:
+            raise TokenSourceError(
+                f"{self._shards.path}: column {id_column!r} is encoded as {columns[id_column]!r}, but ids are integers"
+            )
+        self._column, self._encoding = column, columns[column]
+        self._id_column = id_column
+        self._lookup: RowLookup | None = None
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_lookup": None}
+
+    def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
+        if self._lookup is None:
+            held = None if self._id_column is None else self._shards.integers(self._id_column)
+            self._lookup = RowLookup(str(self._shards.path), len(self), held)
+        rows = self._lookup.rows(ids)
+        return [
+            as_integers(sequence_id, self._decode(sequence_id, self._shards.cell(row, self._column)))
+            for sequence_id, row in zip(ids.tolist(), rows.tolist(), strict=True)
+        ]
+
+    def _decode(self, sequence_id: int, cell: memoryview) -> Any:
+        try:
+            if self._encoding == "json":
+                return json.loads(bytes(cell))
+            if self._encoding == "bytes":
+                return np.frombuffer(cell, self._dtype)
+            return read_array(cell, self._encoding)
+        except ValueError as error:
+            raise TokenSourceError(f"sequence {sequence_id}, column {self._column!r}: {error}") from None
+
+    def _reason_against(self, column: str) -> str | None:
+        """Why a column cannot hold the tokens; None where it can."""
+        encoding = self._shards.columns[column]
+        if encoding == "bytes":
+            return None if self._dtype else "holds bytes; say of which integers with dtype=, as in dtype='uint16'"
+        if self._dtype is not None:
+            return f"is encoded as {encoding!r}, which needs no dtype"
+        if encoding == "json":
+            return None
+        if encoding == "pkl":
+            return "is pickled, and unpickling runs whatever code the file holds; write it as ndarray"
+        found = array_type(encoding)
+        if found is None:
+            return f"is encoded as {encoding!r}, but tokens are arrays, lists or bytes"
+        kind, shape = found
+        if kind is not None and kind.kind not in "iu":
+            return f"holds {kind}, but tokens are integers"
+        if shape is not None and len(shape) != 1:
+            return f"holds arrays of shape {list(shape)}, but tokens are a list"
+        return None
+
+
+def _listed(columns: dict[str, str]) -> str:
+    return ", ".join(f"{name!r} ({encoding})" for name, encoding in columns.items())

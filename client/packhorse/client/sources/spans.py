@@ -1,0 +1,99 @@
+"""Sources whose tokens lie end to end in memory, mapped or not: one gather for all of them.
+
+Owns checking spans against the plan and copying them; leaves where a sequence's span is to each source.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.sources.base import TokenSource, refuse_length
+
+
+class Spans(NamedTuple):
+    """Where sequences lie. Legend: S sequences."""
+
+    buffers: Iterable[memoryview]
+    """What each lies in, as bytes: at least S."""
+    firsts: NDArray[np.int64]
+    """Its first token there, in bytes: int64 [S]."""
+    lengths: NDArray[np.int64]
+    """Its tokens: int64 [S]."""
+
+
+class SpanSource(TokenSource):
+    """A source of tokens of one type, in memory that forks share."""
+
+    _dtype: np.dtype[Any]
+    """Of every token."""
+
+    @abstractmethod
+    def _spans(self, ids: NDArray[np.int64]) -> Spans:
+        """Finds sequences.
+
+        Raises:
+            TokenSourceError: an id is missing.
+        """
+
+    def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
+        """Returns tokens of one sequence, a view; see `TokenSource.read`."""
+        buffers, firsts, lengths = self._spans(np.array([sequence_id]))
+        left = max(int(lengths[0]) - start, 0)
+        count = left if length is None else min(left, length)
+        if not count:
+            return np.empty(0, self._dtype)
+        return np.frombuffer(next(iter(buffers)), self._dtype, count, int(firsts[0]) + start * self._dtype.itemsize)
+
+    def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns whole sequences' lengths; see `TokenSource.lengths`."""
+        return self._spans(ids).lengths
+
+    def gather(
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.integer],
+        out: NDArray[np.integer],
+        out_starts: NDArray[np.int64],
+        *,
+        starts: NDArray[np.int64] | None = None,
+        truncate: bool = False,
+    ) -> None:
+        """Writes many sequences; see `TokenSource.gather`."""
+        buffers, firsts, held = self._spans(ids)
+        wanted = lengths.astype(np.int64, copy=False)
+        wanted_end = wanted if starts is None else starts + wanted
+        is_whole = starts is None and not truncate
+        is_wrong = held != wanted_end if is_whole else held < wanted_end
+        if is_wrong.any():
+            i = int(is_wrong.argmax())
+            start = 0 if starts is None else int(starts[i])
+            refuse_length(int(ids[i]), int(wanted[i]), int(held[i]), start=start, is_whole=is_whole)
+        itemsize = self._dtype.itemsize
+        if starts is not None:
+            firsts = firsts + starts * itemsize
+        stops = firsts + wanted * itemsize
+        # Joined as bytes first, then converted a run at a time: slices of memory cost a third of slices of an array,
+        # and a conversion for each sequence costs more than the copy of its tokens.
+        joined = b"".join(
+            [buffer[first:stop] for buffer, first, stop in zip(buffers, firsts.tolist(), stops.tolist(), strict=False)]
+        )
+        _write_runs(np.frombuffer(joined, self._dtype), wanted, out, out_starts)
+
+
+def _write_runs(
+    tokens: NDArray[np.integer], lengths: NDArray[np.int64], out: NDArray[np.integer], out_starts: NDArray[np.int64]
+) -> None:
+    """Writes sequences that lie end to end in `tokens` to their places, those that follow one another at once."""
+    if not len(lengths):
+        return
+    stops = np.cumsum(lengths)
+    shifts = out_starts - stops + lengths
+    breaks = np.flatnonzero(shifts[1:] != shifts[:-1])
+    firsts = [0, *stops[breaks].tolist()]
+    for first, stop, shift in zip(
+        firsts, [*firsts[1:], len(tokens)], [int(shifts[0]), *shifts[breaks + 1].tolist()], strict=True
+    ):
+        out[first + shift : stop + shift] = tokens[first:stop]

@@ -1,0 +1,111 @@
+"""Token files of `packhorse.formats` as sources: Megatron pairs and flat files with boundaries, memory-mapped.
+
+Owns where a sequence lies in the map; leaves the files' layouts to `packhorse.formats` and copying to `spans`.
+"""
+
+import os
+from abc import abstractmethod
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from packhorse.client.sources.base import TokenSourceError
+from packhorse.client.sources.ids import RowLookup
+from packhorse.client.sources.spans import Spans, SpanSource
+from packhorse.formats import FlatTokens, MegatronTokens
+from packhorse.formats.mapping import map_file
+
+
+class _StoredSource(SpanSource):
+    """A source over one token file, whose ids are the indices of its sequences.
+
+    Forks share the map; a pickled source carries paths only, and maps the files itself when first used.
+    """
+
+    def __init__(self, tokens: MegatronTokens | FlatTokens) -> None:
+        if tokens.dtype.kind not in "iu":
+            raise TokenSourceError(f"{tokens.path}: holds {tokens.dtype}, but tokens are integers")
+        self._tokens = tokens
+        self._dtype = tokens.dtype
+        self._lookup = RowLookup(str(tokens.path), len(tokens))
+        self._mapped: memoryview | None = None
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None}
+
+    def _spans(self, ids: NDArray[np.int64]) -> Spans:
+        rows = self._lookup.rows(ids)
+        if self._mapped is None:
+            if len(self):
+                self._tokens.read(0, 0, 0)  # the formats' own check that the file is still the one first opened
+            self._mapped = memoryview(map_file(self._tokens.path))
+        firsts, lengths = self._places(rows)
+        return Spans(repeat(self._mapped), firsts, lengths)
+
+    @abstractmethod
+    def _places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where sequences begin, in bytes, and how many tokens they have: int64 [S] each."""
+
+
+class MegatronSource(_StoredSource):
+    """Tokens of a Megatron `.bin`/`.idx` pair, memory-mapped; a sequence's id is its index."""
+
+    _tokens: MegatronTokens
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens the pair.
+
+        Args:
+            path: the `.idx`, the `.bin` or their common prefix.
+
+        Raises:
+            FileNotFoundError: one of the two files is missing.
+            ValueError: the index is not valid or does not fit the `.bin`.
+            TokenSourceError: the file holds floating-point numbers.
+        """
+        super().__init__(MegatronTokens(path))
+        self._index: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_index": None}
+
+    def _places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if self._index is None:
+            self._index = self._tokens.index.offsets, self._tokens.index.lengths
+        offsets, lengths = self._index
+        return offsets[rows], lengths[rows].astype(np.int64)
+
+
+class FlatSource(_StoredSource):
+    """Tokens of a flat memmap with `.boundaries` beside it; a sequence's id is its index."""
+
+    _tokens: FlatTokens
+
+    def __init__(self, path: str | os.PathLike[str], dtype: DTypeLike | None = None) -> None:
+        """Opens the file and its boundaries.
+
+        Args:
+            path: the token file; the boundaries lie at the same path with `.boundaries` appended.
+            dtype: uint16 or uint32; None finds it from the size of the file and the last boundary.
+
+        Raises:
+            FileNotFoundError: one of the two files is missing.
+            ValueError: the two do not fit each other or the dtype.
+        """
+        super().__init__(FlatTokens(path, dtype=dtype))
+        self._ends: NDArray[np.int64] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_ends": None}
+
+    def _places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        # Not FlatTokens.lengths, which every worker process would compute and hold for the whole file.
+        if self._ends is None:
+            self._ends = np.frombuffer(map_file(self._tokens.boundaries_path), "<i8")
+        firsts = np.where(rows > 0, self._ends[rows - 1], 0) if len(rows) else rows
+        return firsts * self._dtype.itemsize, self._ends[rows] - firsts

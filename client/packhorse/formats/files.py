@@ -1,0 +1,64 @@
+"""Which files a path names, in the order that numbers their rows, and whether a file is still the same.
+
+Owns the order, on which ids rest where rows are numbered over several files: who prepares and who trains must agree.
+"""
+
+import glob
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """What shows that a file is still the one that was looked at first."""
+
+    size_bytes: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Takes the stamp of a file as it is now."""
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns)
+
+    def check(self, path: Path) -> None:
+        """Refuses another file at the same path.
+
+        Raises:
+            FileNotFoundError: it is gone.
+            ValueError: it has been replaced or written to.
+        """
+        if FileStamp.of(path) != self:
+            raise ValueError(f"{path} has been replaced since it was first opened; open it anew")
+
+
+def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
+    """Finds the files that one path names.
+
+    Args:
+        source: a file, a folder of files with the suffix (at any depth), or a glob pattern.
+        suffix: of the files to take from a folder, with its dot.
+
+    Returns:
+        At least one path; several are sorted as strings.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+    """
+    path = Path(source)
+    name = os.fspath(source)
+    if path.is_dir():
+        names = sorted(str(found) for found in path.rglob(f"*{suffix}") if found.is_file())
+        if not names:
+            raise FileNotFoundError(f"the folder {name} holds no *{suffix} file, at no depth")
+    elif path.exists():
+        names = [name]
+    elif glob.has_magic(name):
+        names = sorted(found for found in glob.glob(name, recursive=True) if os.path.isfile(found))
+        if not names:
+            raise FileNotFoundError(f"no file matches {name}")
+    else:
+        raise FileNotFoundError(f"{name} does not exist")
+    return [Path(found) for found in names]

@@ -1,0 +1,278 @@
+"""MDS shards (MosaicML Streaming, version 2), read through memory maps.
+
+Owns the layout of the index, of shards and of the encodings that hold integers; leaves what a column means to its
+reader. Nothing is unpickled, and compressed shards are left to tools that decompress them.
+
+Layout, little-endian. `index.json`: {version 2, shards: [{format "mds", column_names, column_encodings, column_sizes,
+raw_data {basename, bytes}, zip_data, samples, …}]}. A shard: u32 n; u32[n + 1] offsets of its sequences from the
+file's beginning; the columns again as JSON; then the sequences. A sequence: a u32 size for each column that has no
+fixed one, then its columns. An `ndarray` column: u8 code of the type and u8 (axes · 4 + log2 of the size of an extent),
+extents, each left out where the encoding's name gives it (`ndarray:uint16:2048`); then the values.
+"""
+
+import json
+import mmap
+import os
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats.mapping import check_index, map_file
+
+INDEX = "index.json"
+INTEGERS: dict[str, np.dtype[Any]] = {
+    "int": np.dtype("<i8"),
+    **{name: np.dtype(name).newbyteorder("<") for name in ("int8", "int16", "int32", "int64")},
+    **{name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "uint32", "uint64")},
+}
+"""Encodings of one integer -> its type."""
+
+_ARRAY_CODES = {
+    8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
+    64: "uint64", 65: "int64", 66: "float64",
+}  # fmt: skip
+"""Code before the values of an array -> their type."""
+
+_MAX_OPEN_SHARDS = 256  # an open map holds a file descriptor, of which a process has about a thousand
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    path: Path
+    size_bytes: int
+    num_sequences: int
+
+
+class _Place(NamedTuple):
+    """Where a column is in a sequence."""
+
+    fixed_bytes_before: int
+    variable_columns_before: int
+    size_bytes: int | None
+    """None where each sequence says."""
+
+
+class MdsShards:
+    """A folder of MDS shards. Legend: S sequences.
+
+    Pickles by path and maps shards when they are first used; a fork shares the read-only maps.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Reads the index; O(shards).
+
+        Args:
+            path: the folder, or its `index.json`.
+
+        Raises:
+            FileNotFoundError: the index or a shard is missing.
+            ValueError: the index is not valid or of another version, shards differ in their columns, or one is there
+                only compressed.
+        """
+        given = Path(path)
+        self.path = given.parent if given.name == INDEX else given
+        entries = _entries(self.path / INDEX)
+        names, encodings, sizes = (entries[0][f"column_{what}"] for what in ("names", "encodings", "sizes"))
+        if len(set(names)) != len(names) or not len(names) == len(encodings) == len(sizes):
+            raise ValueError(f"{self.path / INDEX}: columns, encodings and sizes do not fit each other")
+        self.columns: dict[str, str] = dict(zip(names, encodings, strict=True))
+        """Name -> encoding, in the order of a sequence's bytes."""
+        self._places = _places(names, sizes)
+        self._num_sizes = sum(not size for size in sizes)
+        self._shards = []
+        for number, entry in enumerate(entries):
+            if [entry[f"column_{what}"] for what in ("names", "encodings", "sizes")] != [names, encodings, sizes]:
+                raise ValueError(f"{self.path / INDEX}: shard {number} has other columns than shard 0")
+            self._shards.append(_shard(self.path, entry))
+        self._ends = np.cumsum([shard.num_sequences for shard in self._shards], dtype=np.int64)
+        self._open: OrderedDict[int, mmap.mmap | bytes] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of sequences, S."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def cell(self, index: int, column: str) -> memoryview:
+        """Returns the bytes of one column of one sequence, a read-only view of the shard.
+
+        Args:
+            index: the sequence, in [0, S), over all shards in the index's order.
+            column: its name.
+
+        Raises:
+            IndexError: there is no such sequence.
+            ValueError: the shard is not what the index says, or is corrupt; the message names it.
+        """
+        check_index(index, len(self), self.path)
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        shard, mapped = self._shards[number], self._map(number)
+        row = index - int(self._ends[number]) + shard.num_sequences
+        begin, end = struct.unpack_from("<2I", mapped, 4 + 4 * row)
+        place = self._places[column]
+        first = begin + 4 * self._num_sizes + place.fixed_bytes_before
+        size = place.size_bytes or 0
+        if first <= end:
+            sizes = struct.unpack_from(f"<{self._num_sizes}I", mapped, begin)
+            first += sum(sizes[: place.variable_columns_before])
+            size = sizes[place.variable_columns_before] if place.size_bytes is None else place.size_bytes
+        if first + size > end:
+            raise ValueError(f"{shard.path}: sequence {row}, column {column!r} ends beyond the sequence: it is corrupt")
+        return memoryview(mapped)[first : first + size]
+
+    def integers(self, column: str) -> NDArray[np.int64]:
+        """Returns a column of one integer for each sequence: int64 [S], in memory.
+
+        Raises:
+            ValueError: the column holds something else, or integers that int64 cannot hold.
+        """
+        encoding = self.columns[column]
+        if encoding not in INTEGERS:
+            raise ValueError(f"{self.path}: column {column!r} is encoded as {encoding!r}, but integers are needed")
+        place = self._places[column]
+        values = np.empty(len(self), INTEGERS[encoding])
+        for number, (shard, stop) in enumerate(zip(self._shards, self._ends.tolist(), strict=True)):
+            if not shard.num_sequences:
+                continue
+            mapped = self._map(number)
+            begins = np.frombuffer(mapped, "<u4", shard.num_sequences, 4).astype(np.int64)
+            firsts = begins + 4 * self._num_sizes + place.fixed_bytes_before
+            try:
+                for size in range(place.variable_columns_before):
+                    firsts += _numbers_at(mapped, begins + 4 * size, np.dtype("<u4"))
+                values[stop - shard.num_sequences : stop] = _numbers_at(mapped, firsts, values.dtype)
+            except IndexError:
+                raise ValueError(f"{shard.path}: column {column!r} ends beyond the file: it is corrupt") from None
+        if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
+            raise ValueError(f"{self.path}: column {column!r} holds {values.max()}, which int64 cannot hold")
+        return values.astype(np.int64)
+
+    def _map(self, number: int) -> mmap.mmap | bytes:
+        """Maps a shard and checks its frame, or finds its map among the last ones."""
+        mapped = self._open.pop(number, None)
+        if mapped is None:
+            mapped = _map_shard(self._shards[number])
+        self._open[number] = mapped
+        if len(self._open) > _MAX_OPEN_SHARDS:
+            self._open.popitem(last=False)
+        return mapped
+
+
+def array_type(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None] | None:
+    """Reads the name of an array's encoding: `ndarray`, `ndarray:uint16` or `ndarray:uint16:2048`.
+
+    Returns:
+        The type of its values and its shape, each None where every array says; None for other encodings.
+
+    Raises:
+        ValueError: the type or the shape is none.
+    """
+    name, *details = encoding.split(":")
+    if name != "ndarray":
+        return None
+    try:
+        if len(details) > 2 or (details and details[0] not in _ARRAY_CODES.values()):
+            raise ValueError
+        shape = tuple(int(extent) for extent in details[1].split(",")) if len(details) == 2 else None
+    except ValueError:
+        raise ValueError(f"{encoding!r} is no MDS encoding that is known") from None
+    return np.dtype(details[0]).newbyteorder("<") if details else None, shape
+
+
+def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
+    """Decodes one array, as a view.
+
+    Args:
+        cell: the bytes of an `ndarray` column of one sequence.
+        encoding: of the column.
+
+    Raises:
+        ValueError: the bytes are not such an array.
+    """
+    found = array_type(encoding)
+    assert found is not None
+    dtype, shape = found
+    at = 0
+    try:
+        if dtype is None:
+            dtype = np.dtype(_ARRAY_CODES[cell[0]]).newbyteorder("<")
+            at = 1
+        if shape is None:
+            axes, log_size = divmod(cell[at], 4)
+            extents = np.frombuffer(cell, f"<u{1 << log_size}", axes, at + 1)
+            shape = tuple(extents.tolist())
+            at += 1 + axes * (1 << log_size)
+        return np.frombuffer(cell[at:], dtype).reshape(shape)
+    except (IndexError, KeyError, ValueError):
+        raise ValueError(f"{len(cell)} bytes are no array of encoding {encoding!r}: the shard is corrupt") from None
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """The shards of an index, each an MDS shard."""
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        version, entries = index["version"], list(index["shards"])
+        formats = {entry["format"] for entry in entries}
+        if version == 2 and formats == {"mds"}:
+            for entry in entries:
+                entry["column_names"], entry["column_encodings"], entry["column_sizes"], entry["raw_data"]["basename"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no index of MDS shards: {error!r}") from None
+    if version != 2:
+        raise ValueError(f"{path} has version {version}; only version 2 of MDS is known")
+    if formats != {"mds"}:
+        found = ", ".join(sorted(map(str, formats))) or "none"
+        raise ValueError(f"{path} must name shards of format mds; found: {found}")
+    return entries
+
+
+def _places(names: list[str], sizes: list[int | None]) -> dict[str, _Place]:
+    places = {}
+    fixed_bytes = variable_columns = 0
+    for name, size in zip(names, sizes, strict=True):
+        places[name] = _Place(fixed_bytes, variable_columns, size or None)
+        fixed_bytes += size or 0
+        variable_columns += not size
+    return places
+
+
+def _shard(folder: Path, entry: dict[str, Any]) -> _Shard:
+    raw = entry["raw_data"]
+    path = folder / raw["basename"]
+    if not path.exists():
+        compressed = entry.get("zip_data")
+        if compressed and (folder / compressed["basename"]).exists():
+            raise ValueError(
+                f"{path} is there only compressed, as {compressed['basename']}, and a map cannot be made of that; "
+                "decompress the shards beside it (streaming keeps both with keep_zip=True), or write them without "
+                "compression"
+            )
+        raise FileNotFoundError(f"{path} is missing, but {INDEX} names it")
+    return _Shard(path, int(raw["bytes"]), int(entry["samples"]))
+
+
+def _map_shard(shard: _Shard) -> mmap.mmap | bytes:
+    mapped = map_file(shard.path)
+    if len(mapped) != shard.size_bytes:
+        raise ValueError(
+            f"{shard.path} has {len(mapped)} bytes, but its index says {shard.size_bytes}: it is truncated or replaced"
+        )
+    frame_bytes = 4 + 4 * (shard.num_sequences + 1)
+    if len(mapped) < frame_bytes or struct.unpack_from("<I", mapped)[0] != shard.num_sequences:
+        raise ValueError(f"{shard.path} does not hold the {shard.num_sequences} sequences that its index says")
+    offsets = np.frombuffer(mapped, "<u4", shard.num_sequences + 1, 4)
+    if offsets[0] < frame_bytes or offsets[-1] != len(mapped) or (offsets[1:] < offsets[:-1]).any():
+        raise ValueError(f"{shard.path}: its sequences' offsets do not run to the file's end: it is corrupt")
+    return mapped
+
+
+def _numbers_at(mapped: mmap.mmap | bytes, places: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Reads numbers that need not be aligned: dtype [n], at byte places int64 [n]."""
+    data = np.frombuffer(mapped, np.uint8)
+    return data[places[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]

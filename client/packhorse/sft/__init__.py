@@ -1,0 +1,27 @@
+"""Supervised fine-tuning: chats and prompt/response pairs to tokens and a loss mask.
+
+Only re-exports; each idea stands in a file of its own. NumPy alone is imported; `tokenizers` and `jinja2` are when they
+are first needed.
+"""
+
+from packhorse.sft.chat import ChatEncoder, encode_chat
+from packhorse.sft.pairs import PairEncoder, encode_prompt_response
+from packhorse.sft.sequence import EncodedSequence, NoTargetsError
+from packhorse.sft.tokenizer import ChatTokenizer, load_chat_tokenizer
+from packhorse.sft.truncation import truncate_pair, truncate_turns
+from packhorse.sft.writer import LOSS_MASK_SUFFIX, MaskedTokenWriter
+
+__all__ = [
+    "LOSS_MASK_SUFFIX",
+    "ChatEncoder",
+    "ChatTokenizer",
+    "EncodedSequence",
+    "MaskedTokenWriter",
+    "NoTargetsError",
+    "PairEncoder",
+    "encode_chat",
+    "encode_prompt_response",
+    "load_chat_tokenizer",
+    "truncate_pair",
+    "truncate_turns",
+]

@@ -1,0 +1,146 @@
+"""Messages as a chat template may see them.
+
+Owns checking a conversation and what of it is trained on; leaves rendering to `template`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+Turns = Literal["all", "last"]
+"""Which turns of the trained roles are trained on."""
+
+NEVER_TRAINED = ("system", "developer", "user", "tool", "function", "ipython")
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+OPEN_MARK, CLOSE_MARK, PLACE_MARK = "\ufdd0", "\ufdd1", "\ufdd2"
+"""Code points that Unicode keeps out of any text; the search for turns puts them into its own renderings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedTurns:
+    """Which messages are trained on."""
+
+    roles: Collection[str] = ("assistant",)
+    """Roles that the model plays."""
+    turns: Turns = "all"
+    """All their messages, or only the last one of the conversation."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.roles, str) or not self.roles:
+            raise ValueError(f"train_on is {self.roles!r}; it is a list of one or more roles, such as ('assistant',)")
+        refused = [role for role in self.roles if role in NEVER_TRAINED]
+        if refused:
+            raise ValueError(f"train_on names {refused[0]!r}, whose messages the model never writes; leave it out")
+        if self.turns not in get_args(Turns):
+            raise ValueError(f"train_turns is {self.turns!r}; choose one of {', '.join(get_args(Turns))}")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A checked conversation."""
+
+    messages: list[dict[str, Any]]
+    """JSON values only, as the template gets them."""
+    own: tuple[int, ...]
+    """Messages of the roles that the model plays."""
+    trained: frozenset[int]
+    """Those of them that are trained on."""
+
+
+def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTurns) -> Conversation:
+    """Makes plain data of messages, and takes the marks of what is trained on out of them.
+
+    `train: false` or `weight: 0` keeps a message from being trained on.
+
+    Raises:
+        ValueError: the messages are not a list of mappings with roles, or hold something that is not JSON.
+    """
+    if isinstance(messages, str | Mapping) or not len(messages):
+        raise ValueError("messages must be a list of at least one message, each with a role and its content")
+    plain: list[dict[str, Any]] = []
+    own: list[int] = []
+    is_wanted: list[bool] = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            found = sorted(map(str, message)) if isinstance(message, Mapping) else type(message).__name__
+            raise ValueError(f"message {number} needs a role and a content; it has {found}")
+        # A template that asks whether a key is there means a value: None is how tables say that it is not.
+        fields = {
+            str(key): plain_data(value, f"message {number}") for key, value in message.items() if value is not None
+        }
+        train = _wants_training(number, fields.pop("train", True), fields.pop("weight", 1))
+        reasoning = next((fields[key] for key in _REASONING if key in fields), None)
+        if reasoning is not None:
+            # Templates read it under one of these names, whichever the data uses.
+            fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
+        plain.append(fields)
+        if fields["role"] in wanted.roles:
+            own.append(number)
+            is_wanted.append(train)
+    if wanted.turns == "last":
+        is_wanted[:-1] = [False] * (len(is_wanted) - 1)
+    return Conversation(
+        plain, tuple(own), frozenset(number for number, train in zip(own, is_wanted, strict=True) if train)
+    )
+
+
+def with_other_words(message: Mapping[str, Any], words: str) -> dict[str, Any]:
+    """Returns a message of the same role that says `words` instead of all that it says."""
+    kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *_REASONING)}
+    content = message.get("content")
+    return {**kept, "content": [{"type": "text", "text": words}] if isinstance(content, list) else words}
+
+
+def with_other_call(message: Mapping[str, Any], words: str) -> dict[str, Any]:
+    """Returns a message that calls functions named `words` instead of those that it calls."""
+    calls = [
+        {**call, "function": {**call["function"], "name": words}} if "function" in call else {**call, "name": words}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def plain_data(value: Any, where: str) -> Any:
+    """Rebuilds a value out of JSON's types, so that a template meets no object with methods of its own.
+
+    Raises:
+        ValueError: something else is in it, or text that has no UTF-8 form; the message begins with `where`.
+    """
+    if isinstance(value, str):
+        text = str.__str__(value)
+        if not text.isascii():
+            _check_text(text, where)
+        return text
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, np.generic):
+        return plain_data(value.item(), where)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {plain_data(key, where): plain_data(item, where) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain_data(item, where) for item in value]
+    raise ValueError(f"{where} holds a {type(value).__name__}; chat templates get text, numbers, lists and mappings")
+
+
+def _wants_training(number: int, train: Any, weight: Any) -> bool:
+    if not isinstance(train, bool):
+        raise ValueError(f"message {number}: train is {train!r}; it is true or false")
+    if weight not in (0, 1):
+        raise ValueError(f"message {number}: weight is {weight!r}; a loss mask knows 0 and 1")
+    return train and bool(weight)
+
+
+def _check_text(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where} has no UTF-8 form: {error.reason} at character {error.start}") from None
+    mark = next((mark for mark in (OPEN_MARK, CLOSE_MARK, PLACE_MARK) if mark in text), None)
+    if mark is not None:
+        raise ValueError(f"{where} holds U+{ord(mark):04X}, which Unicode keeps out of text; remove it")

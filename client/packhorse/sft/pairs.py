@@ -1,0 +1,105 @@
+"""Prompt/response pairs to tokens and a loss mask.
+
+Owns joining the two; leaves tokenizers and cutting to their files. Prompt and response are tokenized apart, as they are
+when the model answers: its prompt is tokenized before there is a response.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from packhorse.sft.chat import check_max_tokens
+from packhorse.sft.messages import plain_data
+from packhorse.sft.sequence import EncodedSequence
+from packhorse.sft.tokenizer import load_chat_tokenizer
+from packhorse.sft.truncation import truncate_pair
+
+
+class PairEncoder:
+    """Encodes prompt/response pairs with one tokenizer."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        train_on_prompt: bool = False,
+        max_tokens: int | None = None,
+        eos: bool | str = True,
+    ) -> None:
+        """Reads the tokenizer; the arguments are those of `encode_prompt_response`.
+
+        Raises:
+            FileNotFoundError: the tokenizer is not there.
+            ImportError: the extra `packhorse[sft]` is not installed.
+            ValueError: an option is wrong, or the tokenizer is not one of the known kinds.
+        """
+        self._tokenizer = load_chat_tokenizer(tokenizer)
+        self._max_tokens = check_max_tokens(max_tokens)
+        self._train_on_prompt = train_on_prompt
+        self._ending = [] if eos is False else [self._tokenizer.eos_id(None if eos is True else eos)]
+
+    def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedSequence]:
+        """Encodes checked (prompt, response) pairs, many at once; those without a trained token too."""
+        encodings = self._tokenizer.encode([text for pair in pairs for text in pair])
+        return [
+            self._join([*self._tokenizer.opening, *prompt.ids], [*response.ids, *self._ending])
+            for prompt, response in zip(encodings[::2], encodings[1::2], strict=True)
+        ]
+
+    def _join(self, source: list[int], target: list[int]) -> EncodedSequence:
+        num_tokens = len(source) + len(target)
+        source_len, target_len = len(source), len(target)
+        if self._max_tokens is not None:
+            source_len, target_len = truncate_pair(source_len, target_len, self._max_tokens)
+        loss_mask = np.full(source_len + target_len, True)
+        loss_mask[:source_len] = self._train_on_prompt
+        return EncodedSequence(
+            input_ids=np.array(source[:source_len] + target[:target_len], dtype=np.int32),
+            loss_mask=loss_mask,
+            num_cut_tokens=num_tokens - len(loss_mask),
+        )
+
+
+def encode_prompt_response(
+    prompt: str,
+    response: str,
+    tokenizer: Any,
+    *,
+    train_on_prompt: bool = False,
+    max_tokens: int | None = None,
+    eos: bool | str = True,
+) -> EncodedSequence:
+    """Encodes a prompt and its response, with a loss mask that trains on the response.
+
+    Args:
+        prompt: what the model is given; what the tokenizer puts before a text by itself (BOS) goes before it.
+        response: what it learns to write.
+        tokenizer: as in `encode_chat`.
+        train_on_prompt: whether the prompt is trained on too.
+        max_tokens: both are cut to it by `truncate_pair` and keep their first tokens; None cuts nothing.
+        eos: whether the end-of-sequence token follows, which the model learns to write too. True takes the tokenizer's
+            own, a text names another one.
+
+    Raises:
+        FileNotFoundError: the tokenizer is not there.
+        ImportError: the extra `packhorse[sft]` is not installed.
+        NoTargetsError: no token is trained on.
+        ValueError: an argument is wrong, or nothing says which token ends a sequence.
+    """
+    encoder = PairEncoder(tokenizer, train_on_prompt=train_on_prompt, max_tokens=max_tokens, eos=eos)
+    (encoded,) = encoder.encode([check_pair(prompt, response)])
+    encoded.check_targets()
+    return encoded
+
+
+def check_pair(prompt: object, response: object) -> tuple[str, str]:
+    """Returns a pair as it is.
+
+    Raises:
+        ValueError: one of the two is not text, or has no UTF-8 form.
+    """
+    for name, text in (("prompt", prompt), ("response", response)):
+        if not isinstance(text, str):
+            raise ValueError(f"the {name} is a {type(text).__name__}, not text")
+    return plain_data(prompt, "the prompt"), plain_data(response, "the response")

@@ -1,0 +1,76 @@
+"""A sequence with its loss mask, and how spans of text become spans of tokens.
+
+Owns the type that both encoders return and the error for a sequence that teaches nothing; leaves making them to `chat`
+and `pairs`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class NoTargetsError(ValueError):
+    """A sequence has no token that is trained on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedSequence:
+    """Tokens and which of them are trained on. Legend: n tokens."""
+
+    input_ids: NDArray[np.int32]
+    """Token ids: int32 [n]."""
+    loss_mask: NDArray[np.bool_]
+    """Whether the model learns to write the token: bool [n]. Unshifted: entry i is about token i, as a target."""
+    num_cut_tokens: int = 0
+    """How many tokens the cutoff left out."""
+
+    def __len__(self) -> int:
+        """Number of tokens, n."""
+        return len(self.input_ids)
+
+    @property
+    def num_trained_tokens(self) -> int:
+        """How many tokens are trained on; not the first, which no model predicts."""
+        return int(np.count_nonzero(self.loss_mask[1:]))
+
+    def check_targets(self) -> None:
+        """Refuses a sequence that teaches nothing.
+
+        Raises:
+            NoTargetsError: no token is trained on.
+        """
+        if self.num_trained_tokens:
+            return
+        why = (
+            f"after cutting {self.num_cut_tokens} tokens; raise the cutoff"
+            if self.num_cut_tokens
+            else ("it has no turn of a trained role, or every one is marked with train: false or weight: 0")
+        )
+        raise NoTargetsError(f"none of the sequence's {len(self)} tokens is trained on: {why}, or leave it out")
+
+
+def token_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Finds the tokens of spans of text. Legend: n tokens.
+
+    A token that straddles a span's edge belongs to the span: it carries the first or last characters of the answer,
+    which nothing else would teach. transformers' `return_assistant_tokens_mask` decides alike.
+
+    Args:
+        offsets: [begin, end) of each token in the text, ascending: [n].
+        spans: [begin, end) in the text, ascending and disjoint.
+
+    Returns:
+        [first, last) of each span's tokens, ascending and disjoint, in [0, n].
+    """
+    begins, ends = np.asarray(offsets, dtype=np.int64).reshape(-1, 2).T
+    found: list[tuple[int, int]] = []
+    taken = 0
+    for begin, end in spans:
+        # Several tokens may spell one character, and share its offsets; one that a normalizer added has none at all.
+        inside = np.flatnonzero((begins < end) & ((ends > begin) | (begins >= begin)))
+        first = max(taken, int(inside[0]) if inside.size else int(np.searchsorted(begins, begin)))
+        taken = max(first, int(inside[-1]) + 1 if inside.size else first)
+        found.append((first, taken))
+    return found

@@ -1,0 +1,234 @@
+"""Tokenizers that users already have, made ready for chats.
+
+Owns reading one from wherever it is, and encoding text with its characters' offsets; leaves templates to `template`.
+Three things are taken: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, and a path: a `tokenizer.json`, or a
+folder with one and, beside it, `tokenizer_config.json` and `chat_template.jinja`, as `save_pretrained` writes it.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from packhorse.sft.extras import require
+
+_CONFIG, _TEMPLATE, _MORE_TEMPLATES = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChatTokenizer:
+    """A tokenizer with what chats need beside it. Make one with `load_chat_tokenizer`; it pickles."""
+
+    model: Any
+    """`tokenizers.Tokenizer` that cuts, pads and adds nothing, and whose offsets leave out no white space."""
+    opening: tuple[int, ...]
+    """Ids that the tokenizer puts before a text by itself, such as BOS."""
+    closing: tuple[int, ...]
+    """Ids that it puts after one, such as EOS."""
+    special_texts: tuple[str, ...]
+    """Special tokens as they are written."""
+    special_tokens: Mapping[str, str] | None = None
+    """Name for templates ("eos_token") → text; None where nothing says which is which."""
+    chat_templates: Mapping[str, str] | None = None
+    """Name ("default", "tool_use") → template; None where it has none."""
+
+    def encode(self, texts: Sequence[str]) -> list[Any]:
+        """Encodes texts as they are: `tokenizers.Encoding` each, with `ids` and `offsets` in characters."""
+        encodings: list[Any] = self.model.encode_batch(list(texts), add_special_tokens=False)
+        return encodings
+
+    def template(self, chosen: str | os.PathLike[str] | None, *, has_tools: bool = False) -> str:
+        """Returns the text of a chat template.
+
+        Args:
+            chosen: the text of one, a `Path` to one, or the name of one of the tokenizer's; None for its default, or
+                its "tool_use" for conversations with tools.
+            has_tools: whether the conversation has tools.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: none is chosen, and the tokenizer has none.
+        """
+        if isinstance(chosen, os.PathLike):
+            return Path(chosen).read_text(encoding="utf-8")
+        own = self.chat_templates or {}
+        if chosen is not None:
+            return own.get(chosen, chosen)
+        name = "tool_use" if has_tools and "tool_use" in own else "default"
+        if name not in own:
+            there = f"only templates named {', '.join(own)}; choose one" if own else "no chat template; give one"
+            raise ValueError(f"the tokenizer has {there} with chat_template=")
+        return own[name]
+
+    def eos_id(self, eos: str | None) -> int:
+        """Returns the id of the end of a sequence.
+
+        Args:
+            eos: the token; None for the tokenizer's own.
+
+        Raises:
+            ValueError: it is not a token, or nothing says which is the tokenizer's own.
+        """
+        if eos is None:
+            if self.special_tokens is not None and "eos_token" in self.special_tokens:
+                eos = self.special_tokens["eos_token"]
+            elif self.closing:
+                return self.closing[-1]
+            else:
+                raise ValueError(
+                    "the tokenizer does not say which token ends a sequence; name it with eos=, or append none"
+                )
+        number: int | None = self.model.token_to_id(eos)
+        if number is None:
+            raise ValueError(f"eos {eos!r} is not a token of the tokenizer; name one that is, or append none")
+        return number
+
+
+def load_chat_tokenizer(source: Any) -> ChatTokenizer:
+    """Makes a tokenizer ready for chats.
+
+    A model that was made ready is kept for the next call with the same object; change a tokenizer before its first use.
+
+    Args:
+        source: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, a path of a `tokenizer.json` or of a folder
+            with one, or what this function returned.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        ImportError: the extra `packhorse[sft]` is not installed.
+        ValueError: it is none of these, a slow tokenizer, or a folder whose files do not agree.
+    """
+    if isinstance(source, ChatTokenizer):
+        return source
+    if isinstance(source, str | os.PathLike):
+        return _load_path(Path(source))
+    if hasattr(source, "encode_batch") and hasattr(source, "to_str"):
+        return _prepare(source, source.get_vocab_size(with_added_tokens=True))
+    if hasattr(source, "apply_chat_template"):
+        return _load_transformers(source)
+    raise ValueError(
+        f"a {type(source).__name__} is not a tokenizer known here; give a fast tokenizer of transformers, a "
+        "tokenizers.Tokenizer, or the path of a tokenizer.json or of the folder that holds it"
+    )
+
+
+def tokenizer_json_path(path: Path) -> Path:
+    """Returns the `tokenizer.json` that a path names: itself, or the one in the folder.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"tokenizer {file} is not there; name a tokenizer.json or its folder (a slow tokenizer has none: "
+            "load it with transformers and save it again)"
+        )
+    return file
+
+
+def read_tokenizer_json(file: Path) -> Any:
+    """Reads a `tokenizer.json`: `tokenizers.Tokenizer`.
+
+    Raises:
+        ImportError: the extra `packhorse[sft]` is not installed.
+        ValueError: it is not a tokenizer.
+    """
+    library = require("tokenizers")
+    try:
+        return library.Tokenizer.from_file(str(file))
+    except Exception as error:  # The library raises bare Exception for whatever is wrong with the file.
+        raise ValueError(f"{file} is not a tokenizer.json that the tokenizers library reads: {error}") from None
+
+
+def _load_transformers(tokenizer: Any) -> ChatTokenizer:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not hasattr(backend, "to_str"):
+        raise ValueError(
+            f"{type(tokenizer).__name__} is a slow tokenizer, which cannot say which characters a token stands for; "
+            "load the fast one"
+        )
+    templates = tokenizer.chat_template
+    return replace(
+        _prepare(backend, len(tokenizer)),
+        special_tokens={
+            name: str(token) for name, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)
+        },
+        chat_templates={"default": templates} if isinstance(templates, str) else templates,
+    )
+
+
+def _load_path(path: Path) -> ChatTokenizer:
+    file = tokenizer_json_path(path)
+    model = read_tokenizer_json(file)
+    tokenizer = _prepared(model)
+    config_path = path / _CONFIG
+    if not path.is_dir() or not config_path.is_file():
+        return replace(tokenizer, chat_templates=_folder_templates(path))
+    try:
+        config = json.loads(config_path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{config_path} is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{config_path} holds a {type(config).__name__}, not a tokenizer's settings")
+    _check_added_tokens(model, config, config_path)
+    named = {name: config[name] for name in _SPECIAL_TOKENS if config.get(name)}
+    return replace(
+        tokenizer,
+        special_tokens={name: token if isinstance(token, str) else token["content"] for name, token in named.items()},
+        chat_templates=_folder_templates(path) or _config_templates(config.get("chat_template")),
+    )
+
+
+def _folder_templates(path: Path) -> dict[str, str] | None:
+    """Templates in files of their own, which go before those in the settings."""
+    files = {
+        "default": path / _TEMPLATE,
+        **{file.stem: file for file in sorted((path / _MORE_TEMPLATES).glob("*.jinja"))},
+    }
+    return {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.is_file()} or None
+
+
+def _config_templates(templates: Any) -> dict[str, str] | None:
+    if isinstance(templates, list):
+        return {entry["name"]: entry["template"] for entry in templates}
+    return {"default": templates} if isinstance(templates, str) else templates
+
+
+def _check_added_tokens(model: Any, config: Mapping[str, Any], path: Path) -> None:
+    """Refuses tokens that transformers would add to the model when loading; ids would differ silently without them."""
+    for number, token in config.get("added_tokens_decoder", {}).items():
+        text = token["content"] if isinstance(token, dict) else token
+        if model.token_to_id(text) != int(number):
+            raise ValueError(
+                f"{path} gives {text!r} the id {number}, its tokenizer.json {model.token_to_id(text)}; load the folder "
+                "with transformers and pass that tokenizer, or save it again from there"
+            )
+
+
+@lru_cache(maxsize=4)
+def _prepare(model: Any, vocab_size: int) -> ChatTokenizer:
+    """Copies a model of the user's; vocab_size tells one that has grown since."""
+    return _prepared(type(model).from_str(model.to_str()))
+
+
+def _prepared(model: Any) -> ChatTokenizer:
+    model.no_truncation()
+    model.no_padding()
+    model.encode_special_tokens = False
+    added = [bool(flag) for flag in model.encode("a").special_tokens_mask]
+    ids = model.encode("a").ids
+    first = added.index(False) if False in added else len(added)
+    last = len(added) - added[::-1].index(False) if False in added else len(added)
+    # It only adds those two and trims offsets. White space that belongs to no token would blur where a turn begins.
+    model.post_processor = require("tokenizers.processors").ByteLevel(trim_offsets=False)
+    return ChatTokenizer(
+        model=model,
+        opening=tuple(ids[:first]),
+        closing=tuple(ids[last:]),
+        special_texts=tuple(token.content for token in model.get_added_tokens_decoder().values() if token.special),
+    )

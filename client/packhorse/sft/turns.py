@@ -1,0 +1,226 @@
+"""Where the model's own turns stand in the text of a conversation.
+
+Owns finding them; leaves rendering to `template` and tokens to `chat`. Three ways, each of them sound or silent:
+
+1. `{% generation %}` blocks say it, and are believed to the letter.
+2. A turn begins where the template's rendering of the messages before it, with the generation prompt, ends, and ends
+   where the rendering of the messages up to it ends. That holds where those renderings are prefixes of the whole text.
+3. A template that writes earlier turns otherwise than the last (which leaves out thinking, or moves tools to the last
+   question) has no such prefixes. The turn is then what changes when the message says something else, which is found by
+   rendering the whole conversation with other words in its place; its end-of-turn token is what the conversation that
+   stops there ends with. A span found so must not touch what any other message says; else the template is refused.
+
+A turn's end-of-turn token belongs to it, its header does not, nor does the white space between it and the next one.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile, takewhile
+from typing import Any
+
+from packhorse.sft.messages import PLACE_MARK, Conversation, with_other_call, with_other_words
+from packhorse.sft.template import ChatTemplate, TemplateRefusal
+
+Span = tuple[int, int]
+"""[begin, end) in a text."""
+
+_WAY_OUT = (
+    "mark what the model writes, end-of-turn token included, in the template: {% generation %} … {% endgeneration %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """The text of a conversation. Legend: t turns."""
+
+    text: str
+    """As the template writes it."""
+    turns: tuple[Span, ...]
+    """What the model writes, ascending and disjoint: [t]."""
+    is_trained: tuple[bool, ...]
+    """Whether a turn is trained on: [t]."""
+
+
+def render_chat(
+    template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], special_texts: Sequence[str]
+) -> RenderedChat:
+    """Renders a conversation and finds the model's turns in it.
+
+    Args:
+        template: compiled.
+        chat: checked.
+        variables: what the template sees beside the messages.
+        special_texts: special tokens as they are written; one of them ends a turn.
+
+    Raises:
+        TemplateRefusal: the template does not render the conversation.
+        ValueError: it does not show where a turn stands.
+    """
+    if template.has_generation:
+        text, blocks = template.render_generation(chat.messages, variables)
+        if len(chat.trained) == len(chat.own):
+            return RenderedChat(text, tuple(blocks), (True,) * len(blocks))
+        search = _Search(template, chat, variables, special_texts)
+        owners = [search.owner(block) for block in blocks]
+        return RenderedChat(text, tuple(blocks), tuple(owner in chat.trained for owner in owners))
+    search = _Search(template, chat, variables, special_texts)
+    turns = tuple(search.turn(number) for number in chat.own)
+    for number, before, turn in zip(chat.own[1:], turns, turns[1:], strict=False):
+        if turn[0] < before[1]:
+            raise _unclear(number, "its turn begins before the one before it ends")
+    return RenderedChat(search.text, turns, tuple(number in chat.trained for number in chat.own))
+
+
+class _Search:
+    """The search for the turns of one conversation."""
+
+    def __init__(
+        self, template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], special_texts: Sequence[str]
+    ) -> None:
+        self._template = template
+        self._chat = chat
+        self._variables = variables
+        self._special_texts = tuple(special_texts)
+        self._found: dict[int, Span | None] = {}
+        self._found_by_call: set[int] = set()
+        self.text = template.render(chat.messages, variables)
+
+    def turn(self, number: int) -> Span:
+        """Returns where the turn of a message stands, end-of-turn token included."""
+        begin = self._begin_by_prefix(number)
+        end = self._end_by_prefix(number)
+        if begin is None or end is None:
+            said = self._checked_words(number)
+            begin = said[0] if begin is None else begin
+            end = said[1] + self._closing_length(number, said[1]) if end is None else end
+        end = self._without_glue(begin, end)
+        if begin > end:
+            raise _unclear(number, "its turn ends before it begins")
+        return begin, end
+
+    def owner(self, block: Span) -> int:
+        """Returns the message that a generation block belongs to."""
+        said = {number: self._words(number) for number in self._chat.own}
+        owners = [number for number, span in said.items() if span and span[0] <= block[1] and block[0] <= span[1]]
+        if len(owners) != 1 or None in said.values():
+            raise ValueError(
+                "the template's {% generation %} blocks cannot be told apart by message, which training on some turns "
+                "only takes; train on all turns, or leave marked messages out"
+            )
+        return owners[0]
+
+    def _begin_by_prefix(self, number: int) -> int | None:
+        begin = self._prefix(number, add_generation_prompt=True)
+        # Where the prompt adds nothing, the messages before end before the header, which is not to be trained on.
+        return begin if begin != self._prefix(number, add_generation_prompt=False) else None
+
+    def _end_by_prefix(self, number: int) -> int | None:
+        return self._prefix(number + 1, add_generation_prompt=False)
+
+    def _prefix(self, count: int, *, add_generation_prompt: bool) -> int | None:
+        """Length of the first messages' rendering where the whole text begins with it."""
+        if count == len(self._chat.messages):
+            return len(self.text)
+        prefix = self._rendered(self._chat.messages[:count], add_generation_prompt=add_generation_prompt)
+        return len(prefix) if prefix is not None and self.text.startswith(prefix) else None
+
+    def _checked_words(self, number: int) -> Span:
+        """As `_words`, where they touch nothing that another message says."""
+        said = self._words(number)
+        if said is None:
+            raise _unclear(number, "what it says cannot be found in the text")
+        for other in range(len(self._chat.messages)):
+            span = self._words(other) if other != number else None
+            if span is not None and span[0] < said[1] and said[0] < span[1]:
+                raise _unclear(number, f"other words in it change the text of message {other}")
+        return said
+
+    def _words(self, number: int) -> Span | None:
+        """Where the text of the whole conversation shows what a message says; None where it does not."""
+        if number not in self._found:
+            messages = self._chat.messages
+            span = self._changed(self.text, messages, number)
+            if span is None and messages[number].get("tool_calls"):
+                span = self._changed_call(self.text, messages, number)
+                self._found_by_call.add(number)
+            self._found[number] = span
+        return self._found[number]
+
+    def _closing_length(self, number: int, end: int) -> int:
+        """How much of the text from `end` on is what closes the turn, in whole special tokens and the rest between."""
+        messages = self._chat.messages[: number + 1]
+        try:
+            text = self._template.render(messages, self._variables)
+        except TemplateRefusal as error:
+            raise _unclear(number, f"the conversation up to it does not render ({error})") from error
+        change = self._changed_call if number in self._found_by_call else self._changed
+        said = change(text, messages, number)
+        if said is None:
+            raise _unclear(number, "what it says cannot be found in the conversation up to it")
+        pairs = zip(self._pieces(text[said[1] :]), self._pieces(self.text[end:]), strict=False)
+        return sum(len(piece) for piece, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    def _pieces(self, text: str) -> list[str]:
+        if not self._special_texts:
+            return [text]
+        return re.split(f"({'|'.join(map(re.escape, self._special_texts))})", text)
+
+    def _changed(self, text: str, messages: Sequence[Mapping[str, Any]], number: int) -> Span | None:
+        """The part of a conversation's text that changes when a message says something else."""
+        said = with_other_words(messages[number], PLACE_MARK)
+        changed = self._rendered([*messages[:number], said, *messages[number + 1 :]])
+        if changed is None or changed.count(PLACE_MARK) != 1:
+            return None
+        return _difference(text, changed, changed)
+
+    def _changed_call(self, text: str, messages: Sequence[Mapping[str, Any]], number: int) -> Span | None:
+        """The same for templates that refuse the answers to calls that are gone, up to the last call's name.
+
+        Where the turn begins does not depend on what follows it, so the answers go too; and what follows the name stays
+        the same, so it counts as what closes the turn.
+        """
+        before, after = messages[:number], messages[number + 1 :]
+        later = dropwhile(lambda message: message["role"] != "user", after)
+        unanswered = self._rendered([*before, with_other_words(messages[number], PLACE_MARK), *later])
+        recalled = self._rendered([*before, with_other_call(messages[number], PLACE_MARK), *after])
+        if unanswered is None or recalled is None or PLACE_MARK not in unanswered or PLACE_MARK not in recalled:
+            return None
+        return _difference(text, unanswered, recalled)
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str | None:
+        """The text of other messages, where the template renders them."""
+        try:
+            return self._template.render(messages, self._variables, add_generation_prompt=add_generation_prompt)
+        except TemplateRefusal:
+            return None
+
+    def _without_glue(self, begin: int, end: int) -> int:
+        """Ends a turn with its special token where only white space stands between that and the next turn."""
+        closed = self.text[begin:end].rstrip()
+        return begin + len(closed) if self._special_texts and closed.endswith(self._special_texts) else end
+
+
+def _difference(text: str, begin_changed: str, end_changed: str) -> Span:
+    """What of a text differs from one text at its begin and from another at its end."""
+    # Both hold a mark that the text does not, so what is common on either side of it ends there at the latest.
+    begin = _common_length(text, begin_changed)
+    return begin, len(text) - _common_length(text[begin:][::-1], end_changed[::-1])
+
+
+def _common_length(one: str, other: str) -> int:
+    """How many first characters two texts share; by halving, since a loop over characters is slow."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _unclear(number: int, why: str) -> ValueError:
+    return ValueError(
+        f"the chat template does not show where the model's turn in message {number} stands: {why}; {_WAY_OUT}"
+    )

@@ -1,0 +1,269 @@
+"""Chats and prompt/response pairs to token files with a loss mask.
+
+Owns the streaming from rows to files and its summary; leaves rows to `documents`, encoding and the files to
+`packhorse.sft`.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from packhorse.formats.atomic import refuse_existing
+from packhorse.prepare.documents import Row, Skipped, Undecodable, iterate_rows
+from packhorse.prepare.tokenization import document_progress, is_saved, save_tokenizer, saved_tokenizer_path
+from packhorse.prepare.tokenizers import id_limit
+from packhorse.sft import (
+    ChatEncoder,
+    ChatTokenizer,
+    EncodedSequence,
+    MaskedTokenWriter,
+    NoTargetsError,
+    PairEncoder,
+    load_chat_tokenizer,
+)
+from packhorse.sft.messages import Turns
+from packhorse.sft.pairs import check_pair
+from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.sft.writer import masked_paths
+
+NoTargets = Literal["error", "drop"]
+"""What happens to a sequence that has no token to train on."""
+
+_Result = TypeVar("_Result")
+
+_BATCH_ROWS = 256
+_DROPPED_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatColumns:
+    """Rows that hold conversations."""
+
+    messages: str = "messages"
+    """Column of the messages: a list, or its JSON text."""
+    tools: str | None = None
+    """Column of the tools that a conversation may call: a list of JSON schemas, or its JSON text."""
+    chat_template: Path | None = None
+    """File with the template; None for the tokenizer's own."""
+    train_turns: Turns = "all"
+    """All turns of the assistant are trained on, or the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairColumns:
+    """Rows that hold a prompt and a response."""
+
+    prompt: str
+    """Column of the prompt."""
+    response: str
+    """Column of the response."""
+    eos: bool | str = True
+    """Whether the end-of-sequence token follows the response: the tokenizer's own, or the one named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineTuningSummary:
+    """What tokenizing for fine-tuning wrote."""
+
+    sequences: int
+    """Sequences written."""
+    tokens: int
+    """Tokens written."""
+    trained_tokens: int
+    """Those whose loss mask is 1."""
+    longest: int
+    """The longest sequence, in tokens."""
+    dtype: str
+    """Type of a token in `.bin`: "uint16" or "int32"."""
+    vocab_size: int
+    """Every token id is below it."""
+    cut_sequences: int
+    """Sequences that the cutoff shortened."""
+    cut_tokens: int
+    """Tokens that it left out of them."""
+    dropped_no_targets: int
+    """Sequences without a token to train on, left out."""
+    dropped_named: tuple[str, ...]
+    """The first few of those: file, and line or row."""
+    skipped_empty: int
+    """Rows without messages, or without prompt or response."""
+    skipped_undecodable: int
+    """Lines that are not UTF-8."""
+    undecodable_named: tuple[str, ...]
+    """The first few of those."""
+    idx_path: Path
+    """The tokens' index; the `.bin` stands beside it."""
+    loss_mask_idx_path: Path
+    """The loss mask's index; its `.bin` stands beside it."""
+    tokenizer_path: Path
+    """The tokenizer that was used, saved beside the output."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is counted on the way."""
+
+    longest: int = 0
+    cut_sequences: int = 0
+    cut_tokens: int = 0
+    dropped: int = 0
+    dropped_named: list[str] = field(default_factory=list)
+
+
+def tokenize_fine_tuning(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    columns: ChatColumns | PairColumns,
+    *,
+    tokenizer: str | os.PathLike[str],
+    cutoff_len: int | None = None,
+    no_targets: NoTargets = "error",
+    undecodable: Undecodable = "skip",
+    overwrite: bool = False,
+) -> FineTuningSummary:
+    """Tokenizes rows into `X.bin`, `X.idx` and their loss mask, `X.loss_mask.bin`, `X.loss_mask.idx`.
+
+    Every row becomes one sequence, with the same id in both. There are either both pairs or none.
+
+    Args:
+        inputs: .jsonl and .parquet files, and glob patterns of such.
+        output: the prefix X.
+        columns: what the rows hold.
+        tokenizer: a local tokenizer.json, or the folder that holds it with tokenizer_config.json and
+            chat_template.jinja.
+        cutoff_len: longer sequences are cut to it, balancing prompts and responses; None cuts nothing.
+        no_targets: what happens to a sequence without a token to train on.
+        undecodable: what happens to a line that is not UTF-8.
+        overwrite: whether files already there are replaced.
+
+    Raises:
+        FileExistsError: an output is there and overwrite is False.
+        FileNotFoundError: an input, the tokenizer or the template is not there.
+        ImportError: the extras `packhorse[prepare,sft]` are not installed.
+        ValueError: an option is wrong, a row cannot be encoded or, with "error", trains on nothing, or there is no row.
+    """
+    if no_targets not in get_args(NoTargets):
+        raise ValueError(f"no_targets is {no_targets!r}; choose one of {', '.join(get_args(NoTargets))}")
+    sources = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    local, saved = tokenizer_json_path(Path(tokenizer)), saved_tokenizer_path(output)
+    refuse_existing([*masked_paths(output), *([] if is_saved(local, saved) else [saved])], overwrite=overwrite)
+    loaded = load_chat_tokenizer(tokenizer)
+    limit = id_limit(loaded.model)
+    skipped, tally = Skipped(), _Tally()
+    reader: _Chats | _Pairs = (
+        _Chats(columns, loaded, cutoff_len) if isinstance(columns, ChatColumns) else _Pairs(columns, loaded, cutoff_len)
+    )
+    rows = iterate_rows(sources, reader.required, reader.optional, undecodable=undecodable, skipped=skipped)
+    with (
+        document_progress() as advance,
+        MaskedTokenWriter(output, vocab_size=limit, overwrite=overwrite) as writer,
+    ):
+        for origin, encoded in _encoded(reader, advance("tokenizing", rows), skipped):
+            if not encoded.num_trained_tokens and no_targets == "drop":
+                tally.dropped += 1
+                if len(tally.dropped_named) < _DROPPED_NAMED:
+                    tally.dropped_named.append(origin)
+                continue
+            _naming(origin, encoded.check_targets)
+            writer.append(encoded.input_ids, encoded.loss_mask)
+            tally.longest = max(tally.longest, len(encoded))
+            tally.cut_sequences += encoded.num_cut_tokens > 0
+            tally.cut_tokens += encoded.num_cut_tokens
+        if not len(writer):
+            raise ValueError(
+                f"there is no sequence in the input: {skipped.empty} empty and {skipped.undecodable} undecodable rows "
+                f"were skipped, {tally.dropped} without a token to train on dropped; check the paths and the columns"
+            )
+        save_tokenizer(local, saved)
+    return FineTuningSummary(
+        sequences=len(writer),
+        tokens=writer.num_tokens,
+        trained_tokens=writer.num_trained_tokens,
+        longest=tally.longest,
+        dtype=writer.dtype.name,
+        vocab_size=limit,
+        cut_sequences=tally.cut_sequences,
+        cut_tokens=tally.cut_tokens,
+        dropped_no_targets=tally.dropped,
+        dropped_named=tuple(tally.dropped_named),
+        skipped_empty=skipped.empty,
+        skipped_undecodable=skipped.undecodable,
+        undecodable_named=tuple(skipped.undecodable_named),
+        idx_path=writer.idx_path,
+        loss_mask_idx_path=writer.loss_mask_idx_path,
+        tokenizer_path=saved,
+    )
+
+
+class _Chats:
+    """Rows of conversations, encoded."""
+
+    def __init__(self, columns: ChatColumns, tokenizer: ChatTokenizer, cutoff_len: int | None) -> None:
+        self.required = [columns.messages]
+        self.optional = [columns.tools] if columns.tools is not None else []
+        self._encoder = ChatEncoder(
+            tokenizer,
+            chat_template=columns.chat_template,
+            max_tokens=cutoff_len,
+            train_turns=columns.train_turns,
+        )
+        self.encode = self._encoder.encode
+
+    def read(self, messages: Any, tools: Any = None) -> Any:
+        """Renders one conversation, which finds its mistakes."""
+        return self._encoder.render(_parsed("messages", messages), _parsed("tools", tools))
+
+
+class _Pairs:
+    """Rows of prompts and responses, encoded."""
+
+    def __init__(self, columns: PairColumns, tokenizer: ChatTokenizer, cutoff_len: int | None) -> None:
+        self.required = [columns.prompt, columns.response]
+        self.optional: list[str] = []
+        self.encode = PairEncoder(tokenizer, max_tokens=cutoff_len, eos=columns.eos).encode
+
+    def read(self, prompt: Any, response: Any) -> Any:
+        """Checks one pair."""
+        return check_pair(prompt, response)
+
+
+def _encoded(reader: _Chats | _Pairs, rows: Iterable[Row], skipped: Skipped) -> Iterator[tuple[str, EncodedSequence]]:
+    """Yields (file and line, sequence), row after row; encodes batch by batch."""
+    batch: list[tuple[str, Any]] = []
+    for row in rows:
+        if any(value is None or value == [] for value in row.values[: len(reader.required)]):
+            skipped.empty += 1
+            continue
+        batch.append((row.origin, _naming(row.origin, reader.read, *row.values)))
+        if len(batch) >= _BATCH_ROWS:
+            yield from _encoded_batch(reader, batch)
+            batch = []
+    yield from _encoded_batch(reader, batch)
+
+
+def _encoded_batch(reader: _Chats | _Pairs, batch: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, EncodedSequence]]:
+    origins = [origin for origin, _ in batch]
+    return zip(origins, reader.encode([item for _, item in batch]), strict=True)
+
+
+def _parsed(name: str, value: Any) -> Any:
+    """A table may keep what is nested as JSON text, so that not every row gets the columns of all others."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the {name} are text that is not JSON: {error.msg} at column {error.colno}") from None
+
+
+def _naming(origin: str, function: Callable[..., _Result], *args: Any) -> _Result:
+    """Calls a function so that its error says which row is wrong."""
+    try:
+        return function(*args)
+    except NoTargetsError as error:
+        raise NoTargetsError(f'{origin}: {error} (no_targets="drop")') from None
+    except ValueError as error:
+        raise ValueError(f"{origin}: {error}") from error
