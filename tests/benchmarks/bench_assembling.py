@@ -14,7 +14,7 @@ from packhorse.packing import pack_sequences
 
 NOTE = (
     "assembling: batches of 8 × 2,048 tokens from a memory-mapped uint16 file, random sequences. `torch.cat` is the "
-    "way that seqpack's documentation shows, a loop over each bin's sequences: tokens and sequence_ids only, or, for the "
+    "way that seqpack's documentation shows, a loop over bins and sequences: tokens and sequence_ids only, or, for the "
     "same work, the position_ids, attention_mask, unshifted labels, cu_seqlens and max_seqlen that ours makes as well. "
     "The widening copy is `out[:] = tokens[:16384]`, uint16 to int64, into memory that is there."
 )

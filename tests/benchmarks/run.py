@@ -11,6 +11,7 @@ from pathlib import Path
 
 import bench_assembling
 import bench_first_bin
+import bench_masks
 import bench_materialising
 import bench_memory
 import bench_online
@@ -19,6 +20,7 @@ import bench_packers
 import bench_planning
 import bench_prepare
 import bench_streaming
+import bench_training
 from harness import Row, as_json, environment, markdown, show
 from workload import FULL, QUICK, Workspace
 
@@ -31,6 +33,8 @@ BENCHMARKS = {
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,
     "assembling": bench_assembling,
+    "training": bench_training,
+    "masks": bench_masks,
     "memory": bench_memory,
     "prepare": bench_prepare,
 }

@@ -10,7 +10,7 @@ from packhorse.client.batch import BatchAssembler
 from packhorse.client.blocks import BinBlock
 from packhorse.client.buffers import BatchBuffers
 from packhorse.client.separators import Separators
-from packhorse.client.tokens import IndexableSource, TokenSourceError
+from packhorse.client.sources import IndexableSource, TokenSourceError
 
 PAD, BOS, EOS = 90, 91, 92
 SEPARATORS = {
@@ -62,7 +62,7 @@ def oracle(case, *, shift, flatten, masked, continue_positions):
     separators = SEPARATORS[name]
     rows, lengths = [], []
     for one_bin in bins:
-        row = []
+        row, free = [], len(one_bin) + 1
         for label, (sequence_id, start, taken, place) in enumerate(one_bin):
             tokens = sequences[sequence_id][start : start + taken]
             mask = masks[sequence_id][start : start + taken] if masked else [1] * taken
@@ -81,7 +81,8 @@ def oracle(case, *, shift, flatten, masked, continue_positions):
                 for t, (token, target) in enumerate(zip(tokens, targets, strict=True))
             ]
             if not flatten:
-                row += [(PAD, -100, label, first + t, 0) for t in range(len(tokens), place)]
+                row += [(PAD, -100, free, first + t, 0) for t in range(len(tokens), place)]
+                free += len(tokens) < place
         if not flatten:
             row += [(PAD, -100, len(one_bin), p, 0) for p in range(max_seq_len - len(row))]
         rows.append(row)
@@ -111,7 +112,8 @@ def test_assembly_equals_the_oracle(case, shift, flatten, masked, continue_posit
     )
     mask = IndexableSource(masks) if masked else None
     batch = assembler.assemble(block_of(bins), IndexableSource(sequences), loss_mask=mask)
-    layout = batch.pop("layout")
+    layout, ids = batch.pop("layout"), batch.pop("ids")
+    assert ids.tolist() == [sequence_id for one_bin in bins for sequence_id, *_ in one_bin]
     found = {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
     assert found == oracle(case, shift=shift, flatten=flatten, masked=masked, continue_positions=continue_positions)
     assert layout.sequence_ids().tolist() == found["sequence_ids"]

@@ -42,10 +42,11 @@ def test_everything_equals_a_loop_over_rows(case):
     layout = layout_of(row_tokens, rows)
     labels, is_token, starts = [], [], []
     for r, row in enumerate(rows):
-        row_labels, row_is_token = [], []
+        row_labels, row_is_token, free = [], [], len(row) + 1
         for label, (tokens, place) in enumerate(row):
             starts.append(r * row_tokens + len(row_labels))
-            row_labels += [label] * place
+            row_labels += [label] * tokens + [free] * (place - tokens)
+            free += tokens < place
             row_is_token += [1] * tokens + [0] * (place - tokens)
         left = row_tokens - len(row_labels)
         labels.append(row_labels + [len(row)] * left)
@@ -62,9 +63,10 @@ def test_everything_equals_a_loop_over_rows(case):
     assert layout.cu_seqlens_padded.tolist() == [*starts, total]
     assert layout.cu_seqlens.dtype == layout.cu_seqlens_padded.dtype == layout.segments.dtype == np.int32
 
-    flat = [(r, label) for r, row in enumerate(labels) for label in row]
-    changes = [i for i in range(1, total) if flat[i] != flat[i - 1]]
-    assert layout.segments.tolist() == ([0, *changes, total] if total else [0])
+    bounds = {r * row_tokens for r in range(len(rows) + 1)}
+    for start, (tokens, place) in zip(starts, [pair for row in rows for pair in row], strict=True):
+        bounds |= {start, start + tokens, start + place}
+    assert layout.segments.tolist() == sorted(bounds)
 
     padding = [0] * total
     for start, end in layout.padding_spans:

@@ -148,7 +148,7 @@ def rows_of(corpus, name, block, shift, continue_positions):
     rows, offsets = {key: [] for key in keys}, [0]
     begin = 0
     for end in block.bin_ends.tolist():
-        row = []
+        row, free = [], end - begin + 1
         for index, at in enumerate(range(begin, end)):
             number, place = int(block.ids[at]), int(block.lengths[at])
             start = 0 if block.starts is None else int(block.starts[at])
@@ -162,7 +162,8 @@ def rows_of(corpus, name, block, shift, continue_positions):
                 if i < len(tokens):
                     row.append((tokens[i], labels[i], index, base + i, 1))
                 else:
-                    row.append((-7, -100, index, base + i, 0))
+                    row.append((-7, -100, free, base + i, 0))
+            free += len(tokens) < place
         row += [(-7, -100, end - begin, i, 0) for i in range(LIMIT - len(row))]
         for key, column in zip(keys, zip(*row, strict=True), strict=True):
             rows[key].append(list(column))

@@ -1,6 +1,7 @@
 """The embedded target: the server's own backend in this process, without a network.
 
-The only file of the client that reaches the server's packages, and only when an `embedded:` target is used.
+The only file of the client that reaches the server's packages, and only when an `embedded:` target is used, or when
+rollouts are packed without a client.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,3 +83,28 @@ class EmbeddedTransport:
             return method(request)
         except self._fault as error:
             raise EXCEPTION_OF_REASON[error.reason](error.message, error.metadata) from None
+
+
+class EmbeddedPlanner(EmbeddedTransport):
+    """Packs lengths at once, and nothing else: what needs no dataset needs no folder.
+
+    Raises:
+        PackhorseError: the server's packages are not installed.
+    """
+
+    def __init__(self) -> None:
+        self.target = PREFIX
+        try:
+            from packhorse.server.faults import ServiceError
+            from packhorse.server.pack import pack_sequences
+        except ModuleNotFoundError as error:
+            raise PackhorseError(
+                f"packing in this process needs {error.name}: pass client=connect(…), or install packhorse[server] "
+                "beside the client"
+            ) from None
+        self._fault = ServiceError
+        self._pack_sequences = pack_sequences
+
+    def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
+        """Packs the given lengths at once."""
+        return self._answer(self._pack_sequences, request)

@@ -1,7 +1,7 @@
 """Places in a bin that are larger than what they hold: how many tokens of its own each sequence puts into its place.
 
 Owns the arithmetic of `align` and `extra_tokens` on the trainer's side, and the check that it comes to what was
-planned; leaves tokens to `tokens` and the layout of rows to `batch`.
+planned; leaves tokens to `sources` and the layout of rows to `batch`.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.tokens import TokenSourceError
+from packhorse.client.sources import TokenSourceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from packhorse.client.buffers import BatchBuffers
 from packhorse.client.labels import write_causal_labels
 from packhorse.client.layout import OverfullRowError, PackLayout
 from packhorse.client.separators import Separators
-from packhorse.client.tokens import TokenSource
+from packhorse.client.sources import TokenSource
 
 
 class PackedBatch(TypedDict):
@@ -33,7 +33,7 @@ class PackedBatch(TypedDict):
     """Targets, -100 on padding, at the sequences' boundaries and where the loss mask is 0 (see `labels`):
     int64 [B, L]."""
     sequence_ids: torch.Tensor
-    """0, 1, 2, … within each row, a sequence's own padding included; the row's has the next number: int32 [B, L]."""
+    """0, 1, 2, … for the sequences of each row, and further numbers for its padding: int32 [B, L]."""
     position_ids: torch.Tensor
     """0, 1, 2, … within each place of a sequence, and within the padding of each row: int64 [B, L]. With
     `continue_positions` a piece's begin at its first token's place in the whole sequence."""
@@ -43,6 +43,8 @@ class PackedBatch(TypedDict):
     """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1], on the CPU."""
     max_seqlen: int
     """The longest sequence of the batch, in tokens; 0 without any. A host integer, so that no kernel waits for it."""
+    ids: torch.Tensor
+    """Ids of the sequences, row after row: int64 [n]."""
     layout: PackLayout
     """Where each sequence lies, in host memory: what masks are made from."""
     cursor: NotRequired[Any]
@@ -126,7 +128,7 @@ class BatchAssembler:
         input_ids, labels, position_ids, attention_mask, sequence_ids = (tensor.numpy().ravel() for tensor in tensors)
 
         run_lengths = layout.run_lengths
-        sequence_ids[:] = np.repeat(layout.run_labels, run_lengths)
+        sequence_ids[:] = layout.sequence_ids().ravel()
         np.subtract(np.arange(num_tokens), np.repeat(layout.run_starts, run_lengths), out=position_ids)
         if self.continue_positions and block.starts is not None:
             _continue(position_ids, layout, block.starts)
@@ -150,6 +152,7 @@ class BatchAssembler:
             attention_mask=tensors.attention_mask,
             cu_seqlens=torch.from_numpy(layout.cu_seqlens),
             max_seqlen=layout.max_seqlen,
+            ids=torch.from_numpy(block.ids),
             layout=layout,
         )
 

@@ -21,7 +21,7 @@ from packhorse.client.placement import find_rank
 from packhorse.client.presets import Preset, get_preset
 from packhorse.client.separators import Separators
 from packhorse.client.shared_resume import SharedResume
-from packhorse.client.tokens import as_token_source
+from packhorse.client.sources import as_token_source
 
 
 class PackedDataset(IterableDataset[PackedBatch]):

@@ -156,15 +156,19 @@ class PackLayout:
 
     @cached_property
     def segments(self) -> NDArray[np.int32]:
-        """Offsets in T of everything that attends to itself alone: places, and what is left of each row.
+        """Offsets in T of everything that attends to itself alone: sequences, and each stretch of padding.
 
         int32 [k + 1], strictly ascending from 0 to T; no segment crosses from one row into the next.
         """
-        return _offsets(self.run_lengths[self.run_lengths > 0])
+        starts = self.run_starts[self.run_lengths > 0]
+        if self._is_roomy.any():
+            starts = np.concatenate((starts, (self.starts + self.lengths)[self._is_roomy]))
+            starts.sort()
+        return np.append(starts, self.num_rows * self.row_tokens).astype(np.int32)
 
     @cached_property
     def run_labels(self) -> NDArray[np.int32]:
-        """Label of every run in its row: 0, 1, 2, …, what is left of the row last: int32 [n + B]."""
+        """Number of every run in its row: 0, 1, 2, …, what is left of the row last: int32 [n + B]."""
         run_ends = self.row_ends + np.arange(1, self.num_rows + 1)
         firsts = np.zeros(self.num_rows, dtype=np.int32)
         firsts[1:] = run_ends[:-1]
@@ -181,8 +185,25 @@ class PackLayout:
         return list(zip(begins[is_padding].tolist(), ends[is_padding].tolist(), strict=True))
 
     def sequence_ids(self) -> NDArray[np.int32]:
-        """Label of every token: int32 [B, L]; 0, 1, 2, … in each row, what is left of a row has the next number."""
-        return np.repeat(self.run_labels, self.run_lengths).reshape(self.num_rows, self.row_tokens)
+        """Label of every token: int32 [B, L], another for each segment of a row.
+
+        Sequences have 0, 1, 2, …, what is left of the row the next number, and padding inside places those after it.
+        """
+        labels = np.repeat(self.run_labels, self.run_lengths)
+        if self._is_roomy.any():
+            roomy = np.flatnonzero(self._is_roomy)
+            rows = np.searchsorted(self.row_ends, roomy, side="right")
+            before = np.searchsorted(roomy, np.concatenate(([0], self.row_ends[:-1])))  # roomy places of earlier rows
+            numbers = np.diff(self.row_ends, prepend=0)[rows] + 1 + np.arange(len(roomy)) - before[rows]
+            firsts, stops = (self.starts + self.lengths)[roomy], (self.starts + self.places)[roomy]
+            for first, stop, number in zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True):
+                labels[first:stop] = number
+        return labels.reshape(self.num_rows, self.row_tokens)
+
+    @cached_property
+    def _is_roomy(self) -> NDArray[np.bool_]:
+        """Whether a place holds padding of its own: bool [n]."""
+        return self.lengths < self.places
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PackLayout):

@@ -8,7 +8,7 @@ summed, and divided by denominators that were summed over everything first:
 
     counts = sum(LossCounts.of_batch(batch) for batch in micro_batches).all_reduce()
     for batch in micro_batches:
-        weights = loss_weights(batch, "sequence", counts=counts, gradient_divisor=world_size)
+        weights = build_loss_weights(batch, "sequence", counts=counts, gradient_divisor=world_size)
         (weights * loss_of_each_token(batch)).sum().backward()
 
 Legend: B rows, L tokens in a row, T = B·L, n sequences, G groups.
@@ -172,7 +172,7 @@ class LossCounts:
         return LossCounts(num_targets=counts[0], num_sequences=counts[1], targets_of_groups=counts[2:])
 
 
-def loss_weights(
+def build_loss_weights(
     batch: Mapping[str, Any],
     reduction: LossReduction | str = LossReduction.TOKEN,
     *,

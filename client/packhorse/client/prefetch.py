@@ -42,9 +42,7 @@ class DevicePrefetcher(Generic[_Batch]):
         ValueError: depth is less than 1.
     """
 
-    def __init__(
-        self, batches: Iterable[_Batch], device: torch.device | str | None = None, *, depth: int = 2
-    ) -> None:
+    def __init__(self, batches: Iterable[_Batch], device: torch.device | str | None = None, *, depth: int = 2) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
         self._batches = batches
@@ -95,7 +93,9 @@ class _Copier:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def in_thread(self) -> Any:
         """Context of the fetching thread: whatever its source does on the GPU is in order with the copies."""
@@ -153,9 +153,9 @@ class _Lookahead(Generic[_Batch]):
 
     def stop(self) -> None:
         """Ends the thread, and waits a while for a source that is amid a batch."""
+        self._ready.put(_End(RuntimeError("this iteration was ended by another, or by close()")))
         self._is_stopped = True
         self._free.release()
-        self._ready.put(_End(RuntimeError("this iteration was ended by another, or by close()")))
         atexit.unregister(self.stop)
         self.join(_STOP_SECONDS)
 

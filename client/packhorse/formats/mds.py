@@ -14,8 +14,11 @@ import json
 import mmap
 import os
 import struct
+from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,12 +92,12 @@ class MdsShards:
             if [entry[f"column_{what}"] for what in ("names", "encodings", "sizes")] != [names, encodings, sizes]:
                 raise ValueError(f"{self.path / INDEX}: shard {number} has other columns than shard 0")
             self._shards.append(_shard(self.path, entry))
-        self._ends = np.cumsum([shard.num_sequences for shard in self._shards], dtype=np.int64)
+        self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
         self._open: OrderedDict[int, mmap.mmap | bytes] = OrderedDict()
 
     def __len__(self) -> int:
         """Number of sequences, S."""
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return self._ends[-1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict()}
@@ -111,9 +114,9 @@ class MdsShards:
             ValueError: the shard is not what the index says, or is corrupt; the message names it.
         """
         check_index(index, len(self), self.path)
-        number = int(np.searchsorted(self._ends, index, side="right"))
+        number = bisect_right(self._ends, index)
         shard, mapped = self._shards[number], self._map(number)
-        row = index - int(self._ends[number]) + shard.num_sequences
+        row = index - self._ends[number] + shard.num_sequences
         begin, end = struct.unpack_from("<2I", mapped, 4 + 4 * row)
         place = self._places[column]
         first = begin + 4 * self._num_sizes + place.fixed_bytes_before
@@ -137,7 +140,7 @@ class MdsShards:
             raise ValueError(f"{self.path}: column {column!r} is encoded as {encoding!r}, but integers are needed")
         place = self._places[column]
         values = np.empty(len(self), INTEGERS[encoding])
-        for number, (shard, stop) in enumerate(zip(self._shards, self._ends.tolist(), strict=True)):
+        for number, (shard, stop) in enumerate(zip(self._shards, self._ends, strict=True)):
             if not shard.num_sequences:
                 continue
             mapped = self._map(number)
@@ -164,6 +167,7 @@ class MdsShards:
         return mapped
 
 
+@cache
 def array_type(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None] | None:
     """Reads the name of an array's encoding: `ndarray`, `ndarray:uint16` or `ndarray:uint16:2048`.
 

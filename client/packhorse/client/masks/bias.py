@@ -117,7 +117,8 @@ class AttentionBiasBuffer:
         self._segments = layout.segments
         self._writer.write(self._bias, self._segments[:-1], np.diff(self._segments))
         # Written behind PyTorch's back: without this a backward pass would use the wrong bias in silence.
-        torch.autograd.graph.increment_version(self._bias)
+        if not self._bias.is_inference():
+            torch.autograd.graph.increment_version(self._bias)
         return self._bias[: layout.num_rows]
 
 

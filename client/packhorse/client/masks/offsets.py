@@ -62,11 +62,11 @@ def build_varlen_offsets(
         )
     if max_seqlen is not None and max_seqlen < layout.max_seqlen:
         raise ValueError(f"the batch has a sequence of {layout.max_seqlen} tokens, more than max_seqlen {max_seqlen}")
-    num_empty = 0 if num_sequences is None else num_sequences - layout.num_sequences
-    cu_seqlens, cu_seqlens_padded = transfer(
-        [np.pad(offsets, (0, num_empty), mode="edge") for offsets in (layout.cu_seqlens, layout.cu_seqlens_padded)],
-        torch.device(device),
-    )
+    offsets = [layout.cu_seqlens, layout.cu_seqlens_padded]
+    if num_sequences is not None:
+        num_empty = num_sequences - layout.num_sequences
+        offsets = [np.append(each, np.repeat(each[-1], num_empty)) for each in offsets]
+    cu_seqlens, cu_seqlens_padded = transfer(offsets, torch.device(device))
     return VarlenOffsets(
         cu_seqlens=cu_seqlens,
         max_seqlen=layout.max_seqlen if max_seqlen is None else max_seqlen,

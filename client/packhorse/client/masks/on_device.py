@@ -15,9 +15,8 @@ from packhorse.client.masks.band import Band
 
 def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Starts a transfer; from pinned memory where the device is a GPU, so that the host need not wait for its end."""
-    if device.type == "cuda" and tensor.device.type == "cpu":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    is_to_gpu = device.type == "cuda" and tensor.device.type == "cpu"
+    return (tensor.pin_memory() if is_to_gpu else tensor).to(device, non_blocking=is_to_gpu)
 
 
 def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> list[torch.Tensor]:
@@ -27,10 +26,11 @@ def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> lis
         int32 tensors with the arrays' shapes, in one piece of memory that nothing else uses.
     """
     sizes = [array.size for array in arrays]
-    host = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+    is_gpu = device.type == "cuda"
+    host = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=is_gpu)
     for part, array in zip(torch.split(host, sizes), arrays, strict=True):
         part.numpy()[:] = array.reshape(-1)
-    parts = torch.split(host.to(device, non_blocking=True), sizes)
+    parts = torch.split(host.to(device, non_blocking=is_gpu), sizes)
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 

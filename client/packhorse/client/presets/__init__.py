@@ -6,12 +6,10 @@ A name is enough where the defaults will do; the functions make presets with opt
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import megatron_preset
-from packhorse.client.presets.open_instruct import open_instruct_preset
 from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import get_preset, list_presets
 from packhorse.client.presets.torchtune import torchtune_preset
-from packhorse.client.presets.trl import trl_preset
 
 __all__ = [
     "Preset",
@@ -20,8 +18,6 @@ __all__ = [
     "list_presets",
     "llama_factory_preset",
     "megatron_preset",
-    "open_instruct_preset",
     "padding_free_preset",
     "torchtune_preset",
-    "trl_preset",
 ]

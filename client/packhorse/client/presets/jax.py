@@ -29,7 +29,12 @@ def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
     Args:
         names: whose keys. `maxtext` has `inputs_segmentation` and `inputs_position`, and `targets_` likewise; its
             preset is called so, the other one `jax`.
+
+    Raises:
+        ValueError: there are no such names.
     """
+    if names not in _ENDINGS:
+        raise ValueError(f"names must be one of {', '.join(_ENDINGS)}; got {names!r}")
     segment_ids, positions = _ENDINGS[names]
     return Preset(
         name="maxtext" if names == "maxtext" else "jax",

@@ -74,7 +74,7 @@ def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict
     if (places % align).any():
         raise ValueError(
             f"a segment of {places[places % align > 0][0]} tokens is no multiple of {align}, as this context and "
-            f"tensor parallelism needs; prepare the dataset with --align {align} and a max_seq_len that is a multiple of it"
+            f"tensor parallelism needs; prepare the dataset with --align {align} and a max_seq_len that is a multiple"
         )
     max_seqlen = int(places.max(initial=0))
     if num_sequences is not None:

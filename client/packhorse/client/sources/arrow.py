@@ -163,9 +163,9 @@ class _Files:
     def arrays(self, column: str) -> Iterator[Any]:
         for path, stamp in zip(self._paths, self._stamps, strict=True):
             stamp.check(path)
-            whole, reader = _open_file(path, column)
+            whole, reader = _open_file(path)
             for batch in _batches(reader, path):
-                array = batch.column(0)
+                array = batch.column(column)
                 if not _is_inside(array, whole):
                     raise TokenSourceError(
                         f"{path} is compressed, so it cannot be memory-mapped; write it without compression, or as "
@@ -196,8 +196,8 @@ def _arrow_files(data: Any) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _open_file(path: Path, column: str | None = None) -> tuple[Any, Any]:
-    """Maps a file: all of its bytes, as an Arrow buffer, and a reader of one column or all."""
+def _open_file(path: Path) -> tuple[Any, Any]:
+    """Maps a file: all of its bytes, as an Arrow buffer, and a reader of its record batches."""
     pa, ipc = import_arrow(), import_arrow("pyarrow.ipc")
     try:
         # The map outlives the file: thousands of shards must not keep as many descriptors open.
@@ -205,14 +205,11 @@ def _open_file(path: Path, column: str | None = None) -> tuple[Any, Any]:
             whole = file.read_buffer()
         is_stream = whole[: len(_FILE_MAGIC)].to_pybytes() != _FILE_MAGIC
         open_reader = ipc.open_stream if is_stream else ipc.open_file
-        reader = open_reader(pa.BufferReader(whole))
-        if column is not None:
-            fields = [reader.schema.get_field_index(column)]
-            options = ipc.IpcReadOptions(use_threads=False, included_fields=fields)
-            reader = open_reader(pa.BufferReader(whole), options=options)
+        # All columns: the file format copies what it reads when it is asked for some.
+        reader = open_reader(pa.BufferReader(whole), options=ipc.IpcReadOptions(use_threads=False))
+    except FileNotFoundError:
+        raise
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise ValueError(f"{path} cannot be read as an Arrow IPC file: {error}") from None
     return whole, reader
 
@@ -229,9 +226,6 @@ def _batches(reader: Any, path: Path) -> Iterator[Any]:
 
 
 def _is_inside(array: Any, whole: Any) -> bool:
-    """Whether an array's memory is that of the map."""
-    return all(
-        whole.address <= buffer.address and buffer.address + buffer.size <= whole.address + whole.size
-        for buffer in array.buffers()
-        if buffer is not None and buffer.size
-    )
+    """Whether a list array's values are in the map."""
+    values = array.buffers()[-1]
+    return values is None or not values.size or 0 <= values.address - whole.address < whole.size

@@ -44,7 +44,7 @@ class _Chunk:
     values: memoryview
     """All tokens end to end, as bytes."""
     is_null: NDArray[np.bool_] | None
-    """Rows that are null or hold a null: bool [R]. None where there is none."""
+    """Rows that are null or hold a null: bool [R]; None where there is none."""
 
 
 class ListColumn:
@@ -61,10 +61,11 @@ class ListColumn:
         """
         sizes: list[int] = []
         self._chunks: list[_Chunk] = []
+        is_fixed = import_arrow().types.is_fixed_size_list
         for array in arrays:
             if len(array):
                 sizes.append(len(array))
-                self._chunks.append(_view(array, dtype.itemsize))
+                self._chunks.append(_view(array, dtype.itemsize, is_fixed=is_fixed(array.type)))
         self._row_ends = np.cumsum(sizes, dtype=np.int64)
         self.dtype = dtype
         self._where = where
@@ -195,25 +196,25 @@ def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDA
     return ids
 
 
-def _view(array: Any, itemsize: int) -> _Chunk:
+def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
     """Views of a list array's memory, which may be a slice of a larger one."""
-    types = import_arrow().types
     values = array.values  # all that the list array refers to, whatever its own slice is
     buffer = values.buffers()[1]
     data = memoryview(b"" if buffer is None else buffer).cast("B")[values.offset * itemsize :]
     offsets: Sequence[int]
-    if types.is_fixed_size_list(array.type):
+    if is_fixed:
         size = array.type.list_size
         offsets = range(array.offset * size, (array.offset + len(array)) * size + 1, size)
     else:
         offsets = memoryview(array.offsets.to_numpy())
-    is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else np.zeros(len(array), np.bool_)
+    is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     if values.null_count:
         nulls_before = np.zeros(len(values) + 1, dtype=np.int64)
         np.cumsum(values.is_null().to_numpy(zero_copy_only=False), out=nulls_before[1:])
         at = np.asarray(offsets)
-        is_null = is_null | (nulls_before[at[1:]] > nulls_before[at[:-1]])
-    return _Chunk(offsets, data, is_null if is_null.any() else None)
+        holds_null = nulls_before[at[1:]] > nulls_before[at[:-1]]
+        is_null = holds_null if is_null is None else is_null | holds_null
+    return _Chunk(offsets, data, is_null)
 
 
 def _type_of(schema: Any, column: str, where: str) -> Any:

@@ -1,0 +1,185 @@
+"""`create_packed_dataloader`: a dataset's batches, ready on the device when a step asks for them.
+
+Owns the defaults of workers and how they are started; leaves batches to `dataset` and the way to the device to
+`prefetch`.
+"""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from packhorse.client._grpc import has_used_grpc
+from packhorse.client.api import Client
+from packhorse.client.batch import PackedBatch
+from packhorse.client.cursor import Cursor
+from packhorse.client.dataset import PackedDataset
+from packhorse.client.prefetch import DevicePrefetcher
+
+_PRELOADED = ["__main__", "packhorse.client.dataset"]
+
+
+class PackedDataLoader:
+    """Batches of a PackedDataset, made by worker processes and brought to the device ahead of time.
+
+    ```
+    for epoch in range(loader.epoch, num_epochs):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            ...
+    ```
+
+    Workers live from the first iteration to `close` (or the loader's end), and follow `set_epoch` and
+    `load_state_dict`. They are forked where the platform's default is to fork, unless this process has used gRPC
+    through this package before (a Client, a dataset iterated without workers): children forked then stall now and
+    then, so they come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not count
+    as such use.
+
+    Args:
+        dataset: whose batches.
+        num_workers: worker processes; 0 to make batches in this process, in the thread that fetches them.
+        device: where tensors go; None for the current CUDA device where there is one, else the CPU.
+        prefetch_factor: batches that each worker makes ahead.
+        depth: batches brought to the device ahead.
+        multiprocessing_context: how workers are started; None as above. Where this process uses gRPC through another
+            package, "forkserver" is the safe choice.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        dataset: PackedDataset,
+        *,
+        num_workers: int = 2,
+        device: torch.device | str | None = None,
+        prefetch_factor: int = 4,
+        depth: int = 2,
+        multiprocessing_context: BaseContext | str | None = None,
+    ) -> None:
+        if num_workers < 0:
+            raise ValueError(f"num_workers must be at least 0, got {num_workers}")
+        if prefetch_factor < 1:
+            raise ValueError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
+        self.dataset = dataset
+        self._num_workers = num_workers
+        self._device = device
+        self._prefetch_factor = prefetch_factor
+        self._depth = depth
+        self._context = multiprocessing_context
+        self._batches: DevicePrefetcher[PackedBatch] | None = None
+        self._cursor: dict[str, Any] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration goes through."""
+        return self.dataset.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the next iteration; see `PackedDataset.set_epoch`."""
+        self._cursor = None
+        self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the cursor of the last batch handed out, whatever was fetched ahead.
+
+        Before the first batch since `set_epoch` or `load_state_dict`: where the next iteration begins.
+        """
+        state = self.dataset.state_dict() if self._cursor is None else self._cursor
+        return {name: state[name] for name in Cursor.__annotations__}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where a batch's `cursor` or a `state_dict()` stands; see `PackedDataset.load_state_dict`."""
+        self._cursor = None
+        self.dataset.load_state_dict(state)
+
+    def __len__(self) -> int:
+        """Batches that the next iteration yields to this rank."""
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        """Yields this rank's batches of the epoch, with their tensors on the device.
+
+        The client's exceptions pass through. An iteration that is left early may be followed by another, which begins
+        where the dataset stands: at the epoch's beginning, or at what `load_state_dict` was last given.
+        """
+        if self._batches is None:
+            self._batches = DevicePrefetcher(self._data_loader(), self._device, depth=self._depth)
+        for batch in self._batches:
+            self._cursor = batch["cursor"]
+            yield batch
+
+    def close(self) -> None:
+        """Ends the workers and an iteration that was left early; a later iteration starts others."""
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = None
+
+    def _data_loader(self) -> "DataLoader[PackedBatch]":
+        # Without pin_memory, which would be one more thread and queue: the prefetcher's thread pins what it copies.
+        if self._num_workers == 0:
+            return DataLoader(self.dataset, batch_size=None)
+        return DataLoader(
+            self.dataset,
+            batch_size=None,
+            num_workers=self._num_workers,
+            prefetch_factor=self._prefetch_factor,
+            persistent_workers=True,
+            multiprocessing_context=self._context or _safe_context(),
+        )
+
+
+def create_packed_dataloader(
+    target: str | Callable[[], Client],
+    dataset: str,
+    tokens: Any,
+    *,
+    batch_size: int,
+    num_workers: int = 2,
+    device: torch.device | str | None = None,
+    prefetch_factor: int = 4,
+    depth: int = 2,
+    multiprocessing_context: BaseContext | str | None = None,
+    **options: Any,
+) -> PackedDataLoader:
+    """Returns a loader of one rank's batches, with what training usually wants for defaults.
+
+    Args:
+        target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.
+        dataset: its name on the server.
+        tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
+        batch_size: bins in a batch, for each rank.
+        num_workers: worker processes; 0 to make batches in this process, in the thread that fetches them.
+        device: where tensors go; None for the current CUDA device where there is one, else the CPU.
+        prefetch_factor: batches that each worker makes ahead.
+        depth: batches brought to the device ahead.
+        multiprocessing_context: how workers are started; None for what is safe, see `PackedDataLoader`.
+        options: further ones of PackedDataset, such as `seed`, `preset` or `shift_labels`.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    return PackedDataLoader(
+        PackedDataset(target, dataset, tokens, batch_size=batch_size, **options),
+        num_workers=num_workers,
+        device=device,
+        prefetch_factor=prefetch_factor,
+        depth=depth,
+        multiprocessing_context=multiprocessing_context,
+    )
+
+
+def _safe_context() -> BaseContext | None:
+    """How to start workers that use gRPC from this process, as it is now; None for the platform's default."""
+    if multiprocessing.get_start_method() != "fork" or not has_used_grpc():
+        return None
+    context = multiprocessing.get_context("forkserver")
+    # The server imports torch once, not each worker again; "spawn" would take seconds for every worker.
+    context.set_forkserver_preload(_PRELOADED)
+    return context

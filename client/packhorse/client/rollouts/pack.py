@@ -1,0 +1,181 @@
+"""`pack_rollouts`: queries and responses in, packed batches for policy-gradient training (GRPO and its kin) out.
+
+Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `given`, the keys that every batch
+has to `batch`, the bins to the service's planner, and the loss to the trainer.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NotRequired, cast
+
+import numpy as np
+import torch
+
+from packhorse.client._embedded import EmbeddedPlanner
+from packhorse.client.api import Client
+from packhorse.client.batch import BatchAssembler, PackedBatch
+from packhorse.client.blocks import BinBlock
+from packhorse.client.labels import IGNORE_INDEX
+from packhorse.client.loss_weights import SequenceGroups
+from packhorse.client.retry import RetryPolicy
+from packhorse.client.rollouts.given import GivenRollouts
+from packhorse.client.rollouts.spans import span_indices
+from packhorse.client.sources import IndexableSource
+
+
+class RolloutBatch(PackedBatch):
+    """A packed batch of rollouts: each sequence is a query and its response. Legend: B rows, L tokens, n sequences.
+
+    It is a PackedBatch, and so masks, `cu_seqlens` and loss weights come from it as from any other. `labels` are -100
+    but on tokens that are trained: those of responses that no tool wrote.
+
+    What follows is aligned with `labels`: without `shift_labels` entry t tells of token t, whose logits stand at t - 1
+    (take `[:, 1:]` of it and `[:, :-1]` of the logits); with it entry t tells of token t + 1, whose logits stand at t.
+    Entries that tell of no response token are False or 0, never NaN: 0 · NaN would pass through any mask.
+    """
+
+    response_mask: torch.Tensor
+    """Tokens of responses, those that tools wrote included: bool [B, L]."""
+    tool_mask: torch.Tensor
+    """Tokens that tools wrote inside responses: attended to, never trained: bool [B, L]."""
+    dones: torch.Tensor
+    """Last token of every rollout that came to its end: bool [B, L]."""
+    advantages: NotRequired[torch.Tensor]
+    """float32 [B, L]; 0 on tools' tokens."""
+    logprobs: NotRequired[torch.Tensor]
+    """Log-probabilities under the policy that wrote the tokens: float32 [B, L]; 0 on tools' tokens."""
+    rewards: NotRequired[torch.Tensor]
+    """float32 [B, L]; one reward a rollout stands at its last token."""
+    rollout_indices: torch.Tensor
+    """Which rollout each sequence is, in the order of `cu_seqlens`: int64 [n], on the CPU."""
+    groups: SequenceGroups
+    """Which sequences answer one query; over all batches of the call, so that every rank numbers them alike."""
+    shift_labels: bool
+    """How labels and all that is aligned with them stand."""
+
+
+def pack_rollouts(
+    queries: Sequence[Any],
+    responses: Sequence[Any],
+    *,
+    max_seq_len: int,
+    pad_token_id: int,
+    client: Client | None = None,
+    world_size: int = 1,
+    batch_size: int = 1,
+    max_sequences_per_bin: int | None = None,
+    algorithm: str = "best-fit",
+    tool_masks: Sequence[Any] | None = None,
+    advantages: Any = None,
+    logprobs: Sequence[Any] | None = None,
+    rewards: Any = None,
+    dones: Any = None,
+    group_ids: Any = None,
+    shift_labels: bool = False,
+    flatten: bool = False,
+) -> list[RolloutBatch]:
+    """Packs rollouts into batches, as many for every rank.
+
+    Legend: R rollouts. Rows of tokens or of what belongs to tokens are lists, arrays or tensors of their own length,
+    without padding.
+
+    Args:
+        queries: R rows of token ids, none empty.
+        responses: R rows of token ids, none empty; a query with several responses is given with each of them.
+        max_seq_len: a bin's capacity in tokens.
+        pad_token_id: token that fills a bin's free end.
+        client: whose server packs; None packs in this process, which needs packhorse[server]. The bins are the same.
+        world_size: the number of batches is made a multiple of it; rank r takes `batches[r::world_size]`.
+        batch_size: bins in a batch.
+        max_sequences_per_bin: the most rollouts in a bin; None for no limit.
+        algorithm: the packer, as in `Client.pack_sequences`.
+        tool_masks: R rows, one entry for each response token, 1 or True where a tool wrote it (open-instruct's `masks`
+            say the opposite); None for none.
+        advantages: one number for each rollout, or R rows with one for each response token; None to leave them out.
+        logprobs: R rows, the log-probability of each response token when it was generated; on tools' tokens anything.
+        rewards: one number for each rollout, or R rows with one for each response token.
+        dones: False for a rollout that was cut off before its end: bool [R]; None where all came to their ends.
+        group_ids: integers [R], equal for responses to one query; None where equal queries tell.
+        shift_labels: False: labels and what is aligned with them tell of the token at their index. True: of the next.
+        flatten: whether a batch's rollouts come end to end in one row without padding.
+
+    Returns:
+        Batches on the CPU, none without rollouts in every row.
+
+    Raises:
+        ValueError: a rollout is empty, too long or does not fit the rows that belong to it (its index and lengths are
+            named), or an option is out of range.
+        InvalidRequestError: the service refuses, as when there are fewer rollouts than world_size · batch_size bins.
+        PackhorseError: there is no client, and packhorse[server] is not installed.
+    """
+    if world_size < 1 or batch_size < 1:
+        raise ValueError(f"world_size and batch_size must be at least 1, got {world_size} and {batch_size}")
+    assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten)
+    rollouts = GivenRollouts.check(
+        queries,
+        responses,
+        max_seq_len=max_seq_len,
+        tool_masks=tool_masks,
+        advantages=advantages,
+        logprobs=logprobs,
+        rewards=rewards,
+        dones=dones,
+        group_ids=group_ids,
+    )
+    bins = (client or Client(EmbeddedPlanner(), RetryPolicy())).pack_sequences(
+        rollouts.lengths,
+        max_seq_len,
+        algorithm=algorithm,
+        max_sequences_per_bin=max_sequences_per_bin,
+        num_bins_multiple_of=world_size * batch_size,
+    )
+    ids = np.concatenate(bins)
+    block = BinBlock(
+        ids=ids,
+        lengths=rollouts.lengths[ids].astype(np.int32),
+        bin_ends=np.cumsum([len(members) for members in bins], dtype=np.int64),
+        positions=np.arange(len(bins)),
+    )
+    source = IndexableSource(rollouts.sequences)
+    return [
+        _batch(block.slice(first, first + batch_size), source, assembler, rollouts)
+        for first in range(0, len(bins), batch_size)
+    ]
+
+
+def _batch(
+    block: BinBlock, source: IndexableSource, assembler: BatchAssembler, rollouts: GivenRollouts
+) -> RolloutBatch:
+    """Makes one batch. Legend: K response tokens in it."""
+    packed = assembler.assemble(block, source)
+    layout, labels = packed["layout"], packed["labels"]
+    shape = labels.shape
+    which = block.ids
+    response_lengths = rollouts.response_lengths[which]
+    # A response's tokens and what tells of them stand so far from the row's begin: its query is never empty.
+    starts = layout.starts + rollouts.query_lengths[which] - int(assembler.shift_labels)
+    there = span_indices(starts, response_lengths)  # int64 [K], in T
+    here = span_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
+
+    is_tool = rollouts.is_tool[here]
+    masks = np.zeros((3, labels.numel()), dtype=np.bool_)
+    response_mask, tool_mask, dones = masks
+    response_mask[there] = True
+    tool_mask[there[is_tool]] = True
+    dones[starts + response_lengths - 1] = rollouts.dones[which]
+    labels.numpy().reshape(-1)[~(response_mask & ~tool_mask)] = IGNORE_INDEX
+
+    of_tokens = {}
+    for name, values in rollouts.values.items():
+        of_tokens[name] = np.zeros(labels.numel(), dtype=np.float32)
+        of_tokens[name][there] = values[here]
+    batch = {
+        **packed,
+        "response_mask": torch.from_numpy(response_mask.reshape(shape)),
+        "tool_mask": torch.from_numpy(tool_mask.reshape(shape)),
+        "dones": torch.from_numpy(dones.reshape(shape)),
+        **{name: torch.from_numpy(values.reshape(shape)) for name, values in of_tokens.items()},
+        "rollout_indices": torch.from_numpy(which.copy()),
+        "groups": SequenceGroups(numbers=rollouts.group_of[which], num_groups=rollouts.num_groups),
+        "shift_labels": assembler.shift_labels,
+    }
+    return cast(RolloutBatch, batch)

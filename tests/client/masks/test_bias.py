@@ -1,0 +1,150 @@
+"""The dense bias against seqpack's own function, and against the pairs one by one."""
+
+import mmap
+import weakref
+
+import numpy as np
+import pytest
+import seqpack.masking
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from packhorse.client.layout import PackLayout
+from packhorse.client.masks import AttentionBiasBuffer, build_packing_attention_bias
+from packhorse.client.masks.host_blocks import allocate
+
+DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
+LABELS = hnp.arrays(
+    st.sampled_from([np.int32, np.int64]),
+    hnp.array_shapes(min_dims=1, max_dims=2, min_side=1, max_side=12),
+    elements=st.integers(-1, 3),
+).map(torch.from_numpy)
+
+
+@settings(deadline=None)
+@given(LABELS, DTYPES, st.booleans())
+def test_of_labels_it_is_seqpacks(labels, dtype, ascending):
+    """Ascending labels have one run each; others may come again after another."""
+    labels = labels.sort(dim=-1).values if ascending else labels
+    ours = build_packing_attention_bias(labels, dtype, torch.device("cpu"))
+    theirs = seqpack.masking.build_packing_attention_bias(labels, dtype, torch.device("cpu"))
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+@settings(deadline=None)
+@given(LABELS, st.booleans())
+def test_causal_also_blocks_the_future_and_no_row_is_all_blocked(labels, ascending):
+    labels = labels.sort(dim=-1).values if ascending else labels
+    bias = build_packing_attention_bias(labels, torch.float32, "cpu", causal=True)
+    rows = labels if labels.dim() == 2 else labels[None]
+    for b, row in enumerate(rows.tolist()):
+        allowed = [[i >= j and row[i] == row[j] for j in range(len(row))] for i in range(len(row))]
+        assert (bias[b, 0] == 0).tolist() == allowed
+    assert (bias == 0).any(-1).all()
+
+
+@settings(deadline=None)
+@given(st.from_type(PackLayout), DTYPES, st.booleans())
+def test_of_a_layout_it_is_that_of_its_labels(allowed_pairs, layout, dtype, causal):
+    bias = build_packing_attention_bias(layout, dtype, "cpu", causal=causal)
+    assert bias.dtype == dtype
+    assert bias.shape == (layout.num_rows, 1, layout.row_tokens, layout.row_tokens)
+    expected = np.where(allowed_pairs(layout, causal=causal), 0.0, -np.inf)[:, None]
+    assert np.array_equal(bias.double().numpy(), expected)
+    labels = torch.from_numpy(layout.sequence_ids())
+    assert torch.equal(bias, build_packing_attention_bias(labels, dtype, "cpu", causal=causal))
+
+
+def test_out_is_written_whatever_was_there(two_rows):
+    expected = build_packing_attention_bias(two_rows, torch.bfloat16, "cpu")
+    for where in (two_rows, {"layout": two_rows}, torch.from_numpy(two_rows.sequence_ids())):
+        out = torch.full((2, 1, 16, 16), 7.0, dtype=torch.bfloat16)
+        assert build_packing_attention_bias(where, torch.bfloat16, "cpu", out=out) is out
+        assert torch.equal(out, expected)
+    apart = torch.tensor([[0, 1, 0]])
+    out = torch.full((1, 1, 3, 3), 7.0)
+    assert build_packing_attention_bias(apart, torch.float32, "cpu", out=out) is out
+    assert torch.equal(out, build_packing_attention_bias(apart, torch.float32, "cpu"))
+    for wrong in (out[:, :, :2], out.double(), torch.empty(1, 1, 3, 6)[..., ::2], out.to("meta")):
+        with pytest.raises(ValueError, match="out must be"):
+            build_packing_attention_bias(apart, torch.float32, "cpu", out=wrong)
+
+
+@settings(deadline=None)
+@given(st.lists(st.from_type(PackLayout), min_size=2, max_size=4), st.booleans())
+def test_a_buffer_gives_every_batch_its_own_bias(layouts, causal):
+    """Batches of fewer rows come between others."""
+    buffer = AttentionBiasBuffer(3, 90, torch.bfloat16, causal=causal)
+    memory = set()
+    for layout in layouts:
+        wide = PackLayout.of_rows(layout.places, layout.row_ends, 90)
+        bias = buffer.build(wide)
+        assert torch.equal(bias, build_packing_attention_bias(wide, torch.bfloat16, "cpu", causal=causal))
+        memory.add(bias.data_ptr())
+    assert len(memory) == 1
+
+
+def test_a_buffer_tells_autograd_that_the_bias_is_gone(two_rows):
+    buffer = AttentionBiasBuffer(2, 16, torch.float32)
+    scale = torch.ones(1, requires_grad=True)
+    loss = (scale * buffer.build(two_rows)).clamp(min=-1).sum()
+    buffer.build(two_rows)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_buffer_works_without_autograd(two_rows):
+    with torch.inference_mode():
+        bias = AttentionBiasBuffer(2, 16, torch.float32).build(two_rows)
+    assert torch.equal(bias, build_packing_attention_bias(two_rows, torch.float32, "cpu"))
+
+
+def test_what_a_buffer_cannot_hold_is_refused(two_rows):
+    for buffer in (AttentionBiasBuffer(1, 16, torch.float32), AttentionBiasBuffer(2, 17, torch.float32)):
+        with pytest.raises(ValueError, match="make one of the size"):
+            buffer.build(two_rows)
+
+
+def test_bias_needs_a_type_with_infinity(two_rows):
+    with pytest.raises(ValueError, match="dtype"):
+        build_packing_attention_bias(torch.zeros(1, 2), torch.int64, "cpu")
+    with pytest.raises(ValueError, match="dtype"):
+        AttentionBiasBuffer(1, 2, torch.int64)
+    with pytest.raises(ValueError, match="sequence_ids"):
+        build_packing_attention_bias(torch.zeros(1, 2, 3), torch.float32, "cpu")
+
+
+def test_large_memory_goes_with_the_last_tensor_that_uses_it(monkeypatch):
+    taken = []
+
+    class Watched(mmap.mmap):
+        def __new__(cls, *args, **kwargs):
+            memory = super().__new__(cls, *args, **kwargs)
+            taken.append(weakref.ref(memory))
+            return memory
+
+    monkeypatch.setattr(mmap, "mmap", Watched)
+    tensor = allocate((3, 1, 1 << 20), torch.bfloat16)
+    assert tensor.shape == (3, 1, 1 << 20)
+    assert tensor.dtype == torch.bfloat16
+    tensor[:] = 2
+    part = tensor[2:, :, -2:]
+    del tensor
+    assert part.tolist() == [[[2, 2]]]
+    assert taken[0]() is not None
+    del part
+    assert taken[0]() is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_on_a_gpu(two_rows, causal):
+    expected = build_packing_attention_bias(two_rows, torch.bfloat16, "cpu", causal=causal)
+    labels = torch.from_numpy(two_rows.sequence_ids())
+    for where in (two_rows, labels, labels.cuda()):
+        bias = build_packing_attention_bias(where, torch.bfloat16, "cuda", causal=causal)
+        assert bias.is_cuda
+        assert torch.equal(bias.cpu(), expected)

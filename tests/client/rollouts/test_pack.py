@@ -1,0 +1,232 @@
+"""Rollouts in packed batches: every field against a token-by-token oracle, and the bins on every way to them."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packhorse.client import (
+    InvalidRequestError,
+    build_boolean_mask,
+    build_labelled_mask,
+    build_loss_weights,
+    pack_rollouts,
+)
+
+PAD, IGNORED = 3, -100
+ABOUT_TOKENS = {
+    "labels": (torch.int64, IGNORED),
+    "response_mask": (torch.bool, False),
+    "tool_mask": (torch.bool, False),
+    "dones": (torch.bool, False),
+    "advantages": (torch.float32, 0.0),
+    "logprobs": (torch.float32, 0.0),
+    "rewards": (torch.float32, 0.0),
+}
+"""Fields that tell of the token at their index or, shifted, of the next; with their types and what stands elsewhere."""
+
+
+def told(rollouts, index, rewards, dones):
+    """Oracle: what is told of each token of one rollout, name → list."""
+    query, response = rollouts.queries[index], rollouts.responses[index]
+    fields = {name: [nothing] * (len(query) + len(response)) for name, (_, nothing) in ABOUT_TOKENS.items()}
+    for number, token in enumerate(response):
+        at = len(query) + number
+        fields["response_mask"][at] = True
+        if rollouts.tool_masks[index][number]:
+            fields["tool_mask"][at] = True
+            continue
+        fields["labels"][at] = token
+        fields["advantages"][at] = rollouts.advantages[index]
+        fields["logprobs"][at] = rollouts.logprobs[index][number]
+    fields["dones"][-1] = dones[index]
+    fields["rewards"][-1] = rewards[index]
+    return fields
+
+
+def check(batches, rollouts, rewards, dones, *, row_tokens, shift):
+    """Compares every token of every batch with the oracle."""
+    for batch in batches:
+        rows = np.split(batch["rollout_indices"].numpy(), batch["layout"].row_ends[:-1])
+        for row, members in enumerate(rows):
+            expected = {
+                name: [] for name in ["input_ids", "sequence_ids", "position_ids", "attention_mask", *ABOUT_TOKENS]
+            }
+            for label, index in enumerate(members.tolist()):
+                tokens = rollouts.queries[index] + rollouts.responses[index]
+                expected["input_ids"] += tokens
+                expected["sequence_ids"] += [label] * len(tokens)
+                expected["position_ids"] += range(len(tokens))
+                expected["attention_mask"] += [1] * len(tokens)
+                for name, values in told(rollouts, index, rewards, dones).items():
+                    expected[name] += values
+            free = (row_tokens or len(expected["input_ids"])) - len(expected["input_ids"])
+            expected["input_ids"] += [PAD] * free
+            expected["sequence_ids"] += [len(members)] * free
+            expected["position_ids"] += range(free)
+            expected["attention_mask"] += [0] * free
+            for name, (dtype, nothing) in ABOUT_TOKENS.items():
+                expected[name] += [nothing] * free
+                if shift:
+                    expected[name] = [*expected[name][1:], nothing]
+                assert batch[name].dtype == dtype
+            for name, values in expected.items():
+                assert torch.equal(batch[name][row], torch.tensor(values, dtype=batch[name].dtype)), name
+
+
+@given(
+    num_rollouts=st.integers(24, 48),  # enough for any multiple of bins asked for below
+    seed=st.integers(0, 2**32),
+    shift=st.booleans(),
+    flat=st.booleans(),
+    batch_size=st.integers(1, 2),
+    world_size=st.integers(1, 4),
+)
+def test_every_token_is_where_the_oracle_puts_it(some, num_rollouts, seed, shift, flat, batch_size, world_size):
+    rollouts = some(num_rollouts, seed)
+    random = np.random.default_rng(seed)
+    rewards, dones = random.normal(size=num_rollouts).tolist(), (random.random(num_rollouts) < 0.5).tolist()
+    batches = pack_rollouts(
+        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, **rollouts.options(), rewards=rewards,
+        dones=dones, shift_labels=shift, flatten=flat, batch_size=batch_size, world_size=world_size,
+    )  # fmt: skip
+    assert len(batches) % world_size == 0
+    assert sorted(np.concatenate([batch["rollout_indices"] for batch in batches]).tolist()) == list(range(num_rollouts))
+    for batch in batches:
+        assert batch["shift_labels"] is shift
+        assert len(batch["input_ids"]) == (1 if flat else batch_size)
+        assert (np.diff(batch["layout"].row_ends, prepend=0) > 0).all()
+        lengths = [len(rollouts.queries[i]) + len(rollouts.responses[i]) for i in batch["rollout_indices"].tolist()]
+        assert batch["cu_seqlens"].tolist() == np.cumsum([0, *lengths]).tolist()
+        assert batch["max_seqlen"] == max(lengths)
+    check(batches, rollouts, rewards, dones, row_tokens=None if flat else 64, shift=shift)
+
+
+@pytest.mark.parametrize("form", [np.array, torch.tensor, list])
+def test_lists_arrays_and_tensors_are_the_same(some, form):
+    rollouts = some(12)
+    plain = pack_rollouts(rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, **rollouts.options())
+    other = pack_rollouts(
+        [form(row) for row in rollouts.queries],
+        [form(row) for row in rollouts.responses],
+        max_seq_len=64,
+        pad_token_id=PAD,
+        tool_masks=[form(row) for row in rollouts.tool_masks],
+        advantages=form(rollouts.advantages),
+        logprobs=[form(row) for row in rollouts.logprobs],
+    )
+    for left, right in zip(plain, other, strict=True):
+        for name in left.keys() - {"layout", "groups"}:
+            assert torch.equal(torch.as_tensor(left[name]), torch.as_tensor(right[name])), name
+        assert left["layout"] == right["layout"]
+
+
+def test_one_number_a_token():
+    (batch,) = pack_rollouts(
+        [[1, 2]], [[5, 6, 7]], max_seq_len=6, pad_token_id=0, advantages=[[0.5, 1.5, 2.5]], rewards=[[1, 2, 3]],
+        logprobs=[torch.tensor([-1.0, -2.0, -3.0], dtype=torch.bfloat16)], tool_masks=[[0, 1, 0]],
+    )  # fmt: skip
+    assert batch["advantages"].tolist() == [[0, 0, 0.5, 0, 2.5, 0]]
+    assert batch["rewards"].tolist() == [[0, 0, 1, 2, 3, 0]]
+    assert batch["logprobs"].tolist() == [[0, 0, -1, 0, -3, 0]]
+
+
+def test_what_is_not_given_is_not_there():
+    (batch,) = pack_rollouts([[1]], [[5]], max_seq_len=2, pad_token_id=0)
+    assert not {"advantages", "logprobs", "rewards"} & batch.keys()
+    assert batch["dones"].tolist() == [[False, True]]
+    assert not batch["tool_mask"].any()
+
+
+def test_groups_are_numbered_over_all_batches():
+    queries = [[1, 2], [7], [1, 2], [7], [9], [1, 2]]
+    for group_ids, expected in ((None, [0, 1, 0, 1, 2, 0]), ([30, -2, 30, -2, 5, 1], [3, 0, 3, 0, 2, 1])):
+        batches = pack_rollouts(
+            queries, [[5, 5]] * 6, max_seq_len=4, pad_token_id=0, world_size=3, batch_size=2, group_ids=group_ids
+        )
+        found = {}
+        for batch in batches:
+            assert batch["groups"].num_groups == max(expected) + 1
+            found |= dict(zip(batch["rollout_indices"].tolist(), batch["groups"].numbers.tolist(), strict=True))
+        assert [found[index] for index in range(6)] == expected
+
+
+def test_both_ways_to_the_planner_give_the_same_bins(some, rows_of, client, monkeypatch):
+    rollouts = some(200)
+    options = {"max_seq_len": 64, "pad_token_id": PAD, "world_size": 8, "max_sequences_per_bin": 3}
+    here = pack_rollouts(rollouts.queries, rollouts.responses, **options)
+    monkeypatch.delattr("packhorse.client.rollouts.pack.EmbeddedPlanner")  # a client is all that is asked
+    there = pack_rollouts(rollouts.queries, rollouts.responses, **options, client=client)
+    assert rows_of(here) == rows_of(there)
+    lengths = [len(q) + len(r) for q, r in zip(rollouts.queries, rollouts.responses, strict=True)]
+    asked = client.pack_sequences(lengths, 64, max_sequences_per_bin=3, num_bins_multiple_of=8)
+    assert rows_of(here) == [members.tolist() for members in asked]
+    assert max(map(len, rows_of(here))) == 3
+
+
+def test_no_loader_of_datasets_is_needed_here():
+    code = """
+import sys
+from packhorse.client import pack_rollouts
+assert len(pack_rollouts([[1]] * 8, [[2]] * 8, max_seq_len=8, pad_token_id=0, world_size=2)) == 2
+sys.modules["packhorse.server.pack"] = None
+try:
+    pack_rollouts([[1]], [[2]], max_seq_len=8, pad_token_id=0)
+except Exception as error:
+    assert type(error).__name__ == "PackhorseError", error
+    assert "client=" in str(error) and "packhorse[server]" in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("num_rollouts", "world_size", "batch_size"), [(3, 4, 1), (3, 2, 2), (9, 8, 1)])
+def test_too_few_rollouts_are_refused_as_the_service_does(client, num_rollouts, world_size, batch_size):
+    for planner in (None, client):
+        with pytest.raises(InvalidRequestError, match="no bin can be empty") as caught:
+            pack_rollouts(
+                [[1, 2]] * num_rollouts, [[3, 4]] * num_rollouts, max_seq_len=4, pad_token_id=0, client=planner,
+                world_size=world_size, batch_size=batch_size,
+            )  # fmt: skip
+        assert caught.value.metadata["field"] == "num_bins_multiple_of"
+
+
+def test_masks_keep_rollouts_apart():
+    (batch,) = pack_rollouts([[1], [2, 2]], [[5, 5], [6, 6]], max_seq_len=9, pad_token_id=0)
+    labels = build_labelled_mask(batch, "cpu")
+    assert labels.tolist() == [[1, 1, 1, 1, 2, 2, 2, 0, 0]]
+    mask = build_boolean_mask(batch, "cpu", causal=True, head_dim=False, mask_padding=True)
+    index = torch.arange(9)
+    expected = (labels[:, :, None] == labels[:, None, :]) & (labels != 0)[:, :, None] & (index[:, None] >= index)
+    assert mask.shape == (1, 9, 9)
+    assert torch.equal(mask, expected)
+
+
+def test_shifted_or_not_the_loss_is_the_same(some):
+    """A policy-gradient loss from logits, with the two alignments that the batch offers."""
+    rollouts = some(30)
+    torch.manual_seed(0)
+    vocabulary = torch.nn.Embedding(900, 900).requires_grad_(False)
+
+    def loss(shift):
+        (batch,) = pack_rollouts(
+            rollouts.queries, rollouts.responses, max_seq_len=2048, pad_token_id=PAD, **rollouts.options(),
+            shift_labels=shift,
+        )  # fmt: skip
+        weights = build_loss_weights(batch, "sample")
+        logits = vocabulary(batch["input_ids"])
+        parts = [batch["labels"], batch["advantages"], batch["logprobs"], weights]
+        if not shift:
+            logits, parts = logits[:, :-1], [part[:, 1:] for part in parts]
+        labels, advantages, logprobs, weights = parts
+        new = logits.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+        return (weights * -advantages * torch.exp(new - logprobs)).sum()
+
+    torch.testing.assert_close(loss(False), loss(True), rtol=1e-5, atol=0)
+    assert loss(True) != 0
