@@ -49,7 +49,7 @@ def rows_of():
     def split(batches):
         rows = []
         for batch in batches:
-            parts = np.split(batch["rollout_indices"].numpy(), batch["layout"].row_ends[:-1])
+            parts = np.split(batch["ids"].numpy(), batch["layout"].row_ends[:-1])
             rows += [part.tolist() for part in parts]
         return rows
 

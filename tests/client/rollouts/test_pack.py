@@ -51,7 +51,7 @@ def told(rollouts, index, rewards, dones):
 def check(batches, rollouts, rewards, dones, *, row_tokens, shift):
     """Compares every token of every batch with the oracle."""
     for batch in batches:
-        rows = np.split(batch["rollout_indices"].numpy(), batch["layout"].row_ends[:-1])
+        rows = np.split(batch["ids"].numpy(), batch["layout"].row_ends[:-1])
         for row, members in enumerate(rows):
             expected = {
                 name: [] for name in ["input_ids", "sequence_ids", "position_ids", "attention_mask", *ABOUT_TOKENS]
@@ -95,12 +95,12 @@ def test_every_token_is_where_the_oracle_puts_it(some, num_rollouts, seed, shift
         dones=dones, shift_labels=shift, flatten=flat, batch_size=batch_size, world_size=world_size,
     )  # fmt: skip
     assert len(batches) % world_size == 0
-    assert sorted(np.concatenate([batch["rollout_indices"] for batch in batches]).tolist()) == list(range(num_rollouts))
+    assert sorted(np.concatenate([batch["ids"] for batch in batches]).tolist()) == list(range(num_rollouts))
     for batch in batches:
         assert batch["shift_labels"] is shift
         assert len(batch["input_ids"]) == (1 if flat else batch_size)
         assert (np.diff(batch["layout"].row_ends, prepend=0) > 0).all()
-        lengths = [len(rollouts.queries[i]) + len(rollouts.responses[i]) for i in batch["rollout_indices"].tolist()]
+        lengths = [len(rollouts.queries[i]) + len(rollouts.responses[i]) for i in batch["ids"].tolist()]
         assert batch["cu_seqlens"].tolist() == np.cumsum([0, *lengths]).tolist()
         assert batch["max_seqlen"] == max(lengths)
     check(batches, rollouts, rewards, dones, row_tokens=None if flat else 64, shift=shift)
@@ -151,7 +151,7 @@ def test_groups_are_numbered_over_all_batches():
         found = {}
         for batch in batches:
             assert batch["groups"].num_groups == max(expected) + 1
-            found |= dict(zip(batch["rollout_indices"].tolist(), batch["groups"].numbers.tolist(), strict=True))
+            found |= dict(zip(batch["ids"].tolist(), batch["groups"].numbers.tolist(), strict=True))
         assert [found[index] for index in range(6)] == expected
 
 

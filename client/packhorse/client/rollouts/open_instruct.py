@@ -68,7 +68,7 @@ def _packs(batch: RolloutBatch) -> list[dict[str, torch.Tensor]]:
     if batch["shift_labels"]:
         raise ValueError("open-instruct shifts inside: pack with shift_labels=False")
     layout = batch["layout"]
-    numbers = batch["rollout_indices"] + 1  # [n]
+    numbers = batch["ids"] + 1  # [n]
     number_of_token = torch.zeros_like(batch["input_ids"])
     number_of_token[batch["attention_mask"] != 0] = numbers.repeat_interleave(torch.from_numpy(layout.lengths))
     last_tokens = torch.from_numpy(layout.starts + layout.lengths - 1)

@@ -31,6 +31,8 @@ class RolloutBatch(PackedBatch):
     What follows is aligned with `labels`: without `shift_labels` entry t tells of token t, whose logits stand at t - 1
     (take `[:, 1:]` of it and `[:, :-1]` of the logits); with it entry t tells of token t + 1, whose logits stand at t.
     Entries that tell of no response token are False or 0, never NaN: 0 · NaN would pass through any mask.
+
+    `ids` are the rollouts' indices into `queries` and `responses`.
     """
 
     response_mask: torch.Tensor
@@ -45,8 +47,6 @@ class RolloutBatch(PackedBatch):
     """Log-probabilities under the policy that wrote the tokens: float32 [B, L]; 0 on tools' tokens."""
     rewards: NotRequired[torch.Tensor]
     """float32 [B, L]; one reward a rollout stands at its last token."""
-    rollout_indices: torch.Tensor
-    """Which rollout each sequence is, in the order of `cu_seqlens`: int64 [n], on the CPU."""
     groups: SequenceGroups
     """Which sequences answer one query; over all batches of the call, so that every rank numbers them alike."""
     shift_labels: bool
@@ -174,7 +174,6 @@ def _batch(
         "tool_mask": torch.from_numpy(tool_mask.reshape(shape)),
         "dones": torch.from_numpy(dones.reshape(shape)),
         **{name: torch.from_numpy(values.reshape(shape)) for name, values in of_tokens.items()},
-        "rollout_indices": torch.from_numpy(which.copy()),
         "groups": SequenceGroups(numbers=rollouts.group_of[which], num_groups=rollouts.num_groups),
         "shift_labels": assembler.shift_labels,
     }

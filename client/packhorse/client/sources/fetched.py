@@ -41,7 +41,6 @@ class FetchSource(TokenSource):
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns whole sequences' lengths; see `TokenSource.lengths`."""
-        self._held = {}
         fetched = self._fetch(ids)
         self._held = dict(zip(ids.tolist(), fetched, strict=True))
         return np.array([len(tokens) for tokens in fetched], dtype=np.int64)
