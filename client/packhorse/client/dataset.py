@@ -37,7 +37,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
         target: what `connect` takes, or a function without arguments that returns a Client (a module's own function
             where workers are spawned), for credentials and the like.
         dataset: its name on the server.
-        tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
+        tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; see
+            `as_token_source`.
         batch_size: bins in a batch, for each rank.
         seed: of the run, in [0, 2^64).
         epoch: to begin with.

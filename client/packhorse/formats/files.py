@@ -18,20 +18,26 @@ class FileStamp:
     modified_ns: int
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def of(cls, path: str | os.PathLike[str]) -> Self:
         """Takes the stamp of a file as it is now."""
-        status = path.stat()
+        status = os.stat(path)
         return cls(status.st_size, status.st_mtime_ns)
 
-    def check(self, path: Path) -> None:
+    def holds(self, path: str | os.PathLike[str]) -> bool:
+        """Whether the path has that file, unchanged."""
+        try:
+            return FileStamp.of(path) == self
+        except FileNotFoundError:
+            return False
+
+    def check(self, path: str | os.PathLike[str]) -> None:
         """Refuses another file at the same path.
 
         Raises:
-            FileNotFoundError: it is gone.
-            ValueError: it has been replaced or written to.
+            ValueError: it is gone, or has been replaced or written to.
         """
-        if FileStamp.of(path) != self:
-            raise ValueError(f"{path} has been replaced since it was first opened; open it anew")
+        if not self.holds(path):
+            raise ValueError(f"{path} is gone, or has been replaced since it was first opened; open it anew")
 
 
 def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:

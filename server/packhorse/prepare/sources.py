@@ -5,17 +5,16 @@ placing to `passes`.
 """
 
 import glob
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import MegatronIndex, megatron_paths
+from packhorse.formats.files import FileStamp, find_files
 from packhorse.prepare.extras import require
 
 _BATCH_ROWS = 1 << 17
@@ -35,29 +34,6 @@ class Batch(NamedTuple):
     """Row of the file, 0-based, that the first one is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What shows that a file is still the one that was looked at first."""
-
-    size_bytes: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, path: str) -> "Stamp":
-        """Takes the stamp of a file as it is now."""
-        status = os.stat(path)
-        return cls(status.st_size, status.st_mtime_ns)
-
-    def check(self, path: str) -> None:
-        """Raises a ValueError when the file is not the same any more."""
-        try:
-            now = Stamp.of(path)
-        except FileNotFoundError:
-            now = None
-        if now != self:
-            raise changed(path)
-
-
 def changed(path: str) -> ValueError:
     """Returns the error for a file that is not what an earlier look at it found."""
     return ValueError(f"{path} changed while it was being prepared; prepare again when nothing writes to it")
@@ -68,7 +44,7 @@ class ParquetSpan:
     """Consecutive row groups of a Parquet file."""
 
     path: str
-    stamp: Stamp
+    stamp: FileStamp
     row_groups: tuple[int, int]
     """First row group, and the exclusive end."""
     first_row: int
@@ -87,7 +63,7 @@ class ParquetSpan:
             ValueError: a null, a length below 1, an id outside int64, or a file that changed since it was found; the
                 message names file, row and column.
         """
-        self.stamp.check(self.path)
+        _check(self.stamp, self.path)
         row = self.first_row
         columns = [self.length_column] if self.id_column is None else [self.length_column, self.id_column]
         file = _open_parquet(self.path)
@@ -108,7 +84,7 @@ class ParquetSpan:
             raise ValueError(f"{self.path} cannot be read: {error}") from None
         finally:
             file.close()
-        self.stamp.check(self.path)
+        _check(self.stamp, self.path)
         if row != self.first_row + self.num_rows:
             raise changed(self.path)
 
@@ -139,7 +115,7 @@ class IndexSpan:
     """Consecutive entries of a Megatron index; a sequence's id is its entry."""
 
     path: str
-    stamp: Stamp
+    stamp: FileStamp
     index: MegatronIndex
     """Pickles by its path."""
     first_row: int
@@ -147,7 +123,7 @@ class IndexSpan:
 
     def batches(self) -> Iterator[Batch]:
         """Yields the span's entries in order; a ValueError for a zero length, or a file that changed."""
-        self.stamp.check(self.path)
+        _check(self.stamp, self.path)
         lengths = self.index.lengths
         if len(lengths) < self.first_row + self.num_rows:
             raise changed(self.path)
@@ -156,10 +132,15 @@ class IndexSpan:
             values = np.array(lengths[begin : min(begin + _BATCH_ROWS, end)], dtype=np.int64)
             check_lengths(values, self.path, "length", begin)
             yield Batch(values, np.arange(begin, begin + len(values), dtype=np.int64), begin)
-        self.stamp.check(self.path)
+        _check(self.stamp, self.path)
 
 
 Span = ParquetSpan | IndexSpan
+
+
+def _check(stamp: FileStamp, path: str) -> None:
+    if not stamp.holds(path):
+        raise changed(path)
 
 
 def check_lengths(lengths: NDArray[np.int64], path: str, what: str, first_row: int) -> None:
@@ -190,7 +171,7 @@ def find_spans(source: str, length_column: str | None, id_column: str | None) ->
                 f"{source} is a Megatron index, which has no columns: leave out --length-column/--id-column"
             )
         return _index_spans(source)
-    paths = _parquet_paths(source)
+    paths = [str(path) for path in find_files(source, ".parquet")]
     if length_column is None:
         raise ValueError(f"{source} is read as Parquet: --length-column must name its column of lengths")
     require("pyarrow.parquet")
@@ -205,25 +186,8 @@ def find_spans(source: str, length_column: str | None, id_column: str | None) ->
     return spans
 
 
-def _parquet_paths(source: str) -> list[str]:
-    path = Path(source)
-    if path.is_dir():
-        paths = sorted(str(found) for found in path.rglob("*.parquet") if found.is_file())
-        if not paths:
-            raise FileNotFoundError(f"the folder {source} holds no *.parquet file, at no depth")
-    elif path.exists():
-        paths = [source]
-    elif glob.has_magic(source):
-        paths = sorted(found for found in glob.glob(source, recursive=True) if os.path.isfile(found))
-        if not paths:
-            raise FileNotFoundError(f"no file matches {source}")
-    else:
-        raise FileNotFoundError(f"{source} does not exist")
-    return paths
-
-
 def _parquet_spans(path: str, length_column: str, id_column: str | None, first_index: int) -> list[ParquetSpan]:
-    stamp = Stamp.of(path)
+    stamp = FileStamp.of(path)
     file = _open_parquet(path)
     try:
         for column in (length_column, id_column):
@@ -270,7 +234,7 @@ def _check_column(path: str, schema: Any, column: str) -> None:
 
 
 def _index_spans(source: str) -> list[Span]:
-    stamp = Stamp.of(source)
+    stamp = FileStamp.of(source)
     tokens = megatron_paths(source)[0]
     index = MegatronIndex(source, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None)
     if not len(index):

@@ -36,7 +36,7 @@ class ParquetSource(FetchSource):
     Where ids are drawn from the whole of a large dataset, most look-ups decode a row group for one sequence; write
     small row groups (a few hundred sequences), or a format that can be mapped.
 
-    No file stays open between look-ups, so forks share none; a pickled source carries paths only.
+    No file stays open between look-ups, so forks share none; a pickled source carries no tokens.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class ParquetSource(FetchSource):
                 check_id_type(schema, id_column, str(path))
             num_groups.append(metadata.num_row_groups)
             group_rows += [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        self._column = choose_column(schema, column, str(path))
+        assert column is not None  # there is at least one file
+        self._column = column
         # Row groups are numbered over all files.
         self._group_ends = np.cumsum(num_groups, dtype=np.int64)
         self._row_ends = np.cumsum(group_rows, dtype=np.int64)
