@@ -61,5 +61,6 @@ def test_stamps(folder):
     with pytest.raises(ValueError, match="replaced"):
         stamp.check(path)
     path.unlink()
-    with pytest.raises(FileNotFoundError):
+    assert not stamp.holds(path)
+    with pytest.raises(ValueError, match="or is gone"):
         stamp.check(path)

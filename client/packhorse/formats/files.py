@@ -25,10 +25,7 @@ class FileStamp:
 
     def holds(self, path: str | os.PathLike[str]) -> bool:
         """Whether the path has that file, unchanged."""
-        try:
-            return FileStamp.of(path) == self
-        except FileNotFoundError:
-            return False
+        return os.path.exists(path) and FileStamp.of(path) == self
 
     def check(self, path: str | os.PathLike[str]) -> None:
         """Refuses another file at the same path.
@@ -37,7 +34,7 @@ class FileStamp:
             ValueError: it is gone, or has been replaced or written to.
         """
         if not self.holds(path):
-            raise ValueError(f"{path} is gone, or has been replaced since it was first opened; open it anew")
+            raise ValueError(f"{path} has been replaced since it was first opened, or is gone; open it anew")
 
 
 def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
