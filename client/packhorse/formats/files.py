@@ -31,10 +31,11 @@ class FileStamp:
         """Refuses another file at the same path.
 
         Raises:
-            ValueError: it is gone, or has been replaced or written to.
+            FileNotFoundError: it is gone.
+            ValueError: it has been replaced or written to.
         """
-        if not self.holds(path):
-            raise ValueError(f"{path} has been replaced since it was first opened, or is gone; open it anew")
+        if FileStamp.of(path) != self:
+            raise ValueError(f"{path} has been replaced since it was first opened; open it anew")
 
 
 def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
