@@ -21,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-PACKAGES = ("packhorse", "seqpack", "numpy", "numba", "grpcio", "protobuf", "pyarrow")
+PACKAGES = ("packhorse", "seqpack", "torch", "numpy", "numba", "grpcio", "protobuf", "pyarrow")
 COLUMNS = ("what", "size", "packhorse", "peer", "ratio", "target", "reached?")
 
 

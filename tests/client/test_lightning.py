@@ -1,0 +1,168 @@
+"""PackedDataModule: Lightning's own loop, checkpoints and ranks over packed batches."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from packhorse.client import PackedDataModule
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers, loggers and checkpoint folders
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+
+class Recorder(LightningModule):
+    """A model that notes which batches it was trained on."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(60_000, 2)
+        self.cursors, self.batches = [], []
+
+    def training_step(self, batch, batch_index):
+        self.cursors.append(batch["cursor"])
+        self.batches.append(batch)
+        return self.embedding(batch["input_ids"]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+@pytest.fixture
+def fit(running_server, corpus, tmp_path):
+    """Function: trains, and returns the Recorder."""
+
+    def run(max_epochs, *, resume=None, num_workers=0, every_n_train_steps=None, **options):
+        data = PackedDataModule(
+            running_server.target, "rows", corpus.megatron, batch_size=32, seed=3, num_workers=num_workers
+        )
+        saving = ModelCheckpoint(
+            tmp_path,
+            save_top_k=-1,
+            filename="{step}" if every_n_train_steps else "end-{epoch}",
+            every_n_train_steps=every_n_train_steps,
+        )
+        trainer = Trainer(
+            max_epochs=max_epochs,
+            accelerator="cpu",
+            logger=False,
+            callbacks=[saving],
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            **options,
+        )
+        model = Recorder()
+        trainer.fit(model, data, ckpt_path=resume)
+        return model
+
+    return run
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_trains_on_the_dataset_s_epochs(fit, make_dataset, assert_same_batches, num_workers):
+    model = fit(2, num_workers=num_workers)
+    expected = [batch for epoch in (0, 1) for batch in make_dataset(batch_size=32, epoch=epoch)]
+    assert_same_batches(model.batches, expected)
+
+
+def test_resumes_behind_the_batch_of_any_checkpoint(fit, tmp_path):
+    cursors = fit(2, every_n_train_steps=3).cursors
+    per_epoch = len(cursors) // 2
+    assert {cursor["epoch"] for cursor in cursors[:per_epoch]} == {0}
+    saved = sorted(int(path.stem.removeprefix("step=")) for path in tmp_path.glob("step=*.ckpt"))
+    assert len(saved) == len(cursors) // 3
+    for step in (saved[0], saved[len(saved) // 2 - 1], saved[-1]):
+        assert fit(2, resume=tmp_path / f"step={step}.ckpt").cursors == cursors[step:]
+
+
+def test_resumes_with_the_next_epoch_after_a_whole_one(fit, tmp_path):
+    cursors = fit(3).cursors
+    per_epoch = len(cursors) // 3
+    for epoch in (0, 1):
+        model = fit(3, resume=tmp_path / f"end-epoch={epoch}.ckpt")
+        assert model.cursors == cursors[(epoch + 1) * per_epoch :]
+
+
+def test_accumulated_gradients_and_a_limit_keep_the_cursor(fit, tmp_path):
+    cursors = fit(1, every_n_train_steps=2, accumulate_grad_batches=2, limit_train_batches=8).cursors
+    assert len(cursors) == 8
+    model = fit(1, resume=tmp_path / "step=2.ckpt", accumulate_grad_batches=2, limit_train_batches=8)
+    assert model.cursors == cursors[4:]
+
+
+def test_other_batches_go_lightning_s_way(running_server, corpus):
+    data = PackedDataModule(running_server.target, "rows", corpus.megatron, batch_size=4)
+    moved = data.transfer_batch_to_device({"tensor": torch.zeros(2)}, torch.device("meta"), 0)
+    assert moved["tensor"].device.type == "meta"
+
+
+RANKS = """
+import json, sys, torch
+from lightning.pytorch import LightningModule, Trainer
+from packhorse.client import PackedDataModule
+
+class Recorder(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(60_000, 2)
+    def training_step(self, batch, batch_index):
+        tokens = batch["input_ids"][batch["attention_mask"].bool()]
+        ends = batch["cu_seqlens"].tolist()
+        with open(f"{sys.argv[3]}/{self.trainer.global_rank}", "a") as record:
+            for start, end in zip(ends, ends[1:]):
+                print(json.dumps(tokens[start:end].tolist()), file=record)
+        return self.embedding(batch["input_ids"]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+if __name__ == "__main__":
+    data = PackedDataModule(sys.argv[1], "rows", sys.argv[2], batch_size=32, num_workers=1)
+    Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_progress_bar=False,
+            enable_checkpointing=False, enable_model_summary=False).fit(Recorder(), data)
+"""
+
+
+def test_ranks_share_an_epoch(running_server, corpus, whole, tmp_path, no_launcher):
+    script = tmp_path / "train.py"
+    script.write_text(RANKS)
+    command = [sys.executable, script, running_server.target, corpus.megatron, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    came = [
+        Counter(tuple(json.loads(line)) for line in (tmp_path / str(rank)).read_text().splitlines())
+        for rank in range(2)
+    ]
+    assert min(map(len, came)) > 500
+    assert came[0] + came[1] == whole("rows")
+
+
+WITHOUT = """
+import sys
+class NoLightning:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "lightning":
+            raise ModuleNotFoundError("No module named 'lightning'", name="lightning")
+sys.meta_path.insert(0, NoLightning())
+from packhorse.client import PackedDataModule
+try:
+    PackedDataModule("127.0.0.1:1", "rows", [], batch_size=1)
+except ImportError as error:
+    assert "packhorse[lightning]" in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+
+
+def test_without_lightning_only_its_use_fails():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
