@@ -156,7 +156,9 @@ def main() -> None:
                 dist.all_reduce(mean)
                 share = batches.waited_seconds / (time.perf_counter() - began)
                 if is_first:
-                    tqdm.write(f"step {num_steps}: loss {mean.item():.4f}, {share:.2%} of the time spent waiting for data")
+                    tqdm.write(
+                        f"step {num_steps}: loss {mean.item():.4f}, {share:.2%} of the time spent waiting for data"
+                    )
             is_last = num_steps == arguments.stop_after
             if is_first and (is_last or num_steps % arguments.save_every == 0):
                 state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
