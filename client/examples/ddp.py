@@ -1,6 +1,6 @@
-"""Plain PyTorch: DistributedDataParallel over packed batches, on CPUs (gloo) or GPUs (NCCL).
+r"""Plain PyTorch: DistributedDataParallel over packed batches, on CPUs (gloo) or GPUs (NCCL).
 
-    torchrun --nproc-per-node 2 client/examples/ddp.py --target 127.0.0.1:50051 --dataset corpus --tokens corpus.idx \\
+    torchrun --nproc-per-node 2 client/examples/ddp.py --target 127.0.0.1:50051 --dataset corpus --tokens corpus.idx \
         --vocab-size 8000 --checkpoint run.pt
 
 Kill it at any time and run it again, with as many processes as you like: it goes on behind the last checkpoint. What
@@ -32,40 +32,21 @@ from packhorse.client import (
 LOG_EVERY_STEPS = 10
 
 
-class Block(nn.Module):
-    """Attention and a small network, each added to what it was given."""
+class Decoder(nn.Module):
+    """A small language model of PyTorch's own parts."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, vocab_size: int, max_positions: int, width: int = 64, heads: int = 4) -> None:
         super().__init__()
         self.heads = heads
-        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
-        self.to_qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.network = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Takes x [B, L, width] and the bias [B, 1, L, L]."""
-        parts = self.to_qkv(self.norms[0](x)).chunk(3, dim=-1)
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        x = x + self.out(attended.transpose(1, 2).flatten(2))
-        return x + self.network(self.norms[1](x))
-
-
-class Decoder(nn.Module):
-    """A small language model."""
-
-    def __init__(self, vocab_size: int, max_positions: int, width: int = 64, heads: int = 4, layers: int = 2) -> None:
-        super().__init__()
         self.tokens, self.positions = nn.Embedding(vocab_size, width), nn.Embedding(max_positions, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocab_size))
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, vocab_size)
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Returns logits [B, L, vocabulary]; position ids begin anew in every sequence."""
-        x = self.tokens(input_ids) + self.positions(position_ids)
-        for block in self.blocks:
-            x = block(x, bias)
-        return self.head(x)
+        """Returns logits [B, L, vocabulary]; positions begin anew in every sequence, and the bias is [B, 1, L, L]."""
+        mask = bias.expand(-1, self.heads, -1, -1).flatten(0, 1)
+        return self.head(self.layers(self.tokens(input_ids) + self.positions(position_ids), mask))
 
 
 class Timed:

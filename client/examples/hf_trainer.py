@@ -1,6 +1,6 @@
-"""Hugging Face's Trainer over packed batches, padding-free, on one process or several.
+r"""Hugging Face's Trainer over packed batches, padding-free, on one process or several.
 
-    torchrun --nproc-per-node 2 client/examples/hf_trainer.py --target 127.0.0.1:50051 --dataset corpus \\
+    torchrun --nproc-per-node 2 client/examples/hf_trainer.py --target 127.0.0.1:50051 --dataset corpus \
         --tokens corpus.idx --vocab-size 8000 --output run
 
 Run it again and it goes on behind the newest checkpoint. The model is a small Llama with random weights; put

@@ -5,6 +5,7 @@ Owns the keys of a packed batch and how they are filled; leaves the tokens thems
 """
 
 from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -129,7 +130,7 @@ class BatchAssembler:
 
         run_lengths = layout.run_lengths
         sequence_ids[:] = layout.sequence_ids().ravel()
-        np.subtract(np.arange(num_tokens), np.repeat(layout.run_starts, run_lengths), out=position_ids)
+        np.subtract(_integers(num_tokens), np.repeat(layout.run_starts, run_lengths), out=position_ids)
         if self.continue_positions and block.starts is not None:
             _continue(position_ids, layout, block.starts)
 
@@ -160,7 +161,7 @@ class BatchAssembler:
         """Finds out what goes into each place."""
         planned = block.lengths.astype(np.int64)
         if self.align == 1 and self.extra_tokens == 0:
-            return _Content(block=block, own_lengths=planned, lengths=planned, truncate=self.truncate)
+            return _Content(block=block, places=planned, own_lengths=planned, lengths=planned, truncate=self.truncate)
         rule = PlaceRule(
             max_seq_len=self.max_seq_len, align=self.align, extra_tokens=self.extra_tokens, truncate=self.truncate
         )
@@ -174,12 +175,18 @@ class BatchAssembler:
             if added is not None:
                 lengths += added
         return _Content(
-            block=block, own_lengths=own_lengths, lengths=lengths, truncate=True, has_bos=has_bos, has_eos=has_eos
+            block=block,
+            places=planned,
+            own_lengths=own_lengths,
+            lengths=lengths,
+            truncate=True,
+            has_bos=has_bos,
+            has_eos=has_eos,
         )
 
     def _layout(self, block: BinBlock, content: "_Content") -> PackLayout:
         try:
-            layout = PackLayout.of_rows(block.lengths, block.bin_ends, self.max_seq_len, lengths=content.lengths)
+            layout = PackLayout.of_rows(content.places, block.bin_ends, self.max_seq_len, lengths=content.lengths)
         except OverfullRowError as error:
             raise ValueError(
                 f"the bin at position {block.positions[error.row]} (row {error.row} of the block) holds {error.filled} "
@@ -194,6 +201,8 @@ class _Content:
     """What goes into the places of a block's n sequences."""
 
     block: BinBlock
+    places: NDArray[np.int64]
+    """Tokens of the places: int64 [n]."""
     own_lengths: NDArray[np.int64]
     """Tokens that come from the source: int64 [n]."""
     lengths: NDArray[np.int64]
@@ -232,6 +241,12 @@ class _Content:
 
     def _eos_places(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         return (starts + self.lengths - 1)[self.has_eos]
+
+
+@lru_cache(maxsize=1)
+def _integers(count: int) -> NDArray[np.int64]:
+    """0, 1, 2, …: int64 [count]; the same for every batch of one shape, and not to be written to."""
+    return np.arange(count)
 
 
 def _continue(position_ids: NDArray[np.int64], layout: PackLayout, starts: NDArray[np.int64]) -> None:

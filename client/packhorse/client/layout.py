@@ -161,7 +161,7 @@ class PackLayout:
         int32 [k + 1], strictly ascending from 0 to T; no segment crosses from one row into the next.
         """
         starts = self.run_starts[self.run_lengths > 0]
-        if self._is_roomy.any():
+        if self._has_room:
             starts = np.concatenate((starts, (self.starts + self.lengths)[self._is_roomy]))
             starts.sort()
         return np.append(starts, self.num_rows * self.row_tokens).astype(np.int32)
@@ -190,7 +190,7 @@ class PackLayout:
         Sequences have 0, 1, 2, …, what is left of the row the next number, and padding inside places those after it.
         """
         labels = np.repeat(self.run_labels, self.run_lengths)
-        if self._is_roomy.any():
+        if self._has_room:
             roomy = np.flatnonzero(self._is_roomy)
             rows = np.searchsorted(self.row_ends, roomy, side="right")
             before = np.searchsorted(roomy, np.concatenate(([0], self.row_ends[:-1])))  # roomy places of earlier rows
@@ -199,6 +199,10 @@ class PackLayout:
             for first, stop, number in zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True):
                 labels[first:stop] = number
         return labels.reshape(self.num_rows, self.row_tokens)
+
+    @property
+    def _has_room(self) -> bool:
+        return self.lengths is not self.places and bool(self._is_roomy.any())
 
     @cached_property
     def _is_roomy(self) -> NDArray[np.bool_]:
