@@ -41,7 +41,8 @@ class PackedBatch(TypedDict):
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     cu_seqlens: torch.Tensor
-    """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1], on the CPU."""
+    """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1]; on the CPU as
+    assembled, on the device behind a loader that moves batches there."""
     max_seqlen: int
     """The longest sequence of the batch, in tokens; 0 without any. A host integer, so that no kernel waits for it."""
     ids: torch.Tensor

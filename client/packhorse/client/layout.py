@@ -23,7 +23,7 @@ class OverfullRowError(ValueError):
         self.filled = filled
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: Lightning walks through batches, and refuses dataclasses that are
 class PackLayout:
     """Where sequences lie in rows; known from the plan, so nothing scans tokens and no device is waited for.
 
@@ -31,7 +31,7 @@ class PackLayout:
 
     Each sequence has a place: its own tokens and, where the plan has `align` or `extra_tokens`, padding of its own
     behind them. Places follow one another from a row's beginning; what is left of the row is padding. Instances are
-    NumPy arrays and integers, and travel from dataloader workers by pickle.
+    NumPy arrays and integers, not to be written to, and travel from dataloader workers by pickle.
     """
 
     num_rows: int

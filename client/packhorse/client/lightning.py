@@ -19,7 +19,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "lightning":
         raise
-    LightningDataModule = None
+    LightningDataModule = None  # type: ignore[assignment, misc]
 
 
 class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]

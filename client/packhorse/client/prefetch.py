@@ -169,12 +169,9 @@ class _Lookahead(Generic[_Batch]):
         try:
             with self._copier.in_thread():
                 while self._free.acquire() and not self._is_stopped:
-                    try:
-                        batch = next(self._source)
-                    except StopIteration:
-                        break
-                    self._ready.put(self._copier.copy(batch))
-                    del batch  # or it would live until the next one is here
+                    self._ready.put(self._copier.copy(next(self._source)))
+        except StopIteration:
+            pass
         except BaseException as raised:
             error = raised
         self._ready.put(_End(error))
