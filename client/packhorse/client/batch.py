@@ -126,12 +126,12 @@ class BatchAssembler:
         layout = self._layout(block, content)
         num_tokens = layout.num_rows * layout.row_tokens
         memory = buffers or BatchBuffers(num_tokens, pin_memory=self.pin_memory)
-        tensors = memory.tensors(layout.num_rows, layout.row_tokens)
-        input_ids, labels, position_ids, attention_mask, sequence_ids = (tensor.numpy().ravel() for tensor in tensors)
+        tensors, arrays = memory.tensors(layout.num_rows, layout.row_tokens)
+        input_ids, labels, position_ids, attention_mask, sequence_ids = arrays
 
         run_lengths = layout.run_lengths
         sequence_ids[:] = layout.sequence_ids().ravel()
-        np.subtract(_integers(num_tokens), np.repeat(layout.run_starts, run_lengths), out=position_ids)
+        np.subtract(_integers(num_tokens), layout.run_starts.repeat(run_lengths), out=position_ids)
         if self.continue_positions and block.starts is not None:
             _continue(position_ids, layout, block.starts)
 

@@ -3,9 +3,12 @@
 Owns where the memory lies (ordinary or pinned) and its reuse; leaves what is written there to `batch`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
+
+_NUM_WIDE = 4
 
 
 class BatchTensors(NamedTuple):
@@ -35,11 +38,14 @@ class BatchBuffers:
                 for the next buffers, and gives it out again only when the copies from it are done.
         """
         self.num_tokens = num_tokens
-        self._wide = torch.empty(4 * num_tokens, dtype=torch.int64, pin_memory=pin_memory)
+        self._wide = torch.empty(_NUM_WIDE * num_tokens, dtype=torch.int64, pin_memory=pin_memory)
         self._narrow = torch.empty(num_tokens, dtype=torch.int32, pin_memory=pin_memory)
 
-    def tensors(self, num_rows: int, row_tokens: int) -> BatchTensors:
+    def tensors(self, num_rows: int, row_tokens: int) -> tuple[BatchTensors, list[NDArray[Any]]]:
         """Returns the tensors of a batch of B rows of L tokens, over the same memory each time.
+
+        Returns:
+            The tensors, and in their order the same memory as NumPy arrays, each [B · L].
 
         Raises:
             ValueError: they do not fit.
@@ -49,12 +55,13 @@ class BatchBuffers:
             raise ValueError(f"a batch of {num_tokens} tokens does not fit buffers for {self.num_tokens}")
         wide, narrow = self._wide, self._narrow
         if num_tokens < self.num_tokens:
-            wide, narrow = wide[: 4 * num_tokens], narrow[:num_tokens]
-        input_ids, labels, position_ids, attention_mask = wide.view(4, num_rows, row_tokens).unbind()
-        return BatchTensors(
+            wide, narrow = wide[: _NUM_WIDE * num_tokens], narrow[:num_tokens]
+        input_ids, labels, position_ids, attention_mask = wide.view(_NUM_WIDE, num_rows, row_tokens).unbind()
+        tensors = BatchTensors(
             input_ids=input_ids,
             labels=labels,
             position_ids=position_ids,
             attention_mask=attention_mask,
             sequence_ids=narrow.view(num_rows, row_tokens),
         )
+        return tensors, [*wide.numpy().reshape(_NUM_WIDE, num_tokens), narrow.numpy()]

@@ -79,13 +79,13 @@ class PackLayout:
         is_place[rests] = False
         run_lengths = np.zeros(len(is_place), dtype=np.int64)
         run_lengths[is_place] = places
-        filled = np.cumsum(run_lengths)[rests]
+        filled = run_lengths.cumsum()[rests]
         filled[1:] -= filled[:-1].copy()
         if (filled > row_tokens).any():
             row = int((filled > row_tokens).argmax())
             raise OverfullRowError(row, int(filled[row]), row_tokens)
         run_lengths[rests] = row_tokens - filled
-        run_starts = np.cumsum(run_lengths) - run_lengths
+        run_starts = run_lengths.cumsum() - run_lengths
         return cls(
             num_rows=num_rows,
             row_tokens=row_tokens,
@@ -173,14 +173,16 @@ class PackLayout:
         firsts = np.zeros(self.num_rows, dtype=np.int32)
         firsts[1:] = run_ends[:-1]
         labels = np.arange(len(self.run_starts), dtype=np.int32)
-        labels -= np.repeat(firsts, run_ends - firsts)
+        labels -= firsts.repeat(run_ends - firsts)
         return labels
 
     @cached_property
     def padding_spans(self) -> list[tuple[int, int]]:
         """Half-open ranges of T that hold padding, in places and behind them; ascending and not empty."""
-        begins = np.concatenate(([0], self.starts + self.lengths))
-        ends = np.append(self.starts, self.num_rows * self.row_tokens)
+        begins, ends = np.zeros((2, len(self.starts) + 1), dtype=np.int64)
+        np.add(self.starts, self.lengths, out=begins[1:])
+        ends[:-1] = self.starts
+        ends[-1] = self.num_rows * self.row_tokens
         is_padding = begins < ends
         return list(zip(begins[is_padding].tolist(), ends[is_padding].tolist(), strict=True))
 
@@ -189,7 +191,7 @@ class PackLayout:
 
         Sequences have 0, 1, 2, …, what is left of the row the next number, and padding inside places those after it.
         """
-        labels = np.repeat(self.run_labels, self.run_lengths)
+        labels = self.run_labels.repeat(self.run_lengths)
         if self._has_room:
             roomy = np.flatnonzero(self._is_roomy)
             rows = np.searchsorted(self.row_ends, roomy, side="right")
@@ -242,6 +244,7 @@ def as_layout(where: "PackLayout | Mapping[str, Any] | NDArray[np.integer] | tor
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = np.empty(len(lengths) + 1, dtype=np.int32)
+    offsets[0] = 0
+    offsets[1:] = lengths.cumsum()
     return offsets

@@ -89,13 +89,15 @@ def _write_runs(
     """Writes sequences that lie end to end in `tokens` to their places, those that follow one another at once."""
     if not len(lengths):
         return
-    stops = np.cumsum(lengths)
-    if stops[-1] != len(tokens):
+    ends = lengths.cumsum()
+    if ends[-1] != len(tokens):
         raise TokenSourceError("the data ends before a sequence that it lists does: it is truncated or corrupt")
-    shifts = out_starts - stops + lengths
+    shifts = out_starts - ends
+    shifts += lengths
     breaks = np.flatnonzero(shifts[1:] != shifts[:-1])
-    firsts = [0, *stops[breaks].tolist()]
-    for first, stop, shift in zip(
-        firsts, [*firsts[1:], len(tokens)], [int(shifts[0]), *shifts[breaks + 1].tolist()], strict=True
-    ):
+    first = 0
+    for stop, shift in zip(ends[breaks].tolist(), shifts[breaks].tolist(), strict=True):
         out[first + shift : stop + shift] = tokens[first:stop]
+        first = stop
+    shift = int(shifts[-1])
+    out[first + shift : len(tokens) + shift] = tokens[first:]

@@ -107,5 +107,8 @@ class FlatSource(_StoredSource):
         # Not FlatTokens.lengths, which every worker process would compute and hold for the whole file.
         if self._ends is None:
             self._ends = np.frombuffer(map_file(self._tokens.boundaries_path), "<i8")
-        firsts = np.where(rows > 0, self._ends[rows - 1], 0) if len(rows) else rows
+        if not len(rows):
+            return rows, rows
+        firsts = self._ends[rows - 1]
+        firsts *= rows > 0  # before row 0 stands the last one's end
         return firsts * self._dtype.itemsize, self._ends[rows] - firsts
