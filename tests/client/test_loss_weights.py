@@ -321,7 +321,6 @@ def test_groups_of_ids_without_ranks():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("where", ["labels", "counts"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_a_device_is_not_waited_for(reduction, where):

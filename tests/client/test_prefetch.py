@@ -14,8 +14,6 @@ import torch
 from packhorse.client import DevicePrefetcher
 from packhorse.client.parcel import Parcel
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
 
 def threads():
     return [thread for thread in threading.enumerate() if thread.name == "packhorse-prefetch"]
@@ -287,7 +285,6 @@ def test_a_consumer_that_waits_can_be_interrupted():
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_every_tensor_reaches_the_gpu():
     batch, tensors = nested()
     (moved,) = DevicePrefetcher([batch])
@@ -297,7 +294,6 @@ def test_every_tensor_reaches_the_gpu():
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("own_stream", [False, True])
 @pytest.mark.parametrize("pinned", [False, True])
 def test_no_batch_is_read_before_it_is_there_or_reused_before_it_was_read(own_stream, pinned):
@@ -321,7 +317,6 @@ def test_no_batch_is_read_before_it_is_there_or_reused_before_it_was_read(own_st
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_handing_out_does_not_wait_for_the_gpu():
     batches = [{"tensor": torch.zeros(1000), "cursor": {"position": n}} for n in range(10)]
     iterator = iter(DevicePrefetcher(batches, depth=2))
