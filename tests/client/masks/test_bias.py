@@ -148,3 +148,28 @@ def test_on_a_gpu(two_rows, causal):
         bias = build_packing_attention_bias(where, torch.bfloat16, "cuda", causal=causal)
         assert bias.is_cuda
         assert torch.equal(bias.cpu(), expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_large_masks_are_the_same_for_any_number_of_threads(causal, num_threads):
+    layouts = [
+        PackLayout.of_rows(np.array(lengths), np.array([2, 5]), 2048)
+        for lengths in ([2000, 48, 1, 700, 1300], [3, 1024, 1025, 1, 1000])
+    ]
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        buffer = AttentionBiasBuffer(2, 2048, torch.float32, causal=causal)
+        out = torch.full((2, 1, 2048, 2048), 7.0)
+        for layout in layouts:
+            labels = torch.from_numpy(layout.sequence_ids())
+            expected = seqpack.masking.build_packing_attention_bias(labels, torch.float32, "cpu")
+            if causal:
+                expected = expected.masked_fill(torch.ones(2048, 2048, dtype=torch.bool).triu(1), -torch.inf)
+            assert torch.equal(build_packing_attention_bias(layout, torch.float32, "cpu", causal=causal), expected)
+            build_packing_attention_bias(layout, torch.float32, "cpu", causal=causal, out=out)
+            assert torch.equal(out, expected)
+            assert torch.equal(buffer.build(layout), expected)
+    finally:
+        torch.set_num_threads(before)

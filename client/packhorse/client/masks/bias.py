@@ -59,8 +59,8 @@ def build_packing_attention_bias(
 
     if device.type == "cpu" and isinstance(known, PackLayout):
         bias = allocate(shape, dtype) if out is None else out
-        bias.fill_(-torch.inf)
-        _writer(dtype, band).write(bias, known.segments[:-1], np.diff(known.segments))
+        segments = known.segments
+        _writer(dtype, band).write_all(bias, segments[:-1], np.diff(segments), is_zero=out is None)
         return bias
     labels = segment_index(known, device) if isinstance(known, PackLayout) else move(known, device)
     is_allowed = pairs_of_equals(labels, band)[:, None]

@@ -49,11 +49,11 @@ def build_boolean_mask(
     device = torch.device(device)
     band = Band.of(causal=causal, window=window)
     if device.type == "cpu":
-        mask = allocate((layout.num_rows, 1, layout.row_tokens, layout.row_tokens), torch.bool).fill_(False)
+        mask = allocate((layout.num_rows, 1, layout.row_tokens, layout.row_tokens), torch.bool)
         starts, lengths = (
             (layout.starts, layout.lengths) if mask_padding else (layout.segments[:-1], np.diff(layout.segments))
         )
-        BlockWriter(torch.bool, band, allowed=True, refused=False).write(mask, starts, lengths)
+        BlockWriter(torch.bool, band, allowed=True, refused=False).write_all(mask, starts, lengths, is_zero=True)
     elif mask_padding:
         labels = token_labels(layout, device)
         mask = (pairs_of_equals(labels, band) & (labels != 0)[:, :, None])[:, None]

@@ -6,6 +6,8 @@ Owns fresh memory and the writing of one block for each segment; leaves what the
 import contextlib
 import math
 import mmap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,17 +17,18 @@ from numpy.typing import NDArray
 from packhorse.client.masks.band import Band
 
 _HUGE_PAGE_BYTES = 2 << 20
+_BYTES_FOR_THREADS = 8 << 20
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Takes fresh host memory, in huge pages where the system has them.
+    """Takes fresh host memory, all zero, in huge pages where the system has them.
 
     Dense masks are so large that the allocator asks the system for each anew, and then half of the time goes into
     faults, one for every 4 KiB that is first touched.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < _HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype)
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # A kernel built without them.
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -37,6 +40,7 @@ class BlockWriter:
 
     Inside, allowed pairs depend on the distance alone, so every block is a corner of one matrix, and each row of that a
     slice of one line: nothing is computed for a block, and what is copied from lies in the processor's first cache.
+    Masks are contiguous [B, 1, L, L] in host memory; large ones are written by as many threads as PyTorch has.
     """
 
     def __init__(self, dtype: torch.dtype, band: Band, *, allowed: float, refused: float) -> None:
@@ -46,33 +50,70 @@ class BlockWriter:
         values = torch.tensor([allowed, refused], dtype=dtype)
         self._allowed, self._refused = values.view(self._bits).numpy()
 
-    def write(self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
-        """Writes the blocks of some tokens.
+    def write_all(
+        self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer], *, is_zero: bool
+    ) -> None:
+        """Writes each element of a mask once.
 
         Args:
-            mask: contiguous [B, 1, L, L] in host memory.
-            starts: index in B·L of each segment's first token: integers [k].
+            mask: where.
+            starts: index in B·L of each segment's first token: integers [k]. Tokens of none are left as they are.
             lengths: tokens of each: integers [k]; none crosses into the next row.
+            is_zero: whether the mask is all zero, so that what is to be zero is left alone.
         """
+        corner, line = self._corner(int(lengths.max(initial=0))), np.full(mask.shape[-1], self._refused)
+        has_inside = not (is_zero and self._band.is_everything and self._allowed == 0)
+        has_outside = not (is_zero and self._refused == 0)
+
+        def write(row: NDArray[Any], first: int, length: int) -> None:
+            queries, stop = row[first : first + length], first + length
+            if has_outside:
+                queries[:, :first] = line[:first]
+                queries[:, stop:] = line[stop:]
+            if has_inside:
+                queries[:, first:stop] = corner[:length, :length]
+
+        self._each(mask, starts, lengths, write)
+
+    def write(self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
+        """Writes the blocks of segments, as `write_all` takes them, and nothing outside."""
         corner = self._corner(int(lengths.max(initial=0)))
-        for block, length in self._blocks(mask, starts, lengths):
-            block[:] = corner[:length, :length]
+
+        def write(row: NDArray[Any], first: int, length: int) -> None:
+            row[first : first + length, first : first + length] = corner[:length, :length]
+
+        self._each(mask, starts, lengths, write)
 
     def clear(self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
         """Takes back what `write` wrote."""
-        for block, _ in self._blocks(mask, starts, lengths):
-            block[:] = self._refused
+        line = np.full(mask.shape[-1], self._refused)
 
-    def _blocks(
-        self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer]
-    ) -> list[tuple[NDArray[Any], int]]:
-        row_tokens = mask.shape[-1]
+        def clear(row: NDArray[Any], first: int, length: int) -> None:
+            row[first : first + length, first : first + length] = line[:length]
+
+        self._each(mask, starts, lengths, clear)
+
+    def _each(
+        self,
+        mask: torch.Tensor,
+        starts: NDArray[np.integer],
+        lengths: NDArray[np.integer],
+        work: Callable[[NDArray[Any], int, int], None],
+    ) -> None:
         rows = mask.view(self._bits).numpy()[:, 0]
-        rows_of, firsts = np.divmod(starts, row_tokens)
-        return [
-            (rows[row, first : first + length, first : first + length], length)
-            for row, first, length in zip(rows_of.tolist(), firsts.tolist(), lengths.tolist(), strict=True)
-        ]
+        rows_of, firsts = np.divmod(starts, mask.shape[-1])
+        spans = list(zip(rows_of.tolist(), firsts.tolist(), lengths.tolist(), strict=True))
+
+        def work_on(some: list[tuple[int, int, int]]) -> None:
+            for row, first, length in some:
+                work(rows[row], first, length)
+
+        num_threads = 1 if mask.nbytes < _BYTES_FOR_THREADS else torch.get_num_threads()
+        if num_threads == 1:
+            work_on(spans)
+        else:  # made anew each time: threads that wait for work would not survive a fork
+            with ThreadPoolExecutor(num_threads) as threads:
+                list(threads.map(work_on, [spans[i::num_threads] for i in range(num_threads)]))
 
     def _corner(self, size: int) -> NDArray[Any]:
         """The block of a segment of so many tokens, [size, size]; its corners are those of shorter ones."""
