@@ -146,9 +146,13 @@ def test_shift_inside_and_outside_the_model_give_the_same_loss():
 
 def test_tensors_have_memory_of_their_own():
     tokens = np.array([1, 2, 3])
-    batch = BatchAssembler(3).assemble(block_of([[(0, 3)]]), IndexableSource([tokens]))
+    block = block_of([[(7, 3)]])
+    batch = BatchAssembler(3).assemble(block, IndexableSource({7: tokens}))
     batch["labels"].zero_()
     batch["attention_mask"].zero_()
     assert batch["input_ids"].tolist() == [[1, 2, 3]]
-    batch["input_ids"].zero_()
+    for name in ("input_ids", "cu_seqlens", "ids"):
+        batch[name].zero_()
     assert tokens.tolist() == [1, 2, 3]
+    assert batch["layout"].cu_seqlens.tolist() == [0, 3]
+    assert block.ids.tolist() == [7]

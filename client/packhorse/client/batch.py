@@ -116,7 +116,7 @@ class BatchAssembler:
                 needed any more. None for memory of their own.
 
         Returns:
-            Tensors on the CPU.
+            Tensors on the CPU; whatever is written to them, the layout, the block and the source stay as they are.
 
         Raises:
             ValueError: a bin holds more than `max_seq_len` tokens, or `buffers` are too small.
@@ -152,9 +152,9 @@ class BatchAssembler:
             sequence_ids=tensors.sequence_ids,
             position_ids=tensors.position_ids,
             attention_mask=tensors.attention_mask,
-            cu_seqlens=torch.from_numpy(layout.cu_seqlens),
+            cu_seqlens=torch.tensor(layout.cu_seqlens),  # a copy: the layout's own stay what they are
             max_seqlen=layout.max_seqlen,
-            ids=torch.from_numpy(block.ids),
+            ids=torch.tensor(block.ids),
             layout=layout,
         )
 
