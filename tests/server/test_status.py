@@ -18,6 +18,7 @@ from packhorse.server.servicer import PackingServicer
 from packhorse.server.status import STATUS_OF_REASON, reason_name
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
+from packhorse.wire import header_checksum
 
 REASONS = [value for value in pb.ErrorReason.values() if value != pb.ERROR_REASON_UNSPECIFIED]
 SECRET = "/srv/secret/pools.npy line 7"
@@ -35,7 +36,9 @@ class Failing:
     list_datasets = get_dataset = get_bins = locate_sequences = pack_sequences = fail
 
     def stream_bins(self, request):
-        yield pb.StreamBinsResponse(header=pb.StreamHeader(num_steps=3, id_type=pb.ID_TYPE_UINT32))
+        header = pb.StreamHeader(num_steps=3, id_type=pb.ID_TYPE_UINT32)
+        header.checksum = header_checksum(request, header)
+        yield pb.StreamBinsResponse(header=header)
         raise self.error
 
     def pack_session(self):

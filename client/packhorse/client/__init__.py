@@ -11,6 +11,7 @@ from packhorse.client.api import Client, DatasetInfo, RemainderPolicy, SequenceL
 from packhorse.client.blocks import BinBlock
 from packhorse.client.cursor import Cursor
 from packhorse.client.errors import (
+    DamagedAnswerError,
     DatasetCorruptError,
     DatasetNotFoundError,
     DigestMismatchError,
@@ -22,6 +23,7 @@ from packhorse.client.errors import (
     ServerShuttingDownError,
     ServerUnavailableError,
     StreamInterruptedError,
+    TooManyRequestsError,
     TooManyStreamsError,
     TransientError,
 )
@@ -138,6 +140,7 @@ __all__ = [
     "BinStream",
     "Client",
     "Cursor",
+    "DamagedAnswerError",
     "DatasetCorruptError",
     "DatasetInfo",
     "DatasetNotFoundError",
@@ -176,6 +179,7 @@ __all__ = [
     "StreamMode",
     "TokenSource",
     "TokenSourceError",
+    "TooManyRequestsError",
     "TooManyStreamsError",
     "TransientError",
     "Unpadding",

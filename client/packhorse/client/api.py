@@ -21,6 +21,7 @@ from packhorse.client.retry import RetryPolicy, with_retries
 from packhorse.client.stream import BinStream
 from packhorse.client.transport import Transport
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import get_bins_context
 
 if TYPE_CHECKING:
     import grpc
@@ -69,6 +70,8 @@ class DatasetInfo:
     align: int = 1
     extra_tokens: int = 0
     keep: str = "head"
+    id_column: str = ""
+    plan_cut_off: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +229,13 @@ class Client:
             positions=integers("positions", positions),
             expected_digest=expected_digest,
         )
-        response = with_retries(self._retry, lambda: self._transport.get_bins(request))
-        return decode_bins(response.bins, response.id_type)
+
+        def ask() -> BinBlock:
+            response = self._transport.get_bins(request)
+            context = get_bins_context(request, response.digest, response.id_type)
+            return decode_bins(response.bins, response.id_type, context=context)
+
+        return with_retries(self._retry, ask)
 
     def locate(
         self,
@@ -387,6 +395,8 @@ def _info(dataset: pb.Dataset) -> DatasetInfo:
         align=max(dataset.align, 1),
         extra_tokens=dataset.extra_tokens,
         keep=dataset.keep or "head",
+        id_column=dataset.id_column,
+        plan_cut_off=dataset.plan_cut_off,
     )
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.errors import DamagedAnswerError
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import bins_checksum
 
 _ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
 
@@ -67,15 +69,23 @@ class BinBlock:
         )
 
 
-def decode_bins(bins: pb.Bins, id_type: pb.IdType, *, first_step: int = 0, num_steps: int = 0) -> BinBlock:
+def decode_bins(
+    bins: pb.Bins, id_type: pb.IdType, *, context: int = 0, first_step: int = 0, num_steps: int = 0
+) -> BinBlock:
     """Decodes packed little-endian bytes into a block.
 
     Args:
         bins: message of the service.
         id_type: how its ids are encoded.
+        context: what the bins answer, see `packhorse.wire`.
         first_step: the first step in the block.
         num_steps: number of steps in the block.
+
+    Raises:
+        DamagedAnswerError: the checksum does not match.
     """
+    if bins_checksum(bins, context) != bins.checksum:
+        raise DamagedAnswerError("the bins do not match their checksum: bytes changed on the way")
     return BinBlock(
         ids=np.frombuffer(bins.ids, dtype=_ID_DTYPES[id_type]).astype(np.int64),
         lengths=np.frombuffer(bins.lengths, dtype="<i4").astype(np.int32, copy=False),

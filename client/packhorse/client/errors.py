@@ -12,7 +12,9 @@ PackhorseError
 └── TransientError                       may be tried again, and is
     ├── ServerUnavailableError           no server answers
     ├── ServerShuttingDownError          it drains; another replica goes on
-    └── TooManyStreamsError              it has its fill
+    ├── TooManyStreamsError              it has its fill of streams
+    ├── TooManyRequestsError             it has its fill of requests of this kind
+    └── DamagedAnswerError               bytes changed on the way: the checksum does not match
 """
 
 from collections.abc import Mapping
@@ -83,6 +85,14 @@ class TooManyStreamsError(TransientError):
     """The server has as many streams as it takes."""
 
 
+class TooManyRequestsError(TransientError):
+    """As many requests of this kind wait at the server as may."""
+
+
+class DamagedAnswerError(TransientError):
+    """An answer, or the request it answers, changed on the way: its checksum does not match."""
+
+
 class StreamInterruptedError(PackhorseError):
     """A stream broke and could not be reopened in time.
 
@@ -111,6 +121,7 @@ EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {
     pb.ERROR_REASON_SHUTTING_DOWN: ServerShuttingDownError,
     pb.ERROR_REASON_TOO_MANY_STREAMS: TooManyStreamsError,
     pb.ERROR_REASON_REQUEST_TOO_LARGE: RequestTooLargeError,
+    pb.ERROR_REASON_TOO_MANY_REQUESTS: TooManyRequestsError,
     pb.ERROR_REASON_INTERNAL: ServerFaultError,
 }
 """Every reason's exception."""

@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from packhorse.client.blocks import BinBlock, decode_bins
-from packhorse.client.errors import ServerUnavailableError, StreamInterruptedError, TransientError
+from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, StreamInterruptedError, TransientError
 from packhorse.client.retry import Attempts, RetryPolicy
 from packhorse.client.transport import Transport
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import block_context, header_checksum
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,6 +37,16 @@ class StreamHeader:
     """A bin's capacity in tokens."""
     max_sequences_per_bin: int
     """The most sequences in any bin."""
+    align: int
+    """A sequence's place in its bin is a multiple of so many tokens."""
+    extra_tokens: int
+    """Tokens kept free in every place beside the sequence's own, before rounding."""
+    over_length: str
+    """What was done at prepare with sequences that do not fit a bin: error, drop, truncate or split."""
+    keep: str
+    """Which end of a truncated sequence is in the plan: head or tail."""
+    id_column: str
+    """The input's column that ids come from; empty where an id is a row number."""
 
 
 class BinStream:
@@ -75,6 +86,11 @@ class BinStream:
             num_bins_dropped=header.num_bins_dropped,
             max_seq_len=header.max_seq_len,
             max_sequences_per_bin=header.max_sequences_per_bin,
+            align=header.align,
+            extra_tokens=header.extra_tokens,
+            over_length=header.over_length,
+            keep=header.keep,
+            id_column=header.id_column,
         )
 
     def position_after(self, step: int) -> int:
@@ -98,9 +114,7 @@ class BinStream:
             raise StopIteration
         self._request.first_step = block.first_step + block.num_steps * self._workers
         self._attempts.succeeded()
-        header = self._header
-        assert header is not None
-        return decode_bins(block.bins, header.id_type, first_step=block.first_step, num_steps=block.num_steps)
+        return block
 
     def close(self) -> None:
         """Ends the call; a closed stream that is iterated again goes on where it was."""
@@ -124,6 +138,8 @@ class BinStream:
         first = next(messages, None)
         if first is None or not first.HasField("header"):
             raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
+        if header_checksum(self._request, first.header) != first.header.checksum:
+            raise DamagedAnswerError("the stream's header does not match its checksum: bytes changed on the way")
         self._header = first.header
         self._request.expected_digest = first.header.digest
         self._messages = messages
@@ -131,7 +147,7 @@ class BinStream:
             _LOG.info("streaming %s from step %d", self._request.dataset, self._request.first_step)
         return messages
 
-    def _next_block(self) -> pb.StreamBlock | None:
+    def _next_block(self) -> BinBlock | None:
         if self._messages is None and self._is_complete():
             return None
         try:
@@ -142,7 +158,18 @@ class BinStream:
             raise
         if message is None and not self._is_complete():
             raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
-        return None if message is None else message.block
+        return None if message is None else self._decoded(message.block)
+
+    def _decoded(self, block: pb.StreamBlock) -> BinBlock:
+        header = self._header
+        assert header is not None
+        return decode_bins(
+            block.bins,
+            header.id_type,
+            context=block_context(header.checksum, block.first_step, block.num_steps),
+            first_step=block.first_step,
+            num_steps=block.num_steps,
+        )
 
     def _is_complete(self) -> bool:
         return self._header is not None and self._next_step() >= self._header.num_steps

@@ -16,6 +16,7 @@ from packhorse.server import pack, requests
 from packhorse.server.catalog import Catalog
 from packhorse.server.faults import too_large
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import bins_checksum, block_context, get_bins_context, header_checksum
 
 BLOCK_BYTES = 512 << 10
 """What later blocks of a stream grow to."""
@@ -73,17 +74,22 @@ class Backend:
                 batch_size=topology.batch_size, start_position=topology.start_position, remainder=topology.remainder
             )
         stream = EpochStream(self._view(dataset, seed, request.epoch), topology)
-        yield pb.StreamBinsResponse(
-            header=pb.StreamHeader(
-                digest=dataset.manifest.digest,
-                num_steps=stream.num_steps,
-                num_bins=num_bins,
-                num_bins_dropped=topology.num_bins_dropped(num_bins),
-                max_seq_len=dataset.manifest.max_seq_len,
-                max_sequences_per_bin=dataset.plan.max_sequences_per_bin,
-                id_type=_ID_TYPES[dataset.manifest.id_dtype],
-            )
+        options = dataset.manifest.options
+        header = pb.StreamHeader(
+            digest=dataset.manifest.digest,
+            num_steps=stream.num_steps,
+            num_bins=num_bins,
+            num_bins_dropped=topology.num_bins_dropped(num_bins),
+            max_seq_len=options.max_seq_len,
+            max_sequences_per_bin=dataset.plan.max_sequences_per_bin,
+            id_type=_ID_TYPES[dataset.manifest.id_dtype],
+            align=options.align,
+            extra_tokens=options.extra_tokens,
+            over_length=options.over_length,
+            keep=options.keep,
         )
+        header.checksum = header_checksum(request, header)
+        yield pb.StreamBinsResponse(header=header)
         steps = topology.worker_steps(worker, num_bins, first_step=first_step)
         taken, at_once = 0, 1
         most = _steps_per_block(dataset, topology.batch_size)
@@ -93,6 +99,8 @@ class Backend:
             message.block.first_step = block.start
             message.block.num_steps = len(block)
             _encode(stream.read(block, rank), message.block.bins)
+            context = block_context(header.checksum, block.start, len(block))
+            message.block.bins.checksum = bins_checksum(message.block.bins, context)
             yield message
             taken += len(block)
             at_once = min(2 * at_once, most)
@@ -109,6 +117,8 @@ class Backend:
         view = self._view(dataset, request.seed, request.epoch)
         response = pb.GetBinsResponse(digest=dataset.manifest.digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
         _encode(view.bins(positions), response.bins)
+        context = get_bins_context(request, response.digest, response.id_type)
+        response.bins.checksum = bins_checksum(response.bins, context)
         return response
 
     def locate_sequences(self, request: pb.LocateSequencesRequest) -> pb.LocateSequencesResponse:

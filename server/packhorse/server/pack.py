@@ -18,6 +18,7 @@ from packhorse.packing.split import split_to_multiple
 from packhorse.server import requests
 from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import bins_checksum
 
 MAX_PACK_SEQUENCES = 1_000_000
 """Sequences in one PackSequences."""
@@ -126,15 +127,14 @@ class PackSession:
         ids = np.array([number for bin_ in bins for number in bin_.ids], dtype="<i8")
         lengths = np.array([length for bin_ in bins for length in bin_.lengths], dtype="<i4")
         first, self._num_bins = self._num_bins, self._num_bins + len(bins)
-        return pb.PackStreamResponse(
-            bins=pb.Bins(
-                ids=ids.tobytes(),
-                lengths=lengths.tobytes(),
-                bin_ends=np.cumsum([len(bin_.ids) for bin_ in bins], dtype=np.int64).astype("<u4").tobytes(),
-                positions=np.arange(first, self._num_bins, dtype="<i8").tobytes(),
-            ),
-            num_sequences_held=len(self._packer or ()),
+        message = pb.Bins(
+            ids=ids.tobytes(),
+            lengths=lengths.tobytes(),
+            bin_ends=np.cumsum([len(bin_.ids) for bin_ in bins], dtype=np.int64).astype("<u4").tobytes(),
+            positions=np.arange(first, self._num_bins, dtype="<i8").tobytes(),
         )
+        message.checksum = bins_checksum(message)
+        return pb.PackStreamResponse(bins=message, num_sequences_held=len(self._packer or ()))
 
 
 def _packer(options: pb.PackStreamOptions) -> OnlinePacker:

@@ -1,0 +1,13 @@
+"""What both ends of the wire compute about a message: the checksums that notice altered bytes.
+
+Beside v1, because server and client must agree on it to the bit.
+"""
+
+from packhorse.wire.checksums import (
+    bins_checksum,
+    block_context,
+    get_bins_context,
+    header_checksum,
+)
+
+__all__ = ["bins_checksum", "block_context", "get_bins_context", "header_checksum"]

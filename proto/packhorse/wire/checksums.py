@@ -1,0 +1,78 @@
+"""Checksums of what travels: XXH3-64 of a message's arrays, seeded with what the message answers.
+
+Bytes that change on the way are noticed because the arrays' hash changes. A *request* that changes on the way is
+noticed too: the server answers what it received, the client expects an answer to what it sent; the seeds differ.
+Owns what is hashed, and in which order; leaves what follows from a mismatch to the client.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+import xxhash
+
+from packhorse.v1 import packing_pb2 as pb
+
+
+def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> int:
+    """Returns the checksum of a stream's header, as an answer to a request; in [0, 2^64).
+
+    `first_step` and `expected_digest` are left out of the request: they change when a stream is reopened.
+    """
+    topology = request.topology
+    return _hash(
+        (
+            request.dataset,
+            request.epoch,
+            request.seed,
+            topology.world_size,
+            topology.workers_per_rank,
+            topology.batch_size,
+            topology.start_position,
+            topology.remainder,
+            request.rank,
+            request.worker,
+            request.mode,
+            header.digest,
+            header.num_steps,
+            header.num_bins,
+            header.num_bins_dropped,
+            header.max_seq_len,
+            header.max_sequences_per_bin,
+            header.id_type,
+            header.align,
+            header.extra_tokens,
+            header.over_length,
+            header.keep,
+            header.id_column,
+        )
+    )
+
+
+def block_context(checksum_of_header: int, first_step: int, num_steps: int) -> int:
+    """Returns what a stream's block answers, for `bins_checksum`."""
+    return _hash((checksum_of_header, first_step, num_steps))
+
+
+def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> int:
+    """Returns what the bins of a GetBins answer, for `bins_checksum`."""
+    positions = xxhash.xxh3_64_intdigest(array("q", request.positions).tobytes())
+    return _hash((request.dataset, request.epoch, request.seed, positions, digest, id_type))
+
+
+def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
+    """Returns the XXH3-64 of the bins' five arrays, each behind its size in bytes as little-endian uint64.
+
+    Args:
+        bins: the message; its own `checksum` does not count.
+        context: the hash's seed: what the bins answer.
+    """
+    state = xxhash.xxh3_64(seed=context)
+    for part in (bins.ids, bins.lengths, bins.bin_ends, bins.positions, bins.starts):
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return int(state.intdigest())
+
+
+def _hash(fields: Iterable[str | int]) -> int:
+    """Hashes fields as text, one a line."""
+    return int(xxhash.xxh3_64_intdigest("\n".join(map(str, fields)).encode()))
