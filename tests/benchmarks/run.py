@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import bench_assembling
+import bench_epoch_end
 import bench_first_bin
 import bench_masks
 import bench_materialising
@@ -30,6 +31,7 @@ BENCHMARKS = {
     "pack-sequences": bench_pack_sequences,
     "online": bench_online,
     "materialising": bench_materialising,
+    "epoch-end": bench_epoch_end,
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,
     "assembling": bench_assembling,

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.epoch import ADDED, EpochStream, RemainderPolicy, Topology
+from packhorse.epoch import stream as stream_module
+from packhorse.epoch.spread import deal
 
 
 @pytest.fixture(scope="session")
@@ -158,6 +160,22 @@ def test_spread_halves_tokens(prepared, bins_of):
     stream = EpochStream(view, Topology(world_size=4))
     sizes = [len(bins_of(stream.read(range(1), rank))[0][1]) for rank in range(4)]
     assert sorted(sizes) == [2, 2, 3, 3]
+
+
+def test_spread_deals_once_for_all_ranks_and_ids(prepared, monkeypatch):
+    """What a step costs does not grow with who asks for it: here 3 streams, of 200 ranks each, and 300 ids."""
+    calls = []
+    monkeypatch.setattr(stream_module, "deal", lambda tail, topology: calls.append(1) or deal(tail, topology))
+    view = prepared({5: 600, 3: 500}, 16).view()
+    for _ in range(3):
+        stream = EpochStream(view, Topology(world_size=200, workers_per_rank=2, batch_size=2))
+        for rank in range(200):
+            stream.read(range(stream.num_steps - 1, stream.num_steps), rank)
+        for position in range(view.num_bins - 100, view.num_bins):
+            assert stream.place(position, 0)
+    assert len(calls) == 1
+    EpochStream(view, Topology(world_size=300, batch_size=2)).read(range(1), 0)
+    assert len(calls) == 2
 
 
 def test_drop_leaves_out_exactly_what_it_reports(case, delivered, bins_of):

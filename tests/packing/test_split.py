@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing.split import halve_into, split_to_multiple
+from packhorse.packing.split import halve_into, laid_end_to_end, split_to_multiple
 
 
 def laid_out(bins):
@@ -15,6 +15,30 @@ def laid_out(bins):
 
 def taken_apart(indices, ends):
     return [part.tolist() for part in np.split(indices, ends[:-1])]
+
+
+def halved(bins, lengths, empty):
+    """What `halve_into` makes of bins, and the empty ones it could not fill."""
+    members, ends = laid_out(bins)
+    sizes = np.array([len(b) for b in bins], dtype=np.int64)
+    starts = ends - sizes
+    filled = halve_into(members, starts, sizes, lengths, np.array(empty, dtype=np.int64))
+    return taken_apart(*laid_end_to_end(members, starts, sizes)), list(empty)[filled:]
+
+
+def halved_one_by_one(bins, lengths, empty):
+    """The same in plain Python."""
+    bins = [list(b) for b in bins]
+    for added in empty:
+        fullest = max((b for b in bins if len(b) > 1), key=lambda b: (sum(lengths[b]), -bins.index(b)), default=None)
+        if fullest is None:
+            break
+        kept, moved = [], []
+        for member in fullest:
+            (kept if sum(lengths[kept]) <= sum(lengths[moved]) else moved).append(member)
+        fullest[:] = kept
+        bins[added] = moved
+    return bins
 
 
 @st.composite
@@ -44,20 +68,21 @@ def test_a_multiple_of_bins_none_empty(case, multiple):
         assert any(set(new) <= set(old) for old in bins)
     # oracle: halving all bins, not only those that can be reached
     members = [sorted(b, key=lambda i: -lengths[i]) for b in bins] + [[] for _ in range(wanted - len(bins))]
-    assert halve_into(members, lengths, range(len(bins), wanted)) == []
-    assert [sorted(b) for b in result] == [sorted(b) for b in members]
+    expected, unfilled = halved(members, lengths, range(len(bins), wanted))
+    assert unfilled == []
+    assert [sorted(b) for b in result] == [sorted(b) for b in expected]
+    assert expected == halved_one_by_one(members, lengths, range(len(bins), wanted))
 
 
 def test_the_fullest_is_halved_first_into_about_equal_tokens():
     lengths = np.array([9, 5, 4, 8, 1], dtype=np.int64)
     bins = [[0, 1, 2], [3, 4], []]
-    assert halve_into(bins, lengths, [2]) == []
-    assert bins == [[0], [3, 4], [1, 2]]
+    assert halved(bins, lengths, [2]) == ([[0], [3, 4], [1, 2]], [])
 
 
 def test_what_cannot_be_halved_is_told():
     bins = [[0], [1], [], []]
-    assert halve_into(bins, np.array([3, 3]), [3, 2]) == [3, 2]
+    assert halved(bins, np.array([3, 3]), [3, 2]) == (bins, [3, 2])
 
 
 def test_an_exact_multiple_stays_as_it_is():

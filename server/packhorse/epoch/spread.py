@@ -1,62 +1,83 @@
 """SPREAD: the sequences of a last, partial step dealt over all its bins.
 
-Owns the dealing. It only ever splits bins, so no bin outgrows its capacity or its number of sequences; the places that
-were missing take what is split off. A bin of the epoch keeps its place in the step, unless nothing is left to split and
-its rank has two bins more than another: then it moves there whole.
+Owns the dealing. It only ever splits bins, so no bin outgrows its capacity or its number of sequences; the bins that
+were missing take what is split off. A bin of the epoch keeps its offset in the step, with one exception: where nothing
+is left to split and its rank has two bins more than another, it moves there whole.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.epoch.topology import ADDED, Topology
 from packhorse.epoch.view import Bins
-from packhorse.packing.split import halve_into
+from packhorse.packing.split import halve_into, laid_end_to_end
 
 
-def _slots_first(offsets: Iterable[int], topology: Topology) -> list[int]:
-    """Sorts offsets in the step so that every rank's first slot comes before any rank's second."""
-    return sorted(offsets, key=lambda offset: topology.place(offset)[::-1])
+@dataclass(frozen=True, eq=False)
+class DealtStep:
+    """A partial step made whole."""
+
+    bins: Bins
+    """The step's bins by offset: as many as `topology.bins_per_step`."""
+    tail_ends: NDArray[np.int64]
+    """Exclusive end of every bin of the partial step among its sequences: int64 [bins of the epoch in it]."""
+    dealt_index: NDArray[np.int64]
+    """Where each sequence of the partial step went, as an index into `bins.ids`: int64 [S]."""
+
+    def select(self, first: int, last: int) -> Bins:
+        """Returns the bins at the offsets [first, last) of the step."""
+        ends = self.bins.bin_ends
+        start, end = int(ends[first - 1]) if first else 0, int(ends[last - 1])
+        starts = self.bins.starts
+        return Bins(
+            ids=self.bins.ids[start:end],
+            lengths=self.bins.lengths[start:end],
+            bin_ends=ends[first:last] - start,
+            positions=self.bins.positions[first:last],
+            starts=None if starts is None else starts[start:end],
+        )
+
+    def find(self, index: int) -> tuple[int, int]:
+        """Returns the offset and the index in its bin of the partial step's sequence `index`."""
+        dealt = int(self.dealt_index[index])
+        offset = int(np.searchsorted(self.bins.bin_ends, dealt, side="right"))
+        return offset, dealt - (int(self.bins.bin_ends[offset - 1]) if offset else 0)
 
 
-def deal(tail: Bins, topology: Topology) -> list[tuple[int, list[int]]]:
-    """Deals the sequences of a partial step over its `bins_per_step` places.
+def deal(tail: Bins, topology: Topology) -> DealtStep:
+    """Deals the sequences of a partial step over its `bins_per_step` bins.
 
-    The fullest bin that still has two sequences is halved, again and again, until every place has a bin or every bin
-    has one sequence. In the latter case bins move until no rank has two more than another.
+    The fullest bin that still has two sequences is halved, again and again, until no bin is empty or every bin has one
+    sequence. In the latter case bins move until no rank has two more than another.
 
     Args:
         tail: the epoch's last bins, fewer than `topology.bins_per_step`.
         topology: of the run.
-
-    Returns:
-        For each offset in [0, bins_per_step): its bin's position (ADDED where the policy added the bin), and its
-        sequences as indices into `tail.ids`, in their old order.
     """
-    members: list[list[int]] = [[] for _ in range(topology.bins_per_step)]
-    start = 0
-    for offset, end in enumerate(tail.bin_ends.tolist()):
-        members[offset] = list(range(start, end))
-        start = end
-    positions = [*tail.positions.tolist(), *[ADDED] * (topology.bins_per_step - len(tail.bin_ends))]
-    places = _slots_first(range(len(tail.bin_ends), topology.bins_per_step), topology)
-    empty = deque(halve_into(members, tail.lengths, places))
-    filled = _slots_first((offset for offset, group in enumerate(members) if group), topology)
-    while empty and topology.place(filled[-1])[1] > topology.place(empty[0])[1]:
-        old, new = filled.pop(), empty.popleft()
-        members[new], members[old] = members[old], members[new]
-        positions[new], positions[old] = positions[old], positions[new]
-    return list(zip(positions, members, strict=True))
-
-
-def select(tail: Bins, bins: list[tuple[int, list[int]]]) -> Bins:
-    """Returns dealt bins (a slice of what `deal` returned) laid end to end."""
-    members = np.array([m for _, group in bins for m in group], dtype=np.int64)
-    return Bins(
-        ids=tail.ids[members],
-        lengths=tail.lengths[members],
-        bin_ends=np.cumsum([len(group) for _, group in bins], dtype=np.int64),
-        positions=np.array([position for position, _ in bins], dtype=np.int64),
-        starts=None if tail.starts is None else tail.starts[members],
+    num_tail, num_bins = len(tail.bin_ends), topology.bins_per_step
+    members = np.arange(len(tail.ids), dtype=np.int64)
+    sizes = np.diff(tail.bin_ends, prepend=0, append=np.full(num_bins - num_tail, len(tail.ids)))
+    starts = np.concatenate(([0], tail.bin_ends[:-1], np.zeros(num_bins - num_tail, np.int64)))[:num_bins]
+    positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
+    offsets = np.arange(num_bins).reshape(topology.world_size, topology.batch_size).T.ravel()  # every rank's slot 0, …
+    missing = offsets[offsets >= num_tail]
+    num_filled = halve_into(members, starts, sizes, tail.lengths, missing)
+    empty, filled = missing[num_filled:], offsets[sizes[offsets] > 0][::-1]
+    pairs = min(len(empty), len(filled))
+    moves = int((filled[:pairs] % topology.batch_size > empty[:pairs] % topology.batch_size).sum())
+    old, new = filled[:moves], empty[:moves]
+    for values in (starts, sizes, positions):
+        values[new], values[old] = values[old], values[new]
+    order, bin_ends = laid_end_to_end(members, starts, sizes)
+    dealt_index = np.empty(len(order), dtype=np.int64)
+    dealt_index[order] = np.arange(len(order))
+    bins = Bins(
+        ids=tail.ids[order],
+        lengths=tail.lengths[order],
+        bin_ends=bin_ends,
+        positions=positions,
+        starts=None if tail.starts is None else tail.starts[order],
     )
+    return DealtStep(bins, tail.bin_ends, dealt_index)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from packhorse.epoch.spread import deal, select
+from packhorse.epoch.spread import DealtStep, deal
 from packhorse.epoch.topology import ADDED, RemainderPolicy, Topology
 from packhorse.epoch.view import Bins, EpochView
 
@@ -67,16 +67,19 @@ class EpochStream:
         if step >= self.num_steps:
             return None
         if step == self._num_full_steps and self.topology.remainder is RemainderPolicy.SPREAD:
-            tail = self._tail()
-            member = index_in_bin + (int(tail.bin_ends[offset - 1]) if offset else 0)
-            offset, group = next(
-                (o, group) for o, (_, group) in enumerate(deal(tail, self.topology)) if member in group
-            )
-            index_in_bin = group.index(member)
+            dealt = self._dealt()
+            first = int(dealt.tail_ends[offset - 1]) if offset else 0
+            offset, index_in_bin = dealt.find(first + index_in_bin)
         rank, slot = self.topology.place(offset)
         return StepPlace(
             step=step, rank=rank, worker=self.topology.worker_of(step), slot=slot, index_in_bin=index_in_bin
         )
+
+    def _dealt(self) -> DealtStep:
+        """The last, partial step, dealt once for all ranks and workers."""
+        topology = self.topology
+        key = (topology.num_tail_bins(self.view.num_bins), topology.world_size, topology.batch_size)
+        return self.view.shared(key, lambda: deal(self._tail(), topology))
 
     def _tail(self) -> Bins:
         """The epoch's last bins, which do not fill a step."""
@@ -87,8 +90,7 @@ class EpochStream:
         topology = self.topology
         offsets = np.arange(rank * topology.batch_size, (rank + 1) * topology.batch_size)
         if topology.remainder is RemainderPolicy.SPREAD:
-            tail = self._tail()
-            return select(tail, deal(tail, topology)[offsets[0] : offsets[-1] + 1])
+            return self._dealt().select(int(offsets[0]), int(offsets[-1]) + 1)
         num_tail = topology.num_tail_bins(self.view.num_bins)
         own = offsets[offsets < num_tail] + (self.view.num_bins - num_tail)
         added = offsets[offsets >= num_tail] - num_tail

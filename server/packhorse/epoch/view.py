@@ -4,8 +4,11 @@ Owns `EpochView` and the block of bins that it returns; leaves the order in whic
 `topology`, and the files behind the pool to the dataset.
 """
 
+import threading
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +20,11 @@ from packhorse.epoch.plan_index import PlanIndex
 
 PoolArray = NDArray[np.uint32 | np.int64]
 """Ids as they lie in a pool."""
+
+_Made = TypeVar("_Made")
+
+_MOST_SHARED = 4
+"""Dealt steps that an epoch keeps: a run asks for one, another only where it goes on under another topology."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -85,6 +93,8 @@ class EpochView:
         self._plan = plan
         self._pool = pool
         self._starts = starts
+        self._lock = threading.Lock()
+        self._shared: dict[Hashable, Any] = {}
         self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins")).row
         self._pool_rows = np.empty((len(plan.lengths), ROW_WIDTH), dtype=np.uint64)
         fill_parameters(
@@ -99,6 +109,15 @@ class EpochView:
     def num_bins(self) -> int:
         """B: bins in the epoch."""
         return self._plan.num_bins
+
+    def shared(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
+        """Returns what `make` made of this epoch under `key`: once for all streams, the last few are kept."""
+        with self._lock:
+            if key not in self._shared:
+                while len(self._shared) >= _MOST_SHARED:
+                    del self._shared[next(iter(self._shared))]
+                self._shared[key] = make()
+            return self._shared[key]
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order.
@@ -218,14 +237,3 @@ class EpochView:
         starts = np.searchsorted(plan.run_length[by_length], np.arange(len(plan.lengths) + 1))
         run_template = np.repeat(np.arange(len(plan.template_size)), np.diff(plan.first_run))
         return by_length, starts.astype(np.int64), run_template
-
-
-def compile_kernels() -> None:
-    """Compiles every kernel for both id types, so that no first request waits for the compiler."""
-    plan = PlanIndex.build({(1,): 1}, {1: 1}, 1)
-    for dtype in (np.dtype(np.uint32), np.dtype(np.int64)):
-        pool: PoolArray = np.zeros(1, dtype=dtype)
-        pool.flags.writeable = False  # as memory-mapped pools are: a type of its own to the compiler
-        view = EpochView(plan, pool, seed=0, epoch=0)
-        view.bins([0])
-        view.locate([0])

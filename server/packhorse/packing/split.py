@@ -5,40 +5,75 @@ wanted, and where they go, to its callers.
 """
 
 import heapq
-from collections import deque
-from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 
-def halve_into(bins: list[list[int]], lengths: NDArray[np.integer], empty: Iterable[int]) -> list[int]:
-    """Fills empty bins, in place: the fullest bin that still has two sequences is halved into each, again and again.
+@njit(cache=True, nogil=True)
+def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) -> int:
+    """Fills empty bins: the fullest bin that still has two sequences is halved into each, again and again.
+
+    Bin b holds `members[starts[b] : starts[b] + sizes[b]]`. A bin is halved within its own run of `members`: what it
+    keeps stands first, what moves to the empty bin behind it.
 
     Args:
-        bins: each bin's sequences, as indices into `lengths`, by descending length.
+        members: int64 [S], each bin's sequences, as indices into `lengths`, by descending length; reordered in place.
+        starts: int64 [N], changed in place.
+        sizes: int64 [N], changed in place; 0 for an empty bin.
         lengths: int [S], in tokens.
-        empty: indices of the empty bins, in the order in which they are filled.
+        empty: int64 [E], the empty bins, in the order in which they are filled.
 
     Returns:
-        The bins that stay empty, because every other bin has one sequence only; in the order of `empty`.
+        How many of `empty` were filled; the others stay empty, because every bin has one sequence only.
     """
-    heap: list[tuple[int, int]] = []  # (-tokens, bin) of bins with at least two sequences
+    tokens = np.zeros(len(sizes), np.int64)
+    fullest = [(np.int64(0), np.int64(-1)) for _ in range(0)]  # (-tokens, bin) of bins with at least two sequences
+    for b in range(len(sizes)):
+        for m in range(starts[b], starts[b] + sizes[b]):
+            tokens[b] += lengths[members[m]]
+        if sizes[b] > 1:
+            fullest.append((-tokens[b], np.int64(b)))
+    heapq.heapify(fullest)
+    moved = np.empty(sizes.max() if len(sizes) else 0, np.int64)
+    num_filled = 0
+    while num_filled < len(empty) and len(fullest):
+        _, halved = heapq.heappop(fullest)
+        added = empty[num_filled]
+        num_filled += 1
+        balance = np.int64(0)  # tokens of what is kept - tokens of what moves
+        moved_tokens = np.int64(0)
+        num_kept, num_moved = 0, 0
+        start = starts[halved]
+        for m in range(start, start + sizes[halved]):  # descending: the longest first into the emptier half
+            member = members[m]
+            length = lengths[member]
+            if balance <= 0:
+                members[start + num_kept] = member
+                num_kept += 1
+                balance += length
+            else:
+                moved[num_moved] = member
+                num_moved += 1
+                moved_tokens += length
+                balance -= length
+        members[start + num_kept : start + num_kept + num_moved] = moved[:num_moved]
+        starts[added], sizes[added], tokens[added] = start + num_kept, num_moved, moved_tokens
+        sizes[halved] = num_kept
+        tokens[halved] -= moved_tokens
+        if num_kept > 1:
+            heapq.heappush(fullest, (-tokens[halved], halved))
+        if num_moved > 1:
+            heapq.heappush(fullest, (-tokens[added], np.int64(added)))
+    return num_filled
 
-    def offer(index: int) -> None:
-        if len(bins[index]) > 1:
-            heapq.heappush(heap, (-int(lengths[bins[index]].sum(dtype=np.int64)), index))
 
-    for index in range(len(bins)):
-        offer(index)
-    waiting = deque(empty)
-    while waiting and heap:
-        added = waiting.popleft()
-        _, halved = heapq.heappop(heap)
-        bins[halved], bins[added] = _halves(bins[halved], lengths)
-        offer(halved)
-        offer(added)
-    return list(waiting)
+def laid_end_to_end(members: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Any:
+    """Returns the bins' members in the order of the bins, and each bin's exclusive end: int64 [S] and int64 [N]."""
+    ends = np.cumsum(sizes)
+    return members[np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum()))], ends
 
 
 def split_to_multiple(
@@ -67,36 +102,16 @@ def split_to_multiple(
             f"a multiple of {multiple} needs {num_bins + num_added} bins, and there are only {len(indices)} sequences: "
             f"no bin can be empty"
         )
-    starts = np.concatenate(([0], bin_ends[:-1]))
-    tokens = np.add.reduceat(lengths[indices], starts, dtype=np.int64)
-    touched = np.flatnonzero(bin_ends - starts > 1)  # of these, no more than the num_added fullest are ever halved
-    touched = np.sort(touched[np.argsort(-tokens[touched], kind="stable")[:num_added]])
-    bins = [indices[starts[b] : bin_ends[b]] for b in touched.tolist()]
-    members = [b[np.argsort(-lengths[b].astype(np.int64), kind="stable")].tolist() for b in bins]
-    members += [[] for _ in range(num_added)]
-    halve_into(members, lengths, range(len(touched), len(members)))
-    parts: list[NDArray[np.int64]] = []
+    starts = np.concatenate(([0], bin_ends[:-1])).astype(np.int64)
     sizes = bin_ends - starts
-    done = 0
-    for b, kept in zip(touched.tolist(), members, strict=False):
-        parts += [indices[done : starts[b]], np.array(kept, dtype=np.int64)]
-        done = int(bin_ends[b])
-        sizes[b] = len(kept)
-    added = members[len(touched) :]
-    parts += [indices[done:], *(np.array(group, dtype=np.int64) for group in added)]
-    return np.concatenate(parts), np.cumsum(np.concatenate((sizes, [len(group) for group in added])))
-
-
-def _halves(members: list[int], lengths: NDArray[np.integer]) -> tuple[list[int], list[int]]:
-    """Splits members (at least two) into two non-empty lists of about equal tokens."""
-    kept: list[int] = []
-    moved: list[int] = []
-    balance = 0  # tokens of kept - tokens of moved
-    for member in members:  # descending lengths: the longest first into the emptier half
-        if balance <= 0:
-            kept.append(member)
-            balance += int(lengths[member])
-        else:
-            moved.append(member)
-            balance -= int(lengths[member])
-    return kept, moved
+    bin_of = np.repeat(np.arange(num_bins), sizes)
+    members = indices[np.lexsort((-lengths[indices].astype(np.int64), bin_of))]
+    starts = np.concatenate((starts, np.zeros(num_added, np.int64)))
+    sizes = np.concatenate((sizes, np.zeros(num_added, np.int64)))
+    was_halved = sizes.copy()
+    filled = halve_into(members, starts, sizes, lengths, np.arange(num_bins, num_bins + num_added))
+    assert filled == num_added
+    is_same = np.repeat(was_halved[:num_bins] == sizes[:num_bins], was_halved[:num_bins])
+    members[is_same] = indices[is_same]  # a bin that was not halved keeps its order
+    split, ends = laid_end_to_end(members, starts, sizes)
+    return split, ends

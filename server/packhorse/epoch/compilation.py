@@ -1,0 +1,23 @@
+"""Every compiled loop of an epoch, compiled ahead of the first request.
+
+Owns the smallest epoch that runs through all of them.
+"""
+
+import numpy as np
+
+from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.stream import EpochStream
+from packhorse.epoch.topology import Topology
+from packhorse.epoch.view import EpochView, PoolArray
+
+
+def compile_kernels() -> None:
+    """Compiles every kernel for both id types, or loads it from Numba's cache, so that no request waits for it."""
+    plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
+    for dtype in (np.dtype(np.uint32), np.dtype(np.int64)):
+        pool: PoolArray = np.arange(2, dtype=dtype)
+        pool.flags.writeable = False  # as memory-mapped pools are: a type of its own to the compiler
+        view = EpochView(plan, pool, seed=0, epoch=0)
+        view.bins([0])
+        view.locate([0])
+        EpochStream(view, Topology(world_size=2)).read(range(1), 0)
