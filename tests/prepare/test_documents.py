@@ -61,7 +61,7 @@ def test_a_folder_gives_one_document_for_each_visible_file(tmp_path: Path) -> No
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-    found, skipped = documents(tmp_path, split="line")
+    found, skipped = documents(tmp_path)
     assert found == ["# notes", "z = 1", "b = 1\n\nc = 2\n"]
     assert (skipped.empty, skipped.undecodable) == (1, 2)
     assert [Path(name).name for name in skipped.undecodable_named] == ["image.png", "latin.py"]

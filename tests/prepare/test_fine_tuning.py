@@ -14,6 +14,7 @@ from packhorse.cli.tokenize import command
 from packhorse.formats import MegatronTokens
 from packhorse.prepare import prepare
 from packhorse.prepare.fine_tuning import ChatColumns, PairColumns, tokenize_fine_tuning
+from packhorse.prepare.tokenization import tokenize
 from packhorse.sft import encode_chat, encode_prompt_response
 
 TEMPLATE = (
@@ -112,6 +113,22 @@ def test_pairs_are_written_as_they_are_encoded(folder: Path, tmp_path: Path, eos
     assert len(summary.dropped_named) == min(5, summary.dropped_no_targets)
 
 
+def test_pairs_end_as_the_settings_beside_a_trained_tokenizer_say(tmp_path: Path) -> None:
+    path = lines(tmp_path / "p.jsonl", [{"q": "some words", "r": "more words"}])
+    tokenize(path, tmp_path / "x", text_column="q", vocab_size=300, eos="<end>")
+    columns = PairColumns(prompt="q", response="r")
+    for source, name in (("x", "y"), ("y", "z")):
+        trained = tmp_path / f"{source}.tokenizer.json"
+        tokenize_fine_tuning(path, tmp_path / name, columns, tokenizer=trained)
+        ((ids, mask),) = written(tmp_path / name)
+        assert (ids[-1], mask[-1]) == (Tokenizer.from_file(str(trained)).token_to_id("<end>"), 1)
+    (tmp_path / "x.tokenizer_config.json").unlink()
+    with pytest.raises(ValueError, match=r"x\.tokenizer\.json ends a sequence: give --eos TOKEN, or --no-eos"):
+        tokenize_fine_tuning(path, tmp_path / "w", columns, tokenizer=tmp_path / "x.tokenizer.json")
+    with pytest.raises(ValueError, match="is a folder"):
+        tokenize_fine_tuning(path, f"{tmp_path}/", columns, tokenizer=tmp_path / "y.tokenizer.json")
+
+
 def test_what_is_written_can_be_prepared(folder: Path, tmp_path: Path) -> None:
     path = lines(tmp_path / "c.jsonl", [{"messages": chat} for chat in CHATS[:50]])
     tokenize_fine_tuning(path, tmp_path / "sft", ChatColumns(), tokenizer=folder)
@@ -126,7 +143,7 @@ def test_rows_without_targets_are_an_error_or_counted_and_named(folder: Path, tm
     muted = [CHATS[0][0], {**CHATS[0][1], "train": False}]
     path = lines(tmp_path / "c.jsonl", [{"messages": CHATS[0]}, {"messages": muted}, {"messages": []}])
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=r'c\.jsonl, line 2: none of .* leave it out \(no_targets="drop"\)'):
+    with pytest.raises(ValueError, match=r"c\.jsonl, line 2: none of .* leave it out \(--no-targets drop\)"):
         tokenize_fine_tuning(path, tmp_path / "x", ChatColumns(), tokenizer=folder)
     assert sorted(tmp_path.iterdir()) == before
     summary = tokenize_fine_tuning(path, tmp_path / "x", ChatColumns(), tokenizer=folder, no_targets="drop")
@@ -134,7 +151,7 @@ def test_rows_without_targets_are_an_error_or_counted_and_named(folder: Path, tm
     assert summary.dropped_named == (f"{path}, line 2",)
 
 
-@pytest.mark.parametrize("existing", ["x.bin", "x.loss_mask.idx", "x.tokenizer.json"])
+@pytest.mark.parametrize("existing", ["x.bin", "x.loss_mask.idx", "x.tokenizer.json", "x.tokenizer_config.json"])
 def test_an_existing_output_is_refused(folder: Path, tmp_path: Path, existing: str) -> None:
     (tmp_path / existing).write_bytes(b"old")
     path = lines(tmp_path / "c.jsonl", [{"messages": CHATS[0]}])

@@ -1,13 +1,17 @@
 """Text to Megatron files: tokens against the tokenizers library used plainly, special tokens, refusals, the command."""
 
 import json
+import re
 import struct
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from packhorse.cli import main
 from packhorse.cli.tokenize import command
 from packhorse.formats import MegatronTokens
 from packhorse.prepare.documents import Skipped
@@ -56,6 +60,7 @@ def test_trained_tokenizer_gives_the_text_back(corpus: Path, tmp_path: Path) -> 
         longest=max(map(len, found)),
         dtype="uint16",
         vocab_size=tokenizer.get_vocab_size(),
+        eos="<|endoftext|>",
         skipped_empty=2,
         skipped_undecodable=0,
         undecodable_named=(),
@@ -108,7 +113,7 @@ def test_eos_may_be_named_or_left_out(corpus: Path, tmp_path: Path) -> None:
 
 def test_local_tokenizer_tokenizes_whole_documents(local: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a b a b a b\n\nb\nc")
-    summary = tokenize(tmp_path / "a.txt", tmp_path / "x", tokenizer=local, documents="line")
+    summary = tokenize(tmp_path / "a.txt", tmp_path / "x", tokenizer=local, documents="line", append_eos=False)
     assert sequences(tmp_path / "x") == [[9, 1, 2, 1, 2, 1, 2], [9, 2], [9, 0]]
     assert (summary.vocab_size, summary.skipped_empty, summary.longest) == (10, 1, 7)
     assert summary.tokenizer_path.read_bytes() == local.read_bytes()
@@ -123,6 +128,54 @@ def test_an_end_of_sequence_that_the_tokenizer_adds_is_not_doubled(local: Path, 
     (tmp_path / "a.txt").write_text("a b")
     tokenize(tmp_path / "a.txt", tmp_path / "x", tokenizer=local, eos="<eos>")
     assert sequences(tmp_path / "x") == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("eos", [None, "<end>"])
+def test_a_trained_tokenizer_ends_sequences_when_it_is_used_again(
+    corpus: Path, tmp_path: Path, eos: str | None
+) -> None:
+    """Its copies and theirs too, and text that spells the token stays text."""
+    (tmp_path / "a.txt").write_text(f"before {eos or '<|endoftext|>'} after")
+    inputs = [corpus, tmp_path / "a.txt"]
+    tokenize(inputs, tmp_path / "x", vocab_size=300, eos=eos)
+    for source, name in (("x", "y"), ("y", "z")):
+        summary = tokenize(inputs, tmp_path / name, tokenizer=tmp_path / f"{source}.tokenizer.json")
+        assert summary.eos == (eos or "<|endoftext|>")
+        assert sequences(tmp_path / name) == sequences(tmp_path / "x")
+    without = tokenize(inputs, tmp_path / "w", tokenizer=tmp_path / "x.tokenizer.json", append_eos=False)
+    assert without.eos is None
+    assert sequences(tmp_path / "w") == [ids[:-1] for ids in sequences(tmp_path / "x")]
+    assert tokenize(inputs, tmp_path / "v", tokenizer=tmp_path / "w.tokenizer.json").eos == summary.eos
+
+
+def test_the_settings_of_a_folder_name_the_end_of_sequence(local: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(local.read_bytes())
+    (tmp_path / "a.txt").write_text("a b")
+    for form in ('"<eos>"', '{"content": "<eos>"}'):
+        (folder / "tokenizer_config.json").write_text(f'{{"eos_token": {form}}}')
+        tokenize(tmp_path / "a.txt", tmp_path / "x", tokenizer=folder, overwrite=True)
+        assert sequences(tmp_path / "x") == [[9, 1, 2, 3]]
+    (folder / "tokenizer_config.json").write_text("not json")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json is not JSON"):
+        tokenize(tmp_path / "a.txt", tmp_path / "y", tokenizer=folder)
+
+
+def test_a_tokenizer_without_a_known_end_of_sequence_is_refused(corpus: Path, local: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(
+        ValueError, match=r"local\.json ends a sequence: give --eos TOKEN, or --no-eos .*<eos>, \[CLS\]"
+    ):
+        tokenize(corpus, tmp_path / "x", tokenizer=local)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_token_in_front_is_no_end_of_sequence(local: Path, tmp_path: Path) -> None:
+    """One token may both begin and end a sequence; that it stands in front does not end anything."""
+    (tmp_path / "a.txt").write_text("a b")
+    tokenize(tmp_path / "a.txt", tmp_path / "x", tokenizer=local, eos="[CLS]")
+    assert sequences(tmp_path / "x") == [[9, 1, 2, 9]]
 
 
 def test_documents_without_a_token_are_counted_as_empty(tmp_path: Path) -> None:
@@ -142,12 +195,12 @@ def test_wide_vocabularies_take_four_bytes(tmp_path: Path) -> None:
     for name, last in (("narrow", 65_498), ("wide", 65_499)):
         Tokenizer(models.WordLevel({**vocabulary, "b": last}, unk_token="[UNK]")).save(str(tmp_path / "local.json"))
         (tmp_path / "a.txt").write_text("b")
-        summary = tokenize(tmp_path / "a.txt", tmp_path / name, tokenizer=tmp_path / "local.json")
+        summary = tokenize(tmp_path / "a.txt", tmp_path / name, tokenizer=tmp_path / "local.json", append_eos=False)
         assert sequences(tmp_path / name) == [[last]]
         assert summary.dtype == ("uint16" if name == "narrow" else "int32")
 
 
-@pytest.mark.parametrize("existing", ["x.bin", "x.idx", "x.tokenizer.json"])
+@pytest.mark.parametrize("existing", ["x.bin", "x.idx", "x.tokenizer.json", "x.tokenizer_config.json"])
 def test_an_existing_output_is_refused_before_any_work(corpus: Path, tmp_path: Path, existing: str) -> None:
     (tmp_path / existing).write_bytes(b"old")
 
@@ -165,7 +218,7 @@ def test_a_second_run_may_use_the_tokenizer_of_the_first_in_place(corpus: Path, 
     first, tokenizer = sequences(tmp_path / "x"), (tmp_path / "x.tokenizer.json").read_bytes()
     for suffix in (".bin", ".idx"):
         (tmp_path / f"x{suffix}").unlink()
-    tokenize(corpus, tmp_path / "x", tokenizer=tmp_path / "x.tokenizer.json", eos="<|endoftext|>")
+    tokenize(corpus, tmp_path / "x", tokenizer=tmp_path / "x.tokenizer.json")
     assert sequences(tmp_path / "x") == first
     assert (tmp_path / "x.tokenizer.json").read_bytes() == tokenizer
 
@@ -175,7 +228,7 @@ def test_an_error_in_the_documents_comes_out_whole_and_leaves_nothing(local: Pat
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}')
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ValueError, match=r"bad\.jsonl, line 2 has no key 'text'"):
-        tokenize(tmp_path / "bad.jsonl", tmp_path / "x", tokenizer=None if train else local)
+        tokenize(tmp_path / "bad.jsonl", tmp_path / "x", tokenizer=None if train else local, append_eos=train)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -208,6 +261,7 @@ def test_command_writes_the_same_files_and_prints_a_summary(corpus: Path, tmp_pa
         assert (tmp_path / f"x{suffix}").read_bytes() == (tmp_path / f"y{suffix}").read_bytes()
     assert f"{summary.tokens:,} (uint16)" in result.output
     assert str(tmp_path / "x.idx") in result.output
+    assert "<|endoftext|>" in result.output
 
 
 def test_command_takes_folders_and_several_inputs(local: Path, tmp_path: Path) -> None:
@@ -223,6 +277,155 @@ def test_command_takes_folders_and_several_inputs(local: Path, tmp_path: Path) -
     assert result.exit_code == 0
     assert sequences(tmp_path / "x") == [[9, 1, 3], [9, 2, 2, 3], [9, 1, 1, 3]]
     assert "c.py" in result.output
+
+
+@pytest.mark.parametrize("output", ["tk/", "tk/.idx", "there", "there/", ""])
+def test_a_folder_is_no_prefix(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    inside = str(Path(output.removesuffix(".idx")) / "corpus")
+    with pytest.raises(ValueError, match=f"--output {output} is a folder; .* e.g. --output {inside}$"):
+        tokenize(corpus, output, vocab_size=300)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+KINDS = ("text", "folder", "jsonl", "parquet")
+FORMS = {
+    "text": [],
+    "chats": ["--messages-column", "messages"],
+    "pairs": ["--prompt-column", "q", "--response-column", "r"],
+}
+OF_USE = {
+    ("--documents", "line"): {("text", "text"), ("text", "folder")},
+    ("--documents", "paragraph"): {("text", "text"), ("text", "folder")},
+    ("--documents", "file"): {("text", "text"), ("text", "folder")},
+    ("--text-column", "body"): {("text", "jsonl"), ("text", "parquet")},
+    ("--glob", "a*"): {("text", "folder")},
+    ("--undecodable", "skip"): {(form, kind) for form in FORMS for kind in KINDS},
+    ("--eos", "<eos>"): {(form, kind) for form in ("text", "pairs") for kind in KINDS},
+    ("--no-eos",): {(form, kind) for form in ("text", "pairs") for kind in KINDS},
+    ("--tools-column", "tools"): {("chats", kind) for kind in KINDS},
+    ("--train-turns", "last"): {("chats", kind) for kind in KINDS},
+    ("--train-turns", "all"): {("chats", kind) for kind in KINDS},
+    ("--chat-template", "other.jinja"): {("chats", kind) for kind in KINDS},
+    ("--cutoff-len", "4"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
+    ("--no-targets", "drop"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
+    ("--no-targets", "error"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
+    ("--vocab-size", "300"): set(),
+}
+"""Option → the forms and kinds of input that it is for; with --tokenizer, so that the size of a vocabulary is not."""
+NOT_UTF8 = b"a \xff b"
+
+
+@pytest.fixture
+def kinds(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """One input of every kind with the same contents and something that is not UTF-8; the tokenizer in model/."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.jinja").write_text("{% for m in messages %}{{ m.role }} {{ m.content }} <eos> {% endfor %}")
+    model = tmp_path / "model"
+    model.mkdir()
+    words = Tokenizer.from_file(str(local))
+    words.post_processor = None
+    words.save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").write_text('{"eos_token": "<eos>"}')
+    (model / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }} {{ m.content }} b <eos> {% endfor %}{% if tools %}b b{% endif %}"
+    )
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("a.txt", "folder/a.txt", "folder/z.txt"):
+        (tmp_path / name).write_text("a b\na\n\nb b b")
+    (tmp_path / "bad.txt").write_bytes(NOT_UTF8)
+    (folder / "bad.txt").write_bytes(NOT_UTF8)
+    turns = [("user", "a a"), ("assistant", "b"), ("user", "a"), ("assistant", "b b")]
+    messages = json.dumps([{"role": role, "content": content} for role, content in turns])
+    muted = json.dumps([{"role": "user", "content": "a"}])
+    row = {"text": "a", "body": "b b", "messages": messages, "tools": '[{"name": "f"}]', "q": "a a a", "r": "b b b"}
+    rows = [row, {**row, "messages": muted, "r": ""}, dict.fromkeys(row, "\udcff")]
+    lines = [json.dumps(some, ensure_ascii=False).encode(errors="surrogateescape") for some in rows]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    columns = {}
+    for name in row:
+        cells = pa.array([some[name].encode(errors="surrogateescape") for some in rows], pa.binary())
+        columns[name] = pa.Array.from_buffers(pa.string(), len(rows), cells.buffers())
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    return {
+        "text": tmp_path / "*.txt",
+        "folder": folder,
+        "jsonl": tmp_path / "a.jsonl",
+        "parquet": tmp_path / "a.parquet",
+    }
+
+
+def run_command(kinds: dict[str, Path], form: str, kind: str, output: str, *option: str) -> Result:
+    flags = ["--input", str(kinds[kind]), "--output", output, "--tokenizer", "model", *FORMS[form]]
+    if form != "text" and "--no-targets" not in option:
+        flags += ["--no-targets", "drop"]
+    return CliRunner().invoke(main, ["tokenize", *flags, *option])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("option", OF_USE, ids=" ".join)
+def test_an_option_does_what_it_says_or_is_refused(
+    kinds: dict[str, Path], form: str, kind: str, option: tuple[str, ...]
+) -> None:
+    """Of use: it changes what is written, unless it says what is done anyhow. Else it is refused, by its name."""
+    result = run_command(kinds, form, kind, "x", *option)
+    if form != "text" and kind in ("text", "folder"):
+        assert result.exit_code != 0
+        assert "has no rows" in result.output or option[0] in result.output
+        return
+    if (form, kind) not in OF_USE[option]:
+        assert result.exit_code != 0, result.output
+        assert option[0] in result.output
+        assert not list(Path().glob("x.*"))
+        return
+    if option == ("--no-targets", "error") and form == "chats":  # a pair without a response still has its end
+        assert result.exit_code == 1
+        assert "--no-targets drop" in result.output
+        return
+    assert result.exit_code == 0, result.output
+    assert run_command(kinds, form, kind, "y").exit_code == 0
+    same = option[1:] in (("skip",), ("file",), ("all",), ("drop",), ("error",), ("<eos>",))
+    assert (written(Path("x")) == written(Path("y"))) == same
+
+
+def written(prefix: Path) -> list[list[list[int]]]:
+    return [sequences(path.with_suffix("")) for path in sorted(Path().glob(f"{prefix}*.idx"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_text_that_is_not_utf8_is_counted_or_refused_in_every_kind(
+    kinds: dict[str, Path], form: str, kind: str
+) -> None:
+    if form != "text" and kind in ("text", "folder"):
+        return
+    result = run_command(kinds, form, kind, "x", "--undecodable", "error")
+    assert result.exit_code == 1
+    assert "is not UTF-8" in result.output
+    assert "--undecodable skip" in result.output
+    result = run_command(kinds, form, kind, "x", "--undecodable", "skip")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"skipped, undecodable +1\b", result.output)
+
+
+def test_a_tools_column_that_no_line_has_is_refused(kinds: dict[str, Path]) -> None:
+    result = run_command(kinds, "chats", "jsonl", "x", "--tools-column", "tols")
+    assert result.exit_code == 1
+    assert "a.jsonl has the key 'tols'" in result.output
+    assert not list(Path().glob("x.*"))
+
+
+@pytest.mark.parametrize("documents", ["line", "paragraph", "file"])
+def test_documents_of_a_folder_are_those_of_its_files(kinds: dict[str, Path], documents: str) -> None:
+    for name, source in (("x", "folder/a.txt"), ("y", "folder")):
+        flags = ["--input", source, "--output", name, "--tokenizer", "model", "--documents", documents]
+        assert CliRunner().invoke(command, flags).exit_code == 0
+    assert sequences(Path("y")) == 2 * sequences(Path("x"))
+    assert len(sequences(Path("x"))) == {"line": 3, "paragraph": 2, "file": 1}[documents]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Literal
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from packhorse.prepare.fine_tuning import ChatColumns, FineTuningSummary, PairColumns, tokenize_fine_tuning
@@ -25,7 +26,7 @@ from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
     metavar="PATH",
     help="Text, .jsonl or .parquet file, folder of source files, or quoted glob pattern; may be given several times.",
 )
-@click.option("--output", required=True, metavar="PREFIX", help="Writes PREFIX.bin, .idx, .tokenizer.json.")
+@click.option("--output", required=True, metavar="PREFIX", help="Writes PREFIX.bin, .idx, .tokenizer.json and more.")
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),
@@ -39,22 +40,16 @@ from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
     metavar="N",
     help=f"Tokens of the trained tokenizer, at most.  [default: {DEFAULT_VOCAB_SIZE}]",
 )
-@click.option(
-    "--text-column", default="text", show_default=True, metavar="NAME", help="Parquet column, or key of a JSON line."
-)
+@click.option("--text-column", metavar="NAME", help="Parquet column, or key of a JSON line.  [default: text]")
 @click.option(
     "--documents",
     type=click.Choice(["file", "line", "paragraph"]),
-    default="file",
-    show_default=True,
-    help="What is one document of a text file; a paragraph ends at a blank line.",
+    help="What is one document of a text file, also below a folder; a paragraph ends at a blank line.  [default: file]",
 )
 @click.option(
     "--glob",
-    default="*",
-    show_default=True,
     metavar="PATTERN",
-    help="Which files of an input folder, e.g. '*.py' at every depth; each is one document.",
+    help="Which files of an input folder, e.g. '*.py' at every depth.  [default: *]",
 )
 @click.option(
     "--undecodable",
@@ -66,8 +61,7 @@ from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
 @click.option(
     "--eos",
     metavar="TOKEN",
-    help="Token that ends every sequence.  "
-    f"[default: {DEFAULT_EOS} with --train-tokenizer; with --tokenizer, what it adds by itself]",
+    help=f"Token that ends every sequence.  [default: {DEFAULT_EOS} with --train-tokenizer; with --tokenizer, its own]",
 )
 @click.option("--no-eos", is_flag=True, help="Append no end-of-sequence token.")
 @click.option(
@@ -86,9 +80,7 @@ from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
 @click.option(
     "--train-turns",
     type=click.Choice(["all", "last"]),
-    default="all",
-    show_default=True,
-    help="Which of a chat's assistant turns are trained on.",
+    help="Which of a chat's assistant turns are trained on.  [default: all]",
 )
 @click.option("--prompt-column", metavar="NAME", help="Column of prompts; goes with --response-column.")
 @click.option(
@@ -103,9 +95,8 @@ from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
 @click.option(
     "--no-targets",
     type=click.Choice(["error", "drop"]),
-    default="error",
-    show_default=True,
-    help="What happens to a chat or pair that has no token to train on; dropped ones are counted and named.",
+    help="What happens to a chat or pair that has no token to train on; dropped ones are counted and named.  "
+    "[default: error]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace output files that are already there.")
 def command(
@@ -114,20 +105,20 @@ def command(
     tokenizer: Path | None,
     train_tokenizer: bool,
     vocab_size: int | None,
-    text_column: str,
-    documents: Literal["file", "line", "paragraph"],
-    glob: str,
+    text_column: str | None,
+    documents: Literal["file", "line", "paragraph"] | None,
+    glob: str | None,
     undecodable: Literal["skip", "error"],
     eos: str | None,
     no_eos: bool,
     messages_column: str | None,
     tools_column: str | None,
     chat_template: Path | None,
-    train_turns: Literal["all", "last"],
+    train_turns: Literal["all", "last"] | None,
     prompt_column: str | None,
     response_column: str | None,
     cutoff_len: int | None,
-    no_targets: Literal["error", "drop"],
+    no_targets: Literal["error", "drop"] | None,
     overwrite: bool,
 ) -> None:
     """Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair."""
@@ -146,13 +137,16 @@ def command(
         if eos is not None or no_eos:
             raise click.UsageError("The chat template ends the turns of --messages-column; --eos and --no-eos do not.")
         columns = ChatColumns(
-            messages=messages_column, tools=tools_column, chat_template=chat_template, train_turns=train_turns
+            messages=messages_column,
+            tools=tools_column,
+            chat_template=chat_template,
+            train_turns=train_turns or "all",
         )
-    elif tools_column is not None or chat_template is not None or train_turns != "all":
+    elif tools_column is not None or chat_template is not None or train_turns is not None:
         raise click.UsageError("--tools-column, --chat-template and --train-turns go with --messages-column.")
     elif prompt_column is not None and response_column is not None:
         columns = PairColumns(prompt=prompt_column, response=response_column, eos=not no_eos if eos is None else eos)
-    elif cutoff_len is not None or no_targets != "error":
+    elif cutoff_len is not None or no_targets is not None:
         raise click.UsageError("--cutoff-len and --no-targets go with --messages-column or --prompt-column.")
     else:
         _print_summary(
@@ -171,6 +165,8 @@ def command(
             )
         )
         return
+    if text_column is not None or documents is not None or glob is not None:
+        raise click.UsageError("--text-column, --documents and --glob are for plain text, not for chats and pairs.")
     if tokenizer is None:
         raise click.UsageError("Chats and pairs are tokenized with the model's own --tokenizer, not --train-tokenizer.")
     _print_fine_tuning(
@@ -180,7 +176,7 @@ def command(
             columns,
             tokenizer=tokenizer,
             cutoff_len=cutoff_len,
-            no_targets=no_targets,
+            no_targets=no_targets or "error",
             undecodable=undecodable,
             overwrite=overwrite,
         )
@@ -195,6 +191,7 @@ def _print_summary(summary: TokenizeSummary) -> None:
             "mean length": f"{summary.tokens / summary.documents:,.1f} tokens",
             "longest": f"{summary.longest:,} tokens",
             "vocabulary": f"{summary.vocab_size:,}",
+            "end of sequence": "none" if summary.eos is None else escape(summary.eos),
             "skipped, empty": f"{summary.skipped_empty:,}",
             "skipped, undecodable": f"{summary.skipped_undecodable:,}",
         },

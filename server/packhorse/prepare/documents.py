@@ -17,6 +17,8 @@ Split = Literal["file", "line", "paragraph"]
 """What is one document of a text file: the whole file, a line, or what stands between blank lines."""
 Undecodable = Literal["skip", "error"]
 """What happens to text that is binary or not UTF-8."""
+_Kind = Literal["text", "folder", "JSON lines", "Parquet"]
+"""What an input is, by its name alone."""
 
 _JSONL_SUFFIXES = (".jsonl", ".ndjson")
 _PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -27,20 +29,21 @@ _SKIPPED_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOptions:
-    """How inputs are cut into documents."""
+    """How inputs are cut into documents. An option that is given needs an input that it is for."""
 
-    split: Split = "file"
-    """What is one document of a text file. Files below a folder are always one document each."""
-    text_column: str = "text"
-    """Parquet column, or key of each JSON line."""
-    glob: str = "*"
+    split: Split | None = None
+    """What is one document of a text file, also below a folder; None for the whole file."""
+    text_column: str | None = None
+    """Parquet column, or key of each JSON line; None for "text"."""
+    glob: str | None = None
     """Which files of a folder: a pattern without a slash is matched at every depth (`*.py`), one with a slash from
-    the folder down (`src/**/*.py`). Names that begin with a dot, and what lies below such folders, are left out."""
+    the folder down (`src/**/*.py`); None for all. Names that begin with a dot, and what lies below such folders, are
+    left out."""
     undecodable: Undecodable = "skip"
     """What happens to text that is binary or not UTF-8: skipped and counted, or refused."""
 
     def __post_init__(self) -> None:
-        if self.split not in get_args(Split):
+        if self.split is not None and self.split not in get_args(Split):
             raise ValueError(f"documents is {self.split!r}; choose one of {', '.join(get_args(Split))}")
         if self.undecodable not in get_args(Undecodable):
             raise ValueError(f"undecodable is {self.undecodable!r}; choose one of {', '.join(get_args(Undecodable))}")
@@ -98,7 +101,7 @@ def iterate_documents(
     """Yields the text of every document, in the order of the inputs; memory is one document or one Parquet batch.
 
     Files ending in .jsonl or .ndjson are read as JSON lines, .parquet or .pq as Parquet, any other file as UTF-8
-    text; a folder gives one document for each file, whatever its ending.
+    text; the files of a folder are read as text whatever their ending, and one that is not text is left out whole.
 
     Args:
         inputs: files, folders and glob patterns.
@@ -108,27 +111,26 @@ def iterate_documents(
     Raises:
         FileNotFoundError: an input is not there.
         ImportError: Parquet is read and pyarrow is not installed.
-        ValueError: a column or key is missing or not text, a line is not JSON, or text is not UTF-8 and
-            `options.undecodable` is "error".
+        ValueError: no input is of a kind that a given option is for, a column or key is missing or not text, a line is
+            not JSON, or text is not UTF-8 and `options.undecodable` is "error".
     """
     options = options or DocumentOptions()
     gate = _Gate(options.undecodable, skipped if skipped is not None else Skipped())
-    for path in expand_inputs(inputs):
-        if path.is_dir():
-            for file in _folder_files(path, options.glob):
-                yield from gate.decode(file.read_bytes(), str(file))
-        elif path.suffix.lower() in _JSONL_SUFFIXES:
-            yield from _json_texts(path, options.text_column, gate)
-        elif path.suffix.lower() in _PARQUET_SUFFIXES:
-            yield from _parquet_texts(path, options.text_column, gate)
-        elif options.split == "file":
-            yield from gate.decode(path.read_bytes(), str(path))
-        elif options.split == "line":
-            for number, line in _lines(path):
-                yield from gate.decode(line.rstrip(b"\r\n"), f"{path}, line {number}")
-        else:
-            for number, paragraph in _paragraphs(path):
-                yield from gate.decode(paragraph, f"{path}, line {number}")
+    split, text_column = options.split or "file", options.text_column or "text"
+    paths = expand_inputs(inputs)
+    _check_of_use(options, paths)
+    for path in paths:
+        match _kind(path):
+            case "folder":
+                for file in _folder_files(path, options.glob or "*"):
+                    for whole in gate.decode(file.read_bytes(), str(file)):
+                        yield from [whole] if split == "file" else _file_documents(file, split, gate)
+            case "JSON lines":
+                yield from _json_texts(path, text_column, gate)
+            case "Parquet":
+                yield from _parquet_texts(path, text_column, gate)
+            case "text":
+                yield from _file_documents(path, split, gate)
 
 
 def iterate_rows(
@@ -144,9 +146,9 @@ def iterate_rows(
     Args:
         inputs: files ending in .jsonl, .ndjson, .parquet or .pq, and glob patterns of such.
         columns: Parquet columns, or keys of each JSON line, that must be there.
-        optional_columns: the same, where a JSON line may lack the key.
-        undecodable: what happens to a line that is not UTF-8.
-        skipped: counts such lines while iterating.
+        optional_columns: the same, where a JSON line may lack the key, but not all of them.
+        undecodable: what happens to a line or row that is not UTF-8.
+        skipped: counts those while iterating.
 
     Raises:
         FileNotFoundError: an input is not there.
@@ -154,17 +156,47 @@ def iterate_rows(
         ValueError: an input is another kind of file, a column or key is missing, or a line is not JSON.
     """
     gate = _Gate(undecodable, skipped if skipped is not None else Skipped())
-    for path in expand_inputs(inputs):
-        if path.suffix.lower() in _JSONL_SUFFIXES:
-            for origin, row in _json_lines(path, columns, gate):
-                yield Row(origin, tuple(row.get(column) for column in (*columns, *optional_columns)))
-        elif path.suffix.lower() in _PARQUET_SUFFIXES:
-            for origin, values in _parquet_rows(path, (*columns, *optional_columns)):
-                yield Row(origin, values)
-        else:
+    paths = expand_inputs(inputs)
+    never_seen = set(optional_columns)
+    for path in paths:
+        match _kind(path):
+            case "JSON lines":
+                for origin, row in _json_lines(path, columns, gate):
+                    never_seen.difference_update(row)
+                    yield Row(origin, tuple(row.get(column) for column in (*columns, *optional_columns)))
+            case "Parquet":
+                for origin, values in _parquet_rows(path, (*columns, *optional_columns), gate):
+                    never_seen.clear()
+                    yield Row(origin, values)
+            case _:
+                raise ValueError(
+                    f"{path} has no rows: they come in {', '.join((*_JSONL_SUFFIXES, *_PARQUET_SUFFIXES))} files; "
+                    "of a folder, name the files by a quoted pattern such as 'folder/*.jsonl'"
+                )
+    if never_seen:
+        raise ValueError(f"no line of {paths[0]} has the key {min(never_seen)!r}; correct its name, or leave it out")
+
+
+def _kind(path: Path) -> _Kind:
+    if path.is_dir():
+        return "folder"
+    if path.suffix.lower() in _JSONL_SUFFIXES:
+        return "JSON lines"
+    return "Parquet" if path.suffix.lower() in _PARQUET_SUFFIXES else "text"
+
+
+def _check_of_use(options: DocumentOptions, paths: Sequence[Path]) -> None:
+    """Refuses an option that no input is for, rather than to pass over it."""
+    users: tuple[tuple[str, str | None, tuple[_Kind, ...]], ...] = (
+        ("--documents", options.split, ("text", "folder")),
+        ("--text-column", options.text_column, ("JSON lines", "Parquet")),
+        ("--glob", options.glob, ("folder",)),
+    )
+    for flag, value, kinds in users:
+        if value is not None and not any(_kind(path) in kinds for path in paths):
             raise ValueError(
-                f"{path} has no rows: they come in {', '.join((*_JSONL_SUFFIXES, *_PARQUET_SUFFIXES))} files; "
-                "of a folder, name the files by a quoted pattern such as 'folder/*.jsonl'"
+                f"{flag} {value} is for {' and '.join(kinds)} input, but {paths[0]} is {_kind(paths[0])}: "
+                f"leave {flag} out"
             )
 
 
@@ -202,7 +234,7 @@ class _Gate:
 
     def refuse(self, origin: str, why: str) -> None:
         if self.undecodable == "error":
-            raise ValueError(f'{origin} {why}; leave it out, or allow skipping (undecodable="skip")')
+            raise ValueError(f"{origin} {why}; leave it out, or skip such text with --undecodable skip")
         self.skipped.undecodable += 1
         if len(self.skipped.undecodable_named) < _SKIPPED_NAMED:
             self.skipped.undecodable_named.append(origin)
@@ -215,13 +247,21 @@ def _folder_files(folder: Path, pattern: str) -> list[Path]:
     return [path for _, path in visible if path.is_file()]
 
 
+def _file_documents(path: Path, split: Split, gate: _Gate) -> Iterator[str]:
+    if split == "file":
+        yield from gate.decode(path.read_bytes(), str(path))
+        return
+    for number, part in _lines(path) if split == "line" else _paragraphs(path):
+        yield from gate.decode(part.rstrip(b"\r\n"), f"{path}, line {number}")
+
+
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
         yield from enumerate(file, start=1)
 
 
 def _paragraphs(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields (number of the first line, text without its last line's end)."""
+    """Yields (number of the first line, lines)."""
     lines: list[bytes] = []
     first = 1
     for number, line in _lines(path):
@@ -230,10 +270,10 @@ def _paragraphs(path: Path) -> Iterator[tuple[int, bytes]]:
                 first = number
             lines.append(line)
         elif lines:
-            yield first, b"".join(lines).rstrip(b"\r\n")
+            yield first, b"".join(lines)
             lines = []
     if lines:
-        yield first, b"".join(lines).rstrip(b"\r\n")
+        yield first, b"".join(lines)
 
 
 def _json_texts(path: Path, key: str, gate: _Gate) -> Iterator[str]:
@@ -266,12 +306,12 @@ def _json_lines(path: Path, keys: Sequence[str], gate: _Gate) -> Iterator[tuple[
 
 
 def _parquet_texts(path: Path, column: str, gate: _Gate) -> Iterator[str]:
-    for origin, (text,) in _parquet_rows(path, [column], are_texts=True):
+    for origin, (text,) in _parquet_rows(path, [column], gate, are_texts=True):
         yield from gate.text(text, origin)
 
 
 def _parquet_rows(
-    path: Path, columns: Sequence[str], *, are_texts: bool = False
+    path: Path, columns: Sequence[str], gate: _Gate, *, are_texts: bool = False
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yields (file and row, values of the columns)."""
     pa, pq = require("pyarrow"), require("pyarrow.parquet")
@@ -289,9 +329,28 @@ def _parquet_rows(
                 raise ValueError(f"{path}: column {column!r} holds {kind}, not text")
         row = 0
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns)):
-            for values in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
-                yield f"{path}, row {row}", values
-                row += 1
+            cells = [batch.column(column) for column in columns]
+            try:
+                rows = list(zip(*(column.to_pylist() for column in cells), strict=True))
+            except UnicodeDecodeError:  # Parquet does not check what it calls a string
+                yield from _readable_rows(path, cells, row, gate)
+            else:
+                yield from ((f"{path}, row {number}", values) for number, values in enumerate(rows, row))
+            row += batch.num_rows
+
+
+def _readable_rows(
+    path: Path, cells: Sequence[Any], first_row: int, gate: _Gate
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yields the rows of a batch in which at least one is not UTF-8."""
+    for index in range(len(cells[0])):
+        origin = f"{path}, row {first_row + index}"
+        try:
+            values = tuple(column[index].as_py() for column in cells)
+        except UnicodeDecodeError as error:
+            gate.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
+            continue
+        yield origin, values
 
 
 def _is_text(pa: Any, kind: Any) -> bool:

@@ -7,14 +7,21 @@ Owns the streaming from rows to files and its summary; leaves rows to `documents
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from packhorse.formats.atomic import refuse_existing
 from packhorse.prepare.documents import Row, Skipped, Undecodable, iterate_rows
-from packhorse.prepare.tokenization import document_progress, is_saved, save_tokenizer, saved_tokenizer_path
-from packhorse.prepare.tokenizers import id_limit
+from packhorse.prepare.tokenization import document_progress, is_saved, prefix_paths, saved_tokenizer_path
+from packhorse.prepare.tokenizers import (
+    end_of_sequence,
+    find_eos,
+    id_limit,
+    load_tokenizer,
+    save_tokenizer,
+    settings_path,
+)
 from packhorse.sft import (
     ChatEncoder,
     ChatTokenizer,
@@ -148,8 +155,16 @@ def tokenize_fine_tuning(
     if no_targets not in get_args(NoTargets):
         raise ValueError(f"no_targets is {no_targets!r}; choose one of {', '.join(get_args(NoTargets))}")
     sources = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    prefix_paths(output)
     local, saved = tokenizer_json_path(Path(tokenizer)), saved_tokenizer_path(output)
-    refuse_existing([*masked_paths(output), *([] if is_saved(local, saved) else [saved])], overwrite=overwrite)
+    in_place = is_saved(local, saved)
+    kept = [] if in_place else [saved, settings_path(saved)]
+    refuse_existing([*masked_paths(output), *kept], overwrite=overwrite)
+    plain = load_tokenizer(local)
+    eos = find_eos(plain, local)
+    if isinstance(columns, PairColumns) and columns.eos:
+        eos = end_of_sequence(plain, local) if columns.eos is True else columns.eos
+        columns = replace(columns, eos=eos)
     loaded = load_chat_tokenizer(tokenizer)
     limit = id_limit(loaded.model)
     skipped, tally = Skipped(), _Tally()
@@ -177,7 +192,8 @@ def tokenize_fine_tuning(
                 f"there is no sequence in the input: {skipped.empty} empty and {skipped.undecodable} undecodable rows "
                 f"were skipped, {tally.dropped} without a token to train on dropped; check the paths and the columns"
             )
-        save_tokenizer(local, saved)
+        if not in_place:
+            save_tokenizer(saved, local.read_bytes(), eos=eos, split_special_tokens=plain.encode_special_tokens)
     return FineTuningSummary(
         sequences=len(writer),
         tokens=writer.num_tokens,
@@ -264,6 +280,6 @@ def _naming(origin: str, function: Callable[..., _Result], *args: Any) -> _Resul
     try:
         return function(*args)
     except NoTargetsError as error:
-        raise NoTargetsError(f'{origin}: {error} (no_targets="drop")') from None
+        raise NoTargetsError(f"{origin}: {error} (--no-targets drop)") from None
     except ValueError as error:
         raise ValueError(f"{origin}: {error}") from error

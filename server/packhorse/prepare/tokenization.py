@@ -1,11 +1,10 @@
-"""Text to token files: documents in, Megatron `.bin`/`.idx` and a `.tokenizer.json` out.
+"""Text to token files: documents in, Megatron `.bin`/`.idx` and the tokenizer out.
 
 Owns the streaming from one to the other and its summary; leaves documents to `documents`, tokenizers to `tokenizers`
 and the files' layout to `packhorse.formats`.
 """
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from packhorse.formats import MegatronWriter, megatron_paths
-from packhorse.formats.atomic import AtomicFiles, refuse_existing
+from packhorse.formats.atomic import refuse_existing
 from packhorse.prepare.documents import DocumentOptions, Skipped, Split, Undecodable, iterate_documents
-from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, id_limit, load_tokenizer, train_tokenizer
+from packhorse.prepare.tokenizers import (
+    DEFAULT_EOS,
+    DEFAULT_VOCAB_SIZE,
+    closing_id,
+    end_of_sequence,
+    find_eos,
+    id_limit,
+    load_tokenizer,
+    save_tokenizer,
+    settings_path,
+    train_tokenizer,
+)
 from packhorse.sft.tokenizer import tokenizer_json_path
 
 _Item = TypeVar("_Item")
@@ -41,6 +51,8 @@ class TokenizeSummary:
     """Type of a token in `.bin`: "uint16" or "int32"."""
     vocab_size: int
     """Every token id is below it."""
+    eos: str | None
+    """The token that ends every sequence; None where none was asked for."""
     skipped_empty: int
     """Documents without anything but white space, or without a token."""
     skipped_undecodable: int
@@ -59,30 +71,32 @@ def tokenize(
     *,
     tokenizer: str | os.PathLike[str] | None = None,
     vocab_size: int | None = None,
-    text_column: str = "text",
-    documents: Split = "file",
-    glob: str = "*",
+    text_column: str | None = None,
+    documents: Split | None = None,
+    glob: str | None = None,
     undecodable: Undecodable = "skip",
     eos: str | None = None,
     append_eos: bool = True,
     overwrite: bool = False,
 ) -> TokenizeSummary:
-    """Tokenizes text files, JSON lines, Parquet or folders of source files into `X.bin`, `X.idx`, `X.tokenizer.json`.
+    """Tokenizes text files, JSON lines, Parquet or folders of source files into `X.bin` and `X.idx`.
 
-    Every document becomes one sequence. Memory is bounded by a batch, the longest document and 4 bytes a sequence.
+    Every document becomes one sequence. The tokenizer is kept beside them, as `X.tokenizer.json` with its settings in
+    `X.tokenizer_config.json`, and may be used again as `tokenizer`. Memory is bounded by a batch, the longest document
+    and 4 bytes a sequence.
 
     Args:
         inputs: files, folders and glob patterns; see `iterate_documents`.
-        output: the prefix X.
+        output: the prefix X; no folder.
         tokenizer: a local tokenizer.json, or the folder that holds it; None trains a byte-level BPE on the same
             documents first.
         vocab_size: size of the trained tokenizer, 16,384 when None; not with `tokenizer`.
-        text_column: Parquet column, or key of each JSON line.
-        documents: what is one document of a text file.
-        glob: which files of a folder.
+        text_column: Parquet column, or key of each JSON line; None for "text".
+        documents: what is one document of a text file; None for the whole file.
+        glob: which files of a folder; None for all.
         undecodable: what happens to text that is binary or not UTF-8.
-        eos: token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one then decides
-            by its own post-processor.
+        eos: token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
+            `end_of_sequence`.
         append_eos: False appends nothing, whatever `eos` says.
         overwrite: whether files already there are replaced.
 
@@ -90,7 +104,8 @@ def tokenize(
         FileExistsError: an output is there and overwrite is False.
         FileNotFoundError: an input or the tokenizer is not there.
         ImportError: the extra `packhorse[prepare]` is not installed.
-        ValueError: an option is wrong, an input cannot be read as what it is, or there is no document at all.
+        ValueError: an option is wrong or of no use for the input, the output is a folder, no token is known to end a
+            sequence, an input cannot be read as what it is, or there is no document at all.
     """
     sources = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     options = DocumentOptions(split=documents, text_column=text_column, glob=glob, undecodable=undecodable)
@@ -133,13 +148,13 @@ def tokenize_documents(
         ImportError: see there.
         ValueError: see there.
     """
-    bin_path, idx_path = megatron_paths(output)
+    bin_path, idx_path = prefix_paths(output)
     saved = saved_tokenizer_path(output)
     local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer))
     if local is not None and vocab_size is not None:
         raise ValueError("vocab_size is given together with a tokenizer, which has its own; leave one of them out")
     in_place = local is not None and is_saved(local, saved)
-    refuse_existing([bin_path, idx_path, *([] if in_place else [saved])], overwrite=overwrite)
+    refuse_existing([bin_path, idx_path, *([] if in_place else [saved, settings_path(saved)])], overwrite=overwrite)
 
     with document_progress() as advance:
         if local is None:
@@ -150,8 +165,8 @@ def tokenize_documents(
                 special_tokens=[wanted_eos] if wanted_eos else [],
             )
         else:
-            wanted_eos = eos if append_eos else None
             model = load_tokenizer(local)
+            wanted_eos = (eos or end_of_sequence(model, local)) if append_eos else None
         eos_id = _eos_to_append(model, wanted_eos)
         limit = id_limit(model)
         skipped = Skipped()
@@ -170,17 +185,17 @@ def tokenize_documents(
                     f"there is no document in the input: {skipped.empty} empty and {skipped.undecodable} undecodable "
                     "were skipped; check the paths, the glob pattern and the text column"
                 )
-            if local is not None:
-                save_tokenizer(local, saved)
-            else:
-                with AtomicFiles([saved], overwrite=True) as trained:
-                    trained.files[0].write(model.to_str(pretty=True).encode())
+            if not in_place:
+                content = model.to_str(pretty=True).encode() if local is None else local.read_bytes()
+                kept_eos = wanted_eos if local is None else wanted_eos or find_eos(model, local)
+                save_tokenizer(saved, content, eos=kept_eos, split_special_tokens=model.encode_special_tokens)
     return TokenizeSummary(
         documents=len(writer),
         tokens=writer.num_tokens,
         longest=longest,
         dtype=writer.dtype.name,
         vocab_size=limit,
+        eos=wanted_eos,
         skipped_empty=skipped.empty,
         skipped_undecodable=skipped.undecodable,
         undecodable_named=tuple(skipped.undecodable_named),
@@ -195,9 +210,8 @@ def _eos_to_append(tokenizer: Any, eos: str | None) -> int | None:
         return None
     eos_id: int | None = tokenizer.token_to_id(eos)
     if eos_id is None:
-        raise ValueError(f"eos {eos!r} is not a token of the tokenizer; name one that is, or append none")
-    own: list[int] = tokenizer.encode("").ids
-    return None if own and own[-1] == eos_id else eos_id
+        raise ValueError(f"eos {eos!r} is not a token of the tokenizer; name one that is (--eos), or none (--no-eos)")
+    return None if closing_id(tokenizer) == eos_id else eos_id
 
 
 def _encode(tokenizer: Any, documents: Iterable[str]) -> Iterator[list[int]]:
@@ -213,6 +227,20 @@ def _encode(tokenizer: Any, documents: Iterable[str]) -> Iterator[list[int]]:
     yield from (encoding.ids for encoding in tokenizer.encode_batch_fast(batch))
 
 
+def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Returns the `.bin` and the `.idx` of the prefix that an output is.
+
+    Raises:
+        ValueError: it is a folder, or ends like one.
+    """
+    paths = megatron_paths(output)
+    is_folder = os.path.isdir(output)
+    if is_folder or paths[1].name == ".idx":
+        folder = Path(output) if is_folder else paths[1].parent
+        raise ValueError(f"--output {output} is a folder; name the files in it too, e.g. --output {folder / 'corpus'}")
+    return paths
+
+
 def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
     """Returns where the tokenizer of token files `X.bin`, `X.idx` is kept."""
     return megatron_paths(output)[1].with_suffix(".tokenizer.json")
@@ -221,14 +249,6 @@ def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
 def is_saved(local: Path, saved: Path) -> bool:
     """Says whether a tokenizer that is used is the very file where it would be kept."""
     return saved.exists() and local.samefile(saved)
-
-
-def save_tokenizer(local: Path, saved: Path) -> None:
-    """Copies the tokenizer that was used to where it is kept, unless it is that file."""
-    if is_saved(local, saved):
-        return
-    with AtomicFiles([saved], overwrite=True) as output, local.open("rb") as source:
-        shutil.copyfileobj(source, output.files[0])
 
 
 @contextmanager

@@ -1,12 +1,18 @@
 """Tokenizers: a local `tokenizer.json`, or a byte-level BPE trained on the documents themselves.
 
-Owns making one that is fit for writing token files; leaves encoding and writing to `tokenize`.
+Owns making one that is fit for writing token files, which token ends its sequences, and keeping both; leaves encoding
+and writing to `tokenization`.
+
+A `tokenizer.json` has no place for what its end-of-sequence token is. As in transformers, that stands in a
+`tokenizer_config.json` beside it: `corpus.tokenizer.json` has `corpus.tokenizer_config.json`.
 """
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from packhorse.formats.atomic import AtomicFiles
 from packhorse.prepare.extras import require
 from packhorse.sft.tokenizer import read_tokenizer_json
 
@@ -23,13 +29,56 @@ def load_tokenizer(path: Path) -> Any:
 
     Raises:
         ImportError: the tokenizers library is not installed.
-        ValueError: it is not a tokenizer.
+        ValueError: it, or the settings beside it, cannot be read.
     """
     require("tokenizers")
     tokenizer = read_tokenizer_json(path)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    tokenizer.encode_special_tokens = bool(_settings(path).get("split_special_tokens"))
     return tokenizer
+
+
+def end_of_sequence(tokenizer: Any, path: Path) -> str:
+    """As `find_eos`, for those that cannot do without.
+
+    Raises:
+        ValueError: nothing says which token it is.
+    """
+    eos = find_eos(tokenizer, path)
+    if eos is None:
+        special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+        raise ValueError(
+            f"nothing says which token of {path} ends a sequence: give --eos TOKEN, or --no-eos for none"
+            + (f"; its special tokens are {', '.join(special)}" if special else "")
+        )
+    return eos
+
+
+def find_eos(tokenizer: Any, path: Path) -> str | None:
+    """Returns the token that ends a sequence of a loaded tokenizer; None where nothing says which.
+
+    That is the `eos_token` of the settings beside it or, where they name none, what the tokenizer itself puts behind a
+    text.
+
+    Args:
+        tokenizer: as `load_tokenizer` returns it.
+        path: its `tokenizer.json`.
+    """
+    named = _settings(path).get("eos_token")
+    if isinstance(named, dict):
+        named = named.get("content")
+    if named:
+        return str(named)
+    closing = closing_id(tokenizer)
+    return None if closing is None else str(tokenizer.id_to_token(closing))
+
+
+def closing_id(tokenizer: Any) -> int | None:
+    """Returns the id that a tokenizer by itself puts last behind every text; None where it puts none."""
+    encoding = tokenizer.encode("a")
+    added: list[int] = encoding.special_tokens_mask
+    return encoding.ids[-1] if added and added[-1] and not all(added) else None
 
 
 def train_tokenizer(
@@ -63,6 +112,39 @@ def train_tokenizer(
     # A document that spells out a special token is text like any other; it must not end a sequence in its middle.
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def settings_path(path: Path) -> Path:
+    """Returns where the settings of a `tokenizer.json` stand."""
+    return path.with_name(f"{path.name.removesuffix('tokenizer.json')}tokenizer_config.json")
+
+
+def save_tokenizer(path: Path, content: bytes, *, eos: str | None, split_special_tokens: bool) -> None:
+    """Writes a `tokenizer.json` and its settings, so that `load_tokenizer` and `end_of_sequence` find all of it again.
+
+    Args:
+        path: ends in `tokenizer.json`; what is there is replaced.
+        content: of that file.
+        eos: the end-of-sequence token; None for none.
+        split_special_tokens: whether a special token that is spelled out in a text is text like any other.
+    """
+    settings = {"eos_token": eos, "split_special_tokens": split_special_tokens}
+    with AtomicFiles([settings_path(path), path], overwrite=True) as output:
+        output.files[0].write(json.dumps(settings, indent=2).encode())
+        output.files[1].write(content)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    beside = settings_path(path)
+    if not path.name.endswith("tokenizer.json") or not beside.is_file():
+        return {}
+    try:
+        settings = json.loads(beside.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{beside} is not JSON: {error}") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{beside} holds a {type(settings).__name__}, not a tokenizer's settings")
+    return settings
 
 
 def id_limit(tokenizer: Any) -> int:
