@@ -1,13 +1,22 @@
 """Which datasets are served: good ones, whatever lies beside them, and those that appear later."""
 
+import os
 import shutil
+import subprocess
+import sys
+import threading
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from packhorse.client import DatasetCorruptError, DatasetNotFoundError, PackhorseError, connect
-from packhorse.dataset import POOLS, PreparedDatasetError
+from packhorse.client import DatasetCorruptError, DatasetNotFoundError, PackhorseError, RetryPolicy, connect
+from packhorse.dataset import POOLS, PreparedDatasetError, open_prepared
+from packhorse.prepare import prepare
 from packhorse.server import catalog as catalog_module
 from packhorse.server.catalog import Catalog
+from packhorse.server.faults import ServiceError
 
 
 def flip_a_bit(path, at=-3):
@@ -100,7 +109,7 @@ def test_a_large_pool_is_checked_beside_serving(root, monkeypatch, wait_until, c
     catalog = Catalog(root)
     wait_until(lambda: [dataset.name for dataset in catalog.opened()] == ["good"])
     assert catalog.names() == ["good"]
-    with pytest.raises(Exception, match=r"dataset 'bad' is not served: pools\.npy does not match"):
+    with pytest.raises(Exception, match=r"dataset 'bad' is not served: bad/pools\.npy does not match"):
         catalog.get("bad")
 
 
@@ -109,3 +118,137 @@ def test_an_open_dataset_stays_as_it_is_when_its_folder_goes(root, joined):
         before = joined(client.stream_bins("good"))
         shutil.rmtree(root / "good")
         assert joined(client.stream_bins("good")) == before
+
+
+def test_a_refused_folder_is_looked_at_again_when_it_changes(corpus, root):
+    """As when a dataset is copied in, and somebody asks before all of it is there."""
+    folder = root / "arriving"
+    folder.mkdir()
+    shutil.copy(corpus.root / "few" / "manifest.json", folder)
+    with connect(f"embedded:{root}") as client:
+        with pytest.raises(DatasetCorruptError, match="is missing"):
+            client.get_dataset("arriving")
+        for name in ("counts.json", "templates.json", POOLS):
+            shutil.copy(corpus.root / "few" / name, folder)
+        assert client.get_dataset("arriving").num_sequences == 7
+        assert "arriving" in [info.name for info in client.list_datasets()]
+
+
+def test_a_refused_folder_is_read_once(root, monkeypatch):
+    flip_a_bit(shutil.copytree(root / "good", root / "bad") / POOLS)
+    catalog = Catalog(root)
+    opened = []
+    monkeypatch.setattr(catalog_module, "open_prepared", lambda *args, **options: opened.append(args))
+    for _ in range(3):
+        with pytest.raises(ServiceError, match="does not match its checksum"):
+            catalog.get("bad")
+    assert opened == []
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RecursionError("deep"), MemoryError()])
+def test_a_folder_that_cannot_be_opened_for_any_reason_costs_only_itself(corpus, root, monkeypatch, error):
+    shutil.copytree(corpus.root / "few", root / "odd")
+
+    def open_or_fail(folder, **options):
+        if folder.name == "odd":
+            raise error
+        return open_prepared(folder, **options)
+
+    monkeypatch.setattr(catalog_module, "open_prepared", open_or_fail)
+    catalog = Catalog(root)
+    assert catalog.names() == ["good"]
+    with pytest.raises(ServiceError, match=r"odd cannot be opened: \w+; the server's log"):
+        catalog.get("odd")
+
+
+def test_opening_one_dataset_holds_up_no_other(corpus, root, monkeypatch):
+    catalog = Catalog(root)
+    shutil.copytree(corpus.root / "few", root / "slow")
+    shutil.copytree(corpus.root / "few", root / "quick")
+    began, may_end = threading.Event(), threading.Event()
+
+    def open_slowly(folder, **options):
+        if folder.name == "slow":
+            began.set()
+            assert may_end.wait(60)
+        return open_prepared(folder, **options)
+
+    monkeypatch.setattr(catalog_module, "open_prepared", open_slowly)
+    slow = threading.Thread(target=catalog.get, args=("slow",))
+    slow.start()
+    assert began.wait(60)
+    assert catalog.get("good").name == "good"
+    assert catalog.get("quick").name == "quick"
+    assert [dataset.name for dataset in catalog.opened()] == ["good", "quick"]
+    may_end.set()
+    slow.join(60)
+    assert [dataset.name for dataset in catalog.opened()] == ["good", "quick", "slow"]
+
+
+def test_a_message_names_few_datasets(corpus, root):
+    for number in range(40):
+        shutil.copytree(corpus.root / "few", root / f"{number}-{'long' * 30}")
+    with connect(f"embedded:{root}") as client, pytest.raises(DatasetNotFoundError) as caught:
+        client.get_dataset("x" * 10_000)
+    assert "and 33 more" in str(caught.value)
+    assert len(str(caught.value)) < 1500
+
+
+def test_a_pool_that_is_written_to_is_withdrawn_unless_it_still_matches(root):
+    catalog = Catalog(root)
+    dataset = catalog.get("good")
+    catalog.confirm(dataset)
+    pools = root / "good" / POOLS
+    pools.touch()
+    catalog.confirm(dataset)  # the same bytes, written anew
+    flip_a_bit(pools)
+    with pytest.raises(ServiceError, match=r"good/pools\.npy was cut or altered while it was served"):
+        catalog.confirm(dataset)
+    assert catalog.opened() == []
+    flip_a_bit(pools)  # restored
+    assert catalog.get("good") is not dataset
+    with pytest.raises(ServiceError, match="withdrawn"):
+        catalog.confirm(dataset)  # streams of the old one end
+
+
+def test_a_pool_cut_under_running_streams_costs_its_own_dataset_only(corpus, root, make_server, joined):
+    lengths = np.random.default_rng(0).integers(1, 100, 500_000)  # more than a stream has under way at once
+    pq.write_table(pa.table({"length": lengths}), root / "cut.parquet")
+    prepare(root / "cut.parquet", length_column="length", output=root / "cut", max_seq_len=256, progress=False)
+    with make_server(root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=5)) as client:
+        expected = joined(client.stream_bins("good"))
+        running = [client.stream_bins("cut", epoch=epoch) for epoch in range(8)]
+        for stream in running:
+            next(stream)
+        os.truncate(root / "cut" / POOLS, 200)
+        for stream in running:
+            with pytest.raises(DatasetCorruptError, match=r"cut/pools\.npy was cut or altered"):
+                for _ in stream:
+                    pass
+        for epoch in range(20, 28):
+            with pytest.raises(DatasetCorruptError):
+                client.get_bins("cut", epoch=epoch, positions=[0])
+        assert joined(client.stream_bins("good")) == expected
+        assert server.process.poll() is None
+
+
+def test_reading_a_mapped_file_beyond_its_new_end_gives_zeros(tmp_path):
+    """In a process of its own, which would die of SIGBUS otherwise."""
+    script = """
+import os, sys, threading
+import numpy as np
+from packhorse.server.shrinking import survive_shrinking_files
+assert survive_shrinking_files()
+np.ones(1_000_000, dtype=np.uint32).tofile(sys.argv[1])
+mapped = np.memmap(sys.argv[1], dtype=np.uint32, mode="r")
+os.truncate(sys.argv[1], 40_000)
+sums = []
+threads = [threading.Thread(target=lambda: sums.append(int(mapped.sum()))) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert sums == [10_000] * 4, sums
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "mapped"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

@@ -24,6 +24,7 @@ from packhorse.server.kernels import compile_kernels
 from packhorse.server.metrics import Metrics
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
+from packhorse.server.shrinking import survive_shrinking_files
 from packhorse.v1 import packing_pb2, packing_pb2_grpc
 
 _LOG = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     """
     catalog = Catalog(config.data_root)
     compile_kernels()
+    survive_shrinking_files()
     metrics = Metrics(catalog.opened)
     executor = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="kernels")
     servicer = PackingServicer(Backend(catalog), metrics, executor, config.max_streams)

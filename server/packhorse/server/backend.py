@@ -87,6 +87,7 @@ class Backend:
             extra_tokens=options.extra_tokens,
             over_length=options.over_length,
             keep=options.keep,
+            id_column=dataset.manifest.id_column or "",
         )
         header.checksum = header_checksum(request, header)
         yield pb.StreamBinsResponse(header=header)
@@ -99,6 +100,7 @@ class Backend:
             message.block.first_step = block.start
             message.block.num_steps = len(block)
             _encode(stream.read(block, rank), message.block.bins)
+            self._catalog.confirm(dataset)
             context = block_context(header.checksum, block.start, len(block))
             message.block.bins.checksum = bins_checksum(message.block.bins, context)
             yield message
@@ -117,6 +119,7 @@ class Backend:
         view = self._view(dataset, request.seed, request.epoch)
         response = pb.GetBinsResponse(digest=dataset.manifest.digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
         _encode(view.bins(positions), response.bins)
+        self._catalog.confirm(dataset)
         context = get_bins_context(request, response.digest, response.id_type)
         response.bins.checksum = bins_checksum(response.bins, context)
         return response
@@ -132,6 +135,7 @@ class Backend:
         if request.HasField("topology"):
             stream = EpochStream(view, requests.topology(request.topology, dataset.plan.num_bins))
         found = view.locate(np.array(request.ids, dtype=np.int64))
+        self._catalog.confirm(dataset)
         if len(found.ids) > MAX_LOCATIONS:
             raise too_large(
                 "ids", MAX_LOCATIONS, f"ids has {len(found.ids)} pieces, over {MAX_LOCATIONS}; ask for fewer ids"
@@ -217,4 +221,6 @@ def _describe(dataset: PreparedDataset) -> pb.Dataset:
         align=manifest.options.align,
         extra_tokens=manifest.options.extra_tokens,
         keep=manifest.options.keep,
+        id_column=manifest.id_column or "",
+        plan_cut_off=manifest.plan_cut_off,
     )

@@ -1,14 +1,18 @@
 """The datasets that are served: every prepared folder below one root, by its folder's name.
 
-Owns finding, opening and withdrawing them; leaves how a folder is checked to `dataset`.
+Owns finding, opening and withdrawing them; leaves how a folder is checked to `dataset`, and how a change of open files
+is noticed to `stamps`.
 """
 
 import logging
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.dataset import MANIFEST, POOLS, PreparedDataset, PreparedDatasetError, open_prepared
+from packhorse.dataset import MANIFEST, PreparedDataset, PreparedDatasetError, open_prepared
 from packhorse.server.faults import ServiceError
+from packhorse.server.stamps import ArrayStamps, Stamps, stamps_of
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -17,11 +21,33 @@ CHECK_AT_ONCE_BYTES = 1 << 30
 """Pools up to this size are read and compared with their checksum before they are served; larger ones beside serving,
 so that a server of a huge corpus starts at once, and are withdrawn when they turn out altered."""
 
+MOST_NAMES = 8
+"""How many datasets a message names: a message of thousands would be refused on its way."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Served:
+    """A dataset that is open."""
+
+    dataset: PreparedDataset
+    arrays: ArrayStamps
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A folder that could not be opened, or was withdrawn."""
+
+    reason: str
+    stamps: Stamps
+    """Of its files when it was refused: it is looked at again when they change."""
+
 
 class Catalog:
     """Prepared datasets below a root; a folder that appears later is found when it is asked for.
 
-    A dataset that was opened stays as it is until the process ends, even when its folder is replaced.
+    A dataset that was opened is served until the process ends, even when its folder is replaced. It is withdrawn when
+    its open files are altered. A folder that was refused is tried again once its files change. Opening a folder holds
+    up nobody who asks for another.
 
     Args:
         root: a folder of prepared folders, or one prepared folder.
@@ -32,14 +58,15 @@ class Catalog:
 
     def __init__(self, root: Path | str) -> None:
         self._root = Path(root).resolve()
-        self._lock = threading.Lock()
-        self._datasets: dict[str, PreparedDataset] = {}
-        self._broken: dict[str, str] = {}
+        self._lock = threading.Lock()  # held to look names up, never while a folder is read
+        self._served: dict[str, _Served] = {}
+        self._refused: dict[str, _Refused] = {}
+        self._opening: dict[str, threading.Lock] = {}
         if not self._root.is_dir():
             raise PreparedDatasetError(f"data root {root} is not a folder")
         self.refresh()
-        if not self._datasets:
-            reasons = "; ".join(self._broken.values())
+        if not self._served:
+            reasons = "; ".join(refused.reason for refused in self._refused.values())
             raise PreparedDatasetError(
                 f"no dataset below {root} can be served: {reasons}"
                 if reasons
@@ -47,68 +74,124 @@ class Catalog:
             )
 
     def refresh(self) -> None:
-        """Looks for prepared folders that are not known yet."""
-        folders = [self._root] if (self._root / MANIFEST).exists() else sorted(self._root.iterdir())
-        for folder in folders:
-            if folder.name.startswith(".") or not (folder / MANIFEST).exists():
-                continue
-            with self._lock:
-                if folder.name not in self._datasets and folder.name not in self._broken:
-                    self._open(folder)
+        """Opens prepared folders that are not known yet, or that changed since they were refused."""
+        for folder in self._folders():
+            self._open(folder)
 
     def names(self) -> list[str]:
         """Names of the datasets that can be asked for, ascending."""
         self.refresh()
         with self._lock:
-            return sorted(self._datasets)
+            return sorted(self._served)
 
     def get(self, name: str) -> PreparedDataset:
         """Returns a dataset; a ServiceError where there is none of that name, or where it is corrupt."""
-        if name not in self._datasets:
-            self.refresh()
+        served = self._served.get(name)
+        if served is not None:
+            return served.dataset
+        for folder in self._folders():
+            if folder.name == name:
+                self._open(folder)
         with self._lock:
-            if name in self._broken:
-                raise ServiceError(
-                    pb.ERROR_REASON_DATASET_CORRUPT,
-                    f"dataset {name!r} is not served: {self._broken[name]}",
-                    {"dataset": name},
-                )
-            if name not in self._datasets:
-                served = ", ".join(sorted(self._datasets)) or "none"
-                raise ServiceError(
-                    pb.ERROR_REASON_DATASET_NOT_FOUND,
-                    f"no dataset is named {name!r}; this server has: {served}",
-                    {"dataset": name},
-                )
-            return self._datasets[name]
+            served, refused = self._served.get(name), self._refused.get(name)
+            names = sorted(self._served)
+        if served is not None:
+            return served.dataset
+        if refused is not None:
+            raise _corrupt(name, refused.reason)
+        some = ", ".join(names[:MOST_NAMES]) or "none"
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        shown = name if len(name) <= 80 else f"{name[:80]}…"
+        raise ServiceError(
+            pb.ERROR_REASON_DATASET_NOT_FOUND,
+            f"no dataset is named {shown!r}; this server has: {some}{more}",
+            {"dataset": shown},
+        )
+
+    def confirm(self, dataset: PreparedDataset) -> None:
+        """Makes sure that what was just read from a dataset came from the files that were checked.
+
+        To be called after bins were read and before they are sent.
+
+        Raises:
+            ServiceError: a file was altered or cut while it was served, and the dataset is withdrawn.
+        """
+        served = self._served.get(dataset.name)
+        if served is None or served.dataset is not dataset:
+            refused = self._refused.get(dataset.name)
+            raise _corrupt(dataset.name, refused.reason if refused else "it was withdrawn")
+        if served.arrays.is_unchanged():
+            return
+        try:
+            served.arrays.check_again(dataset)
+        except (PreparedDatasetError, OSError) as error:
+            reason = _reason(dataset.path, error)
+            self._withdraw(dataset, reason)
+            raise _corrupt(dataset.name, reason) from None
 
     def opened(self) -> list[PreparedDataset]:
         """The datasets that are open now."""
         with self._lock:
-            return list(self._datasets.values())
+            return [served.dataset for served in self._served.values()]
+
+    def _folders(self) -> Iterator[Path]:
+        for folder in [self._root] if (self._root / MANIFEST).exists() else sorted(self._root.iterdir()):
+            if not folder.name.startswith(".") and (folder / MANIFEST).exists():
+                yield folder
 
     def _open(self, folder: Path) -> None:
-        try:
-            num_bytes = sum(path.stat().st_size for path in folder.glob("*.npy"))
-            at_once = num_bytes <= CHECK_AT_ONCE_BYTES
-            dataset = open_prepared(folder, check_pool=at_once)
-        except PreparedDatasetError as error:
-            _LOG.error("not serving %s: %s", folder.name, error)
-            self._broken[folder.name] = str(error)
-            return
-        except OSError as error:
-            _LOG.error("not serving %s: %s", folder.name, error)
-            self._broken[folder.name] = f"{folder.name} cannot be read: {error.strerror}"
-            return
-        self._datasets[folder.name] = dataset
+        with self._lock:
+            opening = self._opening.setdefault(folder.name, threading.Lock())
+        with opening:  # whoever asks for the same folder meanwhile waits, nobody else
+            if folder.name in self._served:
+                return
+            stamps = stamps_of(folder)
+            refused = self._refused.get(folder.name)
+            if refused is not None and refused.stamps == stamps:
+                return
+            try:
+                num_bytes = sum(path.stat().st_size for path in folder.glob("*.npy"))
+                at_once = num_bytes <= CHECK_AT_ONCE_BYTES
+                dataset = open_prepared(folder, check_pool=at_once)
+                served = _Served(dataset, ArrayStamps.of(dataset))
+            except Exception as error:  # however odd a folder is, it costs nothing but itself
+                self._refuse(folder, error, stamps)
+                return
+            with self._lock:
+                self._served[folder.name] = served
+                self._refused.pop(folder.name, None)
         if not at_once:
             threading.Thread(target=self._check_beside_serving, args=(dataset,), daemon=True).start()
+
+    def _refuse(self, folder: Path, error: Exception, stamps: Stamps) -> None:
+        if isinstance(error, PreparedDatasetError | OSError):
+            _LOG.error("not serving %s: %s", folder.name, error)
+        else:
+            _LOG.error("not serving %s", folder.name, exc_info=error)
+        with self._lock:
+            self._refused[folder.name] = _Refused(_reason(folder, error), stamps)
 
     def _check_beside_serving(self, dataset: PreparedDataset) -> None:
         try:
             dataset.check_pool()
         except (PreparedDatasetError, OSError) as error:
-            _LOG.error("withdrawing %s: %s", dataset.name, error)
-            with self._lock:
-                self._broken[dataset.name] = f"{POOLS} does not match its checksum"
-                self._datasets.pop(dataset.name, None)
+            self._withdraw(dataset, _reason(dataset.path, error))
+
+    def _withdraw(self, dataset: PreparedDataset, reason: str) -> None:
+        _LOG.error("withdrawing %s: %s", dataset.name, reason)
+        with self._lock:
+            self._refused[dataset.name] = _Refused(reason, stamps_of(dataset.path))
+            self._served.pop(dataset.name, None)
+
+
+def _reason(folder: Path, error: Exception) -> str:
+    """What a client may read: no path of this machine, no trace."""
+    if isinstance(error, PreparedDatasetError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{folder.name} cannot be read: {error.strerror}"
+    return f"{folder.name} cannot be opened: {type(error).__name__}; the server's log has the details"
+
+
+def _corrupt(name: str, reason: str) -> ServiceError:
+    return ServiceError(pb.ERROR_REASON_DATASET_CORRUPT, f"dataset {name!r} is not served: {reason}", {"dataset": name})

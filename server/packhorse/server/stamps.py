@@ -1,0 +1,77 @@
+"""Whether files changed: their size and time of change, at almost no cost.
+
+Owns the stamps of a folder, by which a refused folder is looked at again, and those of a served dataset's arrays, by
+which altered data is noticed. Leaves what follows to the catalog.
+"""
+
+import hashlib
+import os
+import weakref
+from pathlib import Path
+from typing import TypeAlias
+
+from packhorse.dataset import PreparedDataset, PreparedDatasetError
+
+Stamps: TypeAlias = tuple[tuple[str, int, int, int], ...]
+"""(name, inode, size in bytes, time of change in nanoseconds) of every file in a folder."""
+
+
+def stamps_of(folder: Path) -> Stamps:
+    """Returns the stamps of a folder's files, by name; none where it is gone."""
+    try:
+        paths = sorted(folder.iterdir())
+        found = [(path.name, path.stat()) for path in paths if path.exists()]
+    except OSError:
+        return ()
+    return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+
+
+class ArrayStamps:
+    """A dataset's array files as they were opened, by descriptor: a folder that is replaced changes nothing.
+
+    Args:
+        descriptors: file name → descriptor, open for reading; closed with this object.
+    """
+
+    def __init__(self, descriptors: dict[str, int]) -> None:
+        self._descriptors = descriptors
+        self._stamps = self._now()
+        weakref.finalize(self, _close, descriptors)
+
+    @classmethod
+    def of(cls, dataset: PreparedDataset) -> "ArrayStamps":
+        """Opens a dataset's array files once more."""
+        paths = [dataset.path / name for name in sorted(dataset.manifest.checksums) if name.endswith(".npy")]
+        return cls({path.name: os.open(path, os.O_RDONLY) for path in paths})
+
+    def is_unchanged(self) -> bool:
+        """Whether no file was written to or cut since it was opened."""
+        return self._now() == self._stamps
+
+    def check_again(self, dataset: PreparedDataset) -> None:
+        """Compares files that were written to with their checksums; those that still match are good again.
+
+        Raises:
+            PreparedDatasetError: a file was cut or altered.
+        """
+        now = self._now()
+        for (name, descriptor), (size, _), (was, _) in zip(self._descriptors.items(), now, self._stamps, strict=True):
+            if size != was or _sha256_of(descriptor) != dataset.manifest.checksums[name]:
+                raise PreparedDatasetError(f"{dataset.name}/{name} was cut or altered while it was served")
+        self._stamps = now
+
+    def _now(self) -> list[tuple[int, int]]:
+        """(size in bytes, time of change in nanoseconds) of every file."""
+        stats = [os.fstat(descriptor) for descriptor in self._descriptors.values()]
+        return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+
+def _sha256_of(descriptor: int) -> str:
+    with open(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _close(descriptors: dict[str, int]) -> None:
+    for descriptor in descriptors.values():
+        os.close(descriptor)
