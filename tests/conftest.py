@@ -29,6 +29,29 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.fixture(scope="session")
+def topologies():
+    """Strategy factory: topologies of an epoch of `num_bins` bins, any start and balance, few ranks and workers."""
+    from hypothesis import strategies as st
+
+    from packhorse.topology import Balance, RemainderPolicy, Topology
+
+    def of(num_bins, policies=tuple(RemainderPolicy), balances=tuple(Balance)):
+        return st.builds(
+            Topology,
+            world_size=st.integers(1, 5),
+            workers_per_rank=st.integers(1, 4),
+            batch_size=st.integers(1, 4),
+            start_position=st.integers(0, num_bins),
+            remainder=st.sampled_from(policies),
+            accumulation=st.integers(1, 4),
+            balance=st.sampled_from(balances),
+            cost_linear=st.sampled_from([0, 3, 10**6]),
+        )
+
+    return of
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Sequences, their token files and the datasets prepared from them."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from packhorse.epoch import EpochView, Permutation, PlanIndex, RemainderPolicy, Topology, derive_key
+from packhorse.epoch import EpochView, Permutation, PlanIndex, derive_key
 from packhorse.packing import canonical_templates, pack_histogram
 
 MASK_64 = 2**64 - 1
@@ -162,20 +162,3 @@ def bins_of():
         ]
 
     return split
-
-
-@pytest.fixture(scope="session")
-def topologies():
-    """Strategy factory: topologies of an epoch of `num_bins` bins, any start, few ranks and workers."""
-
-    def of(num_bins, policies=tuple(RemainderPolicy)):
-        return st.builds(
-            Topology,
-            world_size=st.integers(1, 5),
-            workers_per_rank=st.integers(1, 4),
-            batch_size=st.integers(1, 4),
-            start_position=st.integers(0, num_bins),
-            remainder=st.sampled_from(policies),
-        )
-
-    return of

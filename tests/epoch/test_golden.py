@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "golden"
-NAMES = ("epochs", "keys", "permutations", "plans", "seeds")
+NAMES = ("assignments", "epochs", "keys", "permutations", "plans", "seeds")
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch import EpochStream, EpochView, PlanIndex, RemainderPolicy
+from packhorse.epoch import Assignment, EpochView, PlanIndex
 from packhorse.packing import pack_histogram
+from packhorse.topology import RemainderPolicy
 
 
 class Split:
@@ -79,11 +80,11 @@ def test_every_remainder_policy_carries_starts(topologies, drawn, data):
     split, seed, epoch = drawn
     view = split.view(seed, epoch)
     topology = data.draw(topologies(view.num_bins))
-    stream, entries = EpochStream(view, topology), EpochStream(split.entries(seed, epoch), topology)
+    stream, entries = Assignment(view, topology), Assignment(split.entries(seed, epoch), topology)
     came = []
     for rank in range(topology.world_size):
-        bins = stream.read(range(stream.num_steps), rank)
-        twin = entries.read(range(stream.num_steps), rank)
+        bins = stream.bins(range(stream.num_steps), rank)
+        twin = entries.bins(range(stream.num_steps), rank)
         assert bins.bin_ends.tolist() == twin.bin_ends.tolist()
         assert bins.positions.tolist() == twin.positions.tolist()
         assert bins.ids.tolist() == split.pool[twin.ids].tolist()

@@ -92,12 +92,9 @@ def test_any_bin_is_found_in_plans_of_any_size(largest):
     shuffle = Permutation(plan.num_bins, 7)
     found, copies, ends = (np.empty(len(wanted), dtype=np.int64) for _ in range(3))
     kernels.find_bins(
-        shuffle.backward(wanted),
+        plan.tables,
         shuffle.row,
-        plan.first_bin,
-        plan.lookup,
-        plan.lookup_shift,
-        plan.template_size,
+        shuffle.backward(wanted),
         found,
         copies,
         ends,

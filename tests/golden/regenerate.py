@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from packhorse.epoch import (
-    EpochStream,
+    Assignment,
     EpochView,
     Permutation,
     PlanIndex,
-    RemainderPolicy,
-    Topology,
+    SkipSource,
     derive_key,
     independent_seed,
 )
 from packhorse.packing import canonical_templates, pack_histogram, seed_from_components
+from packhorse.topology import RemainderPolicy, Skips, Topology
 
 FOLDER = Path(__file__).parent
 LARGEST = 2**64 - 1
@@ -83,8 +83,8 @@ def epochs() -> list[dict[str, Any]]:
         ids = [part.tolist() for part in np.split(bins.ids, bins.bin_ends[:-1])]
         per_rank = view.num_bins // 4
         topology = Topology(world_size=5, batch_size=per_rank, start_position=3, remainder=RemainderPolicy.SPREAD)
-        stream = EpochStream(view, topology)
-        spread = [stream.read(range(stream.num_steps - 1, stream.num_steps), rank) for rank in range(5)]
+        stream = Assignment(view, topology)
+        spread = [stream.bins(range(stream.num_steps - 1, stream.num_steps), rank) for rank in range(5)]
         rows.append(
             {
                 "seed": seed,
@@ -99,6 +99,31 @@ def epochs() -> list[dict[str, Any]]:
     return rows
 
 
+def assignments() -> list[dict[str, Any]]:
+    """Positions and ids that every rank gets under both balances, of the plan's epoch with a range left out."""
+    templates = pack_histogram(COUNTS, MAX_SEQ_LEN, algorithm="best-fit").templates
+    index = PlanIndex.build(templates, COUNTS, MAX_SEQ_LEN)
+    view = EpochView(index, np.arange(1000, 1000 + index.num_sequences), seed=7, epoch=2)
+    source = SkipSource(view, Skips.of([(4, 9)]))
+    rows = []
+    for balance in ("micro-step", "optimizer-step"):
+        for remainder in RemainderPolicy:
+            topology = Topology(
+                world_size=3, batch_size=2, accumulation=2, balance=balance, cost_linear=100, remainder=remainder
+            )
+            stream = Assignment(source, topology, seed=7, epoch=2)
+            ranks = [stream.bins(range(stream.num_steps), rank) for rank in range(3)]
+            rows.append(
+                {
+                    "balance": balance,
+                    "remainder": remainder,
+                    "positions": [bins.positions.tolist() for bins in ranks],
+                    "ids": [bins.ids.tolist() for bins in ranks],
+                }
+            )
+    return rows
+
+
 def vectors() -> dict[str, list[dict[str, Any]]]:
     """Every golden file by its name without the suffix."""
     return {
@@ -107,6 +132,7 @@ def vectors() -> dict[str, list[dict[str, Any]]]:
         "seeds": seeds(),
         "plans": plans(),
         "epochs": epochs(),
+        "assignments": assignments(),
     }
 
 

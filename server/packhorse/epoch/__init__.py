@@ -1,26 +1,30 @@
 """The epoch as a function: which sequence sits where, for any seed, epoch, rank and worker. NumPy and Numba."""
 
+from packhorse.epoch.assignment import Assignment, Places
+from packhorse.epoch.balance import MAX_BINS_PER_WINDOW
+from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.compilation import compile_kernels
 from packhorse.epoch.keys import derive_key, independent_seed
 from packhorse.epoch.materialize import materialize_epoch
 from packhorse.epoch.permutation import Permutation
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.stream import EpochStream, StepPlace
-from packhorse.epoch.topology import ADDED, RemainderPolicy, StreamMode, Topology
-from packhorse.epoch.view import Bins, EpochView, Locations, PoolArray
+from packhorse.epoch.skip import SkipSource
+from packhorse.epoch.source import Locations, Source
+from packhorse.epoch.view import EpochView
+from packhorse.topology import Topology
 
 __all__ = [
-    "ADDED",
+    "MAX_BINS_PER_WINDOW",
+    "Assignment",
     "Bins",
-    "EpochStream",
     "EpochView",
     "Locations",
     "Permutation",
+    "Places",
     "PlanIndex",
     "PoolArray",
-    "RemainderPolicy",
-    "StepPlace",
-    "StreamMode",
+    "SkipSource",
+    "Source",
     "Topology",
     "compile_kernels",
     "derive_key",

@@ -5,10 +5,11 @@ Owns the smallest epoch that runs through all of them.
 
 import numpy as np
 
+from packhorse.epoch.assignment import Assignment
+from packhorse.epoch.bins import PoolArray
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.stream import EpochStream
-from packhorse.epoch.topology import Topology
-from packhorse.epoch.view import EpochView, PoolArray
+from packhorse.epoch.view import EpochView
+from packhorse.topology import Balance, Topology
 
 
 def compile_kernels() -> None:
@@ -20,4 +21,4 @@ def compile_kernels() -> None:
         view = EpochView(plan, pool, seed=0, epoch=0)
         view.bins([0])
         view.locate([0])
-        EpochStream(view, Topology(world_size=2)).read(range(1), 0)
+        Assignment(view, Topology(world_size=2, batch_size=2, balance=Balance.MICRO_STEP)).bins(range(1), 0)

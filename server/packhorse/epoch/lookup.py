@@ -14,14 +14,7 @@ from packhorse.epoch.permutation import backward
 
 @numba.njit(nogil=True, cache=True)
 def find_entries(
-    wanted: Any,
-    pool: Any,
-    pool_starts: Any,
-    counts: Any,
-    has_pieces: bool,
-    which_out: Any,
-    length_index_out: Any,
-    entry_out: Any,
+    tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
 ) -> int:
     """Finds ids in the pool and returns how many rows that takes; those beyond the arrays' size are only counted.
 
@@ -31,9 +24,9 @@ def find_entries(
     num_rows = 0
     for w in range(len(wanted)):
         before = num_rows
-        for length_index in range(len(counts)):
-            low = pool_starts[length_index]
-            end = low + counts[length_index]
+        for length_index in range(len(tables.counts)):
+            low = tables.pool_starts[length_index]
+            end = low + tables.counts[length_index]
             high = end
             while low < high:
                 middle = (low + high) >> 1
@@ -63,18 +56,14 @@ def find_entries(
 
 @numba.njit(nogil=True, cache=True)
 def place_entries(
-    length_indices: Any,
-    entries: Any,
-    pool_starts: Any,
+    tables: Any,
     pool_rows: Any,
+    bin_row: Any,
     by_length_start: Any,
     by_length_run: Any,
     run_template: Any,
-    run_copies: Any,
-    run_first_draw: Any,
-    first_run: Any,
-    first_bin: Any,
-    bin_row: Any,
+    length_indices: Any,
+    entries: Any,
     position_out: Any,
     index_in_bin_out: Any,
 ) -> None:
@@ -87,20 +76,22 @@ def place_entries(
             continue
         length_index = length_indices[e]
         row = pool_rows[length_index]
-        draw = np.int64(backward(row, np.uint64(entries[e] - pool_starts[length_index])))
+        draw = np.int64(backward(row, np.uint64(entries[e] - tables.pool_starts[length_index])))
         first = by_length_start[length_index]
         last = by_length_start[length_index + 1] - 1
         while first < last:
             middle = (first + last + 1) >> 1
-            if run_first_draw[by_length_run[middle]] <= draw:
+            if tables.run_first_draw[by_length_run[middle]] <= draw:
                 first = middle
             else:
                 last = middle - 1
         run = by_length_run[first]
         template = run_template[run]
-        ahead = draw - run_first_draw[run]
-        index_in_bin = ahead % run_copies[run]
-        for earlier in range(first_run[template], run):
-            index_in_bin += run_copies[earlier]
+        ahead = draw - tables.run_first_draw[run]
+        index_in_bin = ahead % tables.run_copies[run]
+        for earlier in range(tables.first_run[template], run):
+            index_in_bin += tables.run_copies[earlier]
         index_in_bin_out[e] = index_in_bin
-        position_out[e] = np.int64(backward(bin_row, np.uint64(first_bin[template] + ahead // run_copies[run])))
+        position_out[e] = np.int64(
+            backward(bin_row, np.uint64(tables.first_bin[template] + ahead // tables.run_copies[run]))
+        )

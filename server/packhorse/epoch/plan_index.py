@@ -6,7 +6,9 @@ sequences there are. Leaves keys to `view` and the arithmetic to `kernels`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,22 @@ from numpy.typing import NDArray
 from packhorse.packing import Template, canonical_templates
 
 _LOOKUP_BITS = 16
+
+
+class PlanTables(NamedTuple):
+    """The tables of a `PlanIndex` that kernels read; each field is the PlanIndex's of that name."""
+
+    lengths: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    pool_starts: NDArray[np.int64]
+    first_bin: NDArray[np.int64]
+    first_run: NDArray[np.int64]
+    run_length: NDArray[np.int64]
+    run_copies: NDArray[np.int64]
+    run_first_draw: NDArray[np.int64]
+    template_size: NDArray[np.int64]
+    lookup: NDArray[np.int64]
+    lookup_shift: int
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -59,6 +77,17 @@ class PlanIndex:
     def num_sequences(self) -> int:
         """Sequences in an epoch."""
         return int(self.counts.sum())
+
+    @cached_property
+    def tables(self) -> PlanTables:
+        """What kernels read."""
+        return PlanTables(*(getattr(self, name) for name in PlanTables._fields))
+
+    def template_costs(self, cost_linear: int) -> NDArray[np.int64]:
+        """Returns the cost of a bin of each template, Σ (cost_linear · L + L²) over its lengths L: int64 [T]."""
+        lengths = self.lengths.astype(np.int64)[self.run_length]
+        sums = np.concatenate(([0], np.cumsum(self.run_copies * (cost_linear * lengths + lengths**2))))
+        return np.diff(sums[self.first_run])
 
     @classmethod
     def build(cls, templates: Mapping[Template, int], counts: Mapping[int, int], max_seq_len: int) -> "PlanIndex":

@@ -1,69 +1,20 @@
 """An epoch of a prepared dataset, as a function: any bin at any position, and back from any id.
 
-Owns `EpochView` and the block of bins that it returns; leaves the order in which positions are asked for to
-`topology`, and the files behind the pool to the dataset.
+Owns `EpochView`, the source that all others are made of; leaves the order in which positions are asked for to
+`assignment`, and the files behind the pool to the dataset.
 """
 
-import threading
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import kernels, lookup
+from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
-
-PoolArray = NDArray[np.uint32 | np.int64]
-"""Ids as they lie in a pool."""
-
-_Made = TypeVar("_Made")
-
-_MOST_SHARED = 4
-"""Dealt steps that an epoch keeps: a run asks for one, another only where it goes on under another topology."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Bins:
-    """Bins laid end to end.
-
-    Legend: S sequences, N bins.
-    """
-
-    ids: PoolArray
-    """Ids of all sequences, bin after bin, in the pool's dtype: uint32 or int64 [S]."""
-    lengths: NDArray[np.int32]
-    """Their lengths in tokens: int32 [S]."""
-    bin_ends: NDArray[np.int64]
-    """Exclusive end of every bin in `ids`: int64 [N]."""
-    positions: NDArray[np.int64]
-    """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
-    starts: PoolArray | None = None
-    """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Locations:
-    """Where ids stand in an epoch; every array is int64 [n], and -1 but for its id where the dataset lacks one.
-
-    One row an id, in the order asked for; an id whose sequence was split has a row for each piece, one after the other
-    by ascending start.
-    """
-
-    ids: NDArray[np.int64]
-    """The id."""
-    starts: NDArray[np.int64]
-    """First token in its sequence."""
-    lengths: NDArray[np.int64]
-    """Length in tokens."""
-    positions: NDArray[np.int64]
-    """Position of the bin that holds the id."""
-    index_in_bin: NDArray[np.int64]
-    """The id's index among the sequences of that bin."""
+from packhorse.epoch.source import Locations, checked_positions
 
 
 class EpochView:
@@ -93,8 +44,7 @@ class EpochView:
         self._plan = plan
         self._pool = pool
         self._starts = starts
-        self._lock = threading.Lock()
-        self._shared: dict[Hashable, Any] = {}
+        self._costs: tuple[int, NDArray[np.int64]] | None = None
         self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins")).row
         self._pool_rows = np.empty((len(plan.lengths), ROW_WIDTH), dtype=np.uint64)
         fill_parameters(
@@ -110,14 +60,15 @@ class EpochView:
         """B: bins in the epoch."""
         return self._plan.num_bins
 
-    def shared(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
-        """Returns what `make` made of this epoch under `key`: once for all streams, the last few are kept."""
-        with self._lock:
-            if key not in self._shared:
-                while len(self._shared) >= _MOST_SHARED:
-                    del self._shared[next(iter(self._shared))]
-                self._shared[key] = make()
-            return self._shared[key]
+    @property
+    def max_seq_len(self) -> int:
+        """A bin's capacity in tokens."""
+        return self._plan.max_seq_len
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """The most sequences in any bin."""
+        return self._plan.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order.
@@ -128,53 +79,34 @@ class EpochView:
         Raises:
             ValueError: a position is outside the epoch.
         """
-        wanted = np.ascontiguousarray(positions, dtype=np.int64)
-        if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < self.num_bins:
-            bad = wanted[(wanted < 0) | (wanted >= self.num_bins)][0]
-            raise ValueError(f"positions must be in [0, {self.num_bins}), got {bad}")
-        plan = self._plan
+        wanted = checked_positions(positions, self.num_bins)
         templates = np.empty(len(wanted), dtype=np.int64)
         copies = np.empty(len(wanted), dtype=np.int64)
         bin_ends = np.empty(len(wanted), dtype=np.int64)
-        kernels.find_bins(
-            wanted,
-            self._bin_row,
-            plan.first_bin,
-            plan.lookup,
-            plan.lookup_shift,
-            plan.template_size,
-            templates,
-            copies,
-            bin_ends,
-        )
+        kernels.find_bins(self._plan.tables, self._bin_row, wanted, templates, copies, bin_ends)
         num_sequences = int(bin_ends[-1]) if len(wanted) else 0
-        ids, lengths = self._draw(self._pool, templates, copies, num_sequences)
-        starts = None if self._starts is None else self._draw(self._starts, templates, copies, num_sequences)[0]
+        ids = np.empty(num_sequences, dtype=self._pool.dtype)
+        lengths = np.empty(num_sequences, dtype=np.int32)
+        starts = None if self._starts is None else np.empty(num_sequences, dtype=self._starts.dtype)
+        kernels.draw_ids(
+            self._plan.tables, self._pool_rows, self._pool, self._starts, templates, copies, ids, lengths, starts
+        )
         return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=wanted, starts=starts)
 
-    def _draw(
-        self, pool: PoolArray, templates: NDArray[np.int64], copies: NDArray[np.int64], num_sequences: int
-    ) -> tuple[PoolArray, NDArray[np.int32]]:
-        """Returns what the drawn entries hold in an array beside the pool, or in the pool itself, and their lengths."""
-        plan = self._plan
-        values = np.empty(num_sequences, dtype=pool.dtype)
-        lengths = np.empty(num_sequences, dtype=np.int32)
-        kernels.draw_ids(
-            templates,
-            copies,
-            plan.first_run,
-            plan.run_length,
-            plan.run_copies,
-            plan.run_first_draw,
-            plan.lengths,
-            self._pool_rows,
-            pool,
-            np.empty(num_sequences, dtype=np.int32),
-            np.empty(num_sequences, dtype=np.uint64),
-            values,
-            lengths,
-        )
-        return values, lengths
+    def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
+        """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N].
+
+        Args:
+            positions: int [N], each in [0, num_bins).
+            cost_linear: a sequence of L tokens costs cost_linear · L + L².
+        """
+        wanted = checked_positions(positions, self.num_bins)
+        known = self._costs
+        if known is None or known[0] != cost_linear:
+            known = self._costs = (cost_linear, self._plan.template_costs(cost_linear))
+        costs = np.empty(len(wanted), dtype=np.int64)
+        kernels.find_costs(self._plan.tables, self._bin_row, known[1], wanted, costs)
+        return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where ids stand in the epoch.
@@ -196,18 +128,14 @@ class EpochView:
         index_in_bin = np.full(len(which), -1, dtype=np.int64)
         by_length_run, by_length_start, run_template = self._runs_by_length
         lookup.place_entries(
-            length_index,
-            entries,
-            plan.pool_starts,
+            plan.tables,
             self._pool_rows,
+            self._bin_row,
             by_length_start,
             by_length_run,
             run_template,
-            plan.run_copies,
-            plan.run_first_draw,
-            plan.first_run,
-            plan.first_bin,
-            self._bin_row,
+            length_index,
+            entries,
             positions,
             index_in_bin,
         )
@@ -224,9 +152,7 @@ class EpochView:
         while size < num_rows:  # with pieces the number of rows is known only afterwards
             size = num_rows
             rows = (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64))
-            num_rows = lookup.find_entries(
-                wanted, self._pool, plan.pool_starts, plan.counts, self._starts is not None, *rows
-            )
+            num_rows = lookup.find_entries(plan.tables, self._pool, wanted, self._starts is not None, *rows)
         return rows
 
     @cached_property

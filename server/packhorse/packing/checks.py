@@ -1,27 +1,5 @@
-"""The check that a value is an integer within a range, which every packer and stream starts with.
+"""The check of integers, where packers look for it; it is `packhorse.topology`'s."""
 
-Owns its one message; leaves which ranges are right to its callers.
-"""
+from packhorse.topology import checked_integer
 
-from numbers import Integral
-
-
-def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Returns `value` as an int.
-
-    Args:
-        name: what the message calls the value.
-        value: any Python or NumPy integer; bool is none.
-        least: smallest value allowed.
-        most: largest value allowed; None for no limit.
-
-    Raises:
-        ValueError: it is no integer, or outside [least, most].
-    """
-    wanted = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be {wanted}, got {value!r}")
-    number = int(value)
-    if number < least or (most is not None and number > most):
-        raise ValueError(f"{name} must be {wanted}, got {number}")
-    return number
+__all__ = ["checked_integer"]

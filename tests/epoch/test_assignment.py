@@ -1,33 +1,35 @@
 """Streams of one epoch: disjoint and together complete for every topology, policy, start and number of workers.
 
-Owns invariant 3 and `EpochStream.place`; leaves continuing a stream to test_resume.
+Owns invariant 3, with and without a balance, and `Assignment.places`; leaves continuing a stream to test_resume.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch import ADDED, EpochStream, RemainderPolicy, Topology
-from packhorse.epoch import stream as stream_module
-from packhorse.epoch.spread import deal
+from packhorse.epoch import Assignment
+from packhorse.epoch import assignment as assignment_module
+from packhorse.epoch.last_step import fill_last_step
+from packhorse.topology import ADDED, Balance, RemainderPolicy, Topology
 
 
 @pytest.fixture(scope="session")
 def delivered(bins_of):
-    """From an EpochStream to what arrives: {(step, rank, slot): (position, ids, lengths)}, read worker by worker."""
+    """From an Assignment to what arrives: {(step, rank, slot): (position, ids, lengths)}, read worker by worker."""
 
     def read(stream, steps_at_once):
-        topology, num_bins = stream.topology, stream.view.num_bins
+        topology, num_bins = stream.topology, stream.source.num_bins
         bins = {}
         for rank in range(topology.world_size):
             for worker in range(topology.workers_per_rank):
                 steps = topology.worker_steps(worker, num_bins)
                 for first in range(0, len(steps), steps_at_once):
                     some = steps[first : first + steps_at_once]
-                    block = bins_of(stream.read(some, rank))
+                    block = bins_of(stream.bins(some, rank))
                     assert len(block) == len(some) * topology.batch_size
                     for index, one_bin in enumerate(block):
                         step, slot = some[index // topology.batch_size], index % topology.batch_size
@@ -42,24 +44,24 @@ def delivered(bins_of):
 
 @pytest.fixture(scope="session")
 def case(epochs, topologies):
-    """Strategy: (Prepared, EpochStream, steps read at once)."""
+    """Strategy: (Prepared, Assignment, steps read at once)."""
 
     @st.composite
-    def draw_case(draw, policies=tuple(RemainderPolicy)):
+    def draw_case(draw, policies=tuple(RemainderPolicy), balances=tuple(Balance)):
         small, seed, epoch = draw(epochs)
         view = small.view(seed, epoch)
-        topology = draw(topologies(view.num_bins, policies))
-        return small, EpochStream(view, topology), draw(st.integers(1, 4))
+        topology = draw(topologies(view.num_bins, policies, balances))
+        return small, Assignment(view, topology, seed=seed, epoch=epoch), draw(st.integers(1, 4))
 
     return draw_case
 
 
 def whole_epoch(stream, bins_of):
-    return bins_of(stream.view.bins(np.arange(stream.view.num_bins)))
+    return bins_of(stream.source.bins(np.arange(stream.source.num_bins)))
 
 
 def test_full_steps_hold_the_epoch_in_order(case, delivered, bins_of):
-    @given(case())
+    @given(case(balances=(Balance.NONE,)))
     @settings(max_examples=100, deadline=None)
     def check(drawn):
         _, stream, at_once = drawn
@@ -87,7 +89,7 @@ def test_every_sequence_from_the_start_on_exactly_once(case, delivered, bins_of)
         assert pairs == Counter(pair for _, ids, lengths in expected for pair in zip(ids, lengths, strict=True))
         assert all(count == 1 for count in pairs.values())
         positions = [position for position, _, _ in bins if position != ADDED]
-        assert sorted(positions) == list(range(start, stream.view.num_bins))
+        assert sorted(positions) == list(range(start, stream.source.num_bins))
         for _, ids, lengths in bins:
             assert sum(lengths) <= small.max_seq_len
             assert len(ids) <= min(small.limit, small.plan.max_sequences_per_bin)
@@ -98,14 +100,14 @@ def test_every_sequence_from_the_start_on_exactly_once(case, delivered, bins_of)
 def tail_of(stream, bins):
     """The bins of the partial step, rank by rank; nothing where the last step is full."""
     topology = stream.topology
-    step = topology.num_full_steps(stream.view.num_bins)
+    step = topology.num_full_steps(stream.source.num_bins)
     if step == stream.num_steps:
         return []
     return [[bins[step, r, s] for s in range(topology.batch_size)] for r in range(topology.world_size)]
 
 
 def test_empty_adds_only_empty_bins(case, delivered, bins_of):
-    @given(case((RemainderPolicy.EMPTY,)))
+    @given(case((RemainderPolicy.EMPTY,), (Balance.NONE,)))
     @settings(max_examples=100, deadline=None)
     def check(drawn):
         _, stream, at_once = drawn
@@ -121,7 +123,7 @@ def test_empty_adds_only_empty_bins(case, delivered, bins_of):
 def test_spread_leaves_no_rank_idle(case, delivered, bins_of):
     """Places stay empty only for want of sequences, and then every rank has as many bins as any other, or one less."""
 
-    @given(case((RemainderPolicy.SPREAD,)))
+    @given(case((RemainderPolicy.SPREAD,), (Balance.NONE,)))
     @settings(max_examples=250, deadline=None)
     def check(drawn):
         _, stream, at_once = drawn
@@ -148,8 +150,8 @@ def test_spread_leaves_no_rank_idle(case, delivered, bins_of):
 def test_spread_moves_bins_that_cannot_be_split(prepared, bins_of):
     """Three bins of one sequence, two places for each of three ranks: each rank gets one, not two, one and none."""
     view = prepared({9: 9}, 9).view()
-    stream = EpochStream(view, Topology(world_size=3, batch_size=2))
-    ranks = [bins_of(stream.read(range(1, 2), rank)) for rank in range(3)]
+    stream = Assignment(view, Topology(world_size=3, batch_size=2))
+    ranks = [bins_of(stream.bins(range(1, 2), rank)) for rank in range(3)]
     assert [[len(ids) for _, ids, _ in rank] for rank in ranks] == [[1, 0], [1, 0], [1, 0]]
     assert sorted(position for rank in ranks for position, _, _ in rank) == [ADDED] * 3 + [6, 7, 8]
 
@@ -157,25 +159,23 @@ def test_spread_moves_bins_that_cannot_be_split(prepared, bins_of):
 def test_spread_halves_tokens(prepared, bins_of):
     """One bin of ten equal sequences over four ranks: 3, 2, 3 and 2 of them, by halving the fullest."""
     view = prepared({5: 10}, 50).view()
-    stream = EpochStream(view, Topology(world_size=4))
-    sizes = [len(bins_of(stream.read(range(1), rank))[0][1]) for rank in range(4)]
+    stream = Assignment(view, Topology(world_size=4))
+    sizes = [len(bins_of(stream.bins(range(1), rank))[0][1]) for rank in range(4)]
     assert sorted(sizes) == [2, 2, 3, 3]
 
 
-def test_spread_deals_once_for_all_ranks_and_ids(prepared, monkeypatch):
-    """What a step costs does not grow with who asks for it: here 3 streams, of 200 ranks each, and 300 ids."""
+def test_a_last_step_is_filled_once_for_all_ranks_and_ids(prepared, monkeypatch):
+    """What a step costs does not grow with who asks for it: here 3 × 200 ranks and 100 positions."""
     calls = []
-    monkeypatch.setattr(stream_module, "deal", lambda tail, topology: calls.append(1) or deal(tail, topology))
+    monkeypatch.setattr(assignment_module, "fill_last_step", lambda *args: calls.append(1) or fill_last_step(*args))
     view = prepared({5: 600, 3: 500}, 16).view()
-    for _ in range(3):
-        stream = EpochStream(view, Topology(world_size=200, workers_per_rank=2, batch_size=2))
-        for rank in range(200):
-            stream.read(range(stream.num_steps - 1, stream.num_steps), rank)
-        for position in range(view.num_bins - 100, view.num_bins):
-            assert stream.place(position, 0)
+    stream = Assignment(view, Topology(world_size=200, batch_size=2))
+    for rank in range(200):
+        for _ in range(3):
+            stream.bins(range(stream.num_steps - 1, stream.num_steps), rank)
+    last = np.arange(view.num_bins - 100, view.num_bins)
+    assert (stream.places(last, np.zeros(100, np.int64)).steps >= 0).all()
     assert len(calls) == 1
-    EpochStream(view, Topology(world_size=300, batch_size=2)).read(range(1), 0)
-    assert len(calls) == 2
 
 
 def test_drop_leaves_out_exactly_what_it_reports(case, delivered, bins_of):
@@ -201,8 +201,8 @@ def test_repeat_repeats_exactly_the_first_positions(case, delivered, bins_of):
         bins = delivered(stream, at_once)
         own = sorted(one_bin for one_bin in bins.values() if one_bin[0] != ADDED)
         assert own == epoch[stream.topology.start_position :]
-        added = [one_bin[1:] for _, one_bin in sorted(bins.items()) if one_bin[0] == ADDED]
-        assert added == [epoch[i % len(epoch)][1:] for i in range(len(added))]
+        added = sorted(one_bin[1:] for one_bin in bins.values() if one_bin[0] == ADDED)
+        assert added == sorted(epoch[i % len(epoch)][1:] for i in range(len(added)))
         assert len(added) < stream.topology.bins_per_step
 
     check()
@@ -222,10 +222,61 @@ def test_place_tells_where_each_sequence_is_delivered(case, delivered, bins_of):
             for index, member in enumerate(ids):
                 assert member not in places
                 places[member] = (step, rank, step % topology.workers_per_rank, slot, index)
-        for position, ids, _ in whole_epoch(stream, bins_of):
-            for index, member in enumerate(ids):
-                place = stream.place(position, index)
-                found = place and (place.step, place.rank, place.worker, place.slot, place.index_in_bin)
-                assert found == places.get(member)
+        wanted = [
+            (position, index, member)
+            for position, ids, _ in whole_epoch(stream, bins_of)
+            for index, member in enumerate(ids)
+        ]
+        found = stream.places(*(np.array(column, dtype=np.int64) for column in list(zip(*wanted, strict=True))[:2]))
+        rows = zip(found.steps, found.ranks, found.workers, found.slots, found.index_in_bin, strict=True)
+        for (_, _, member), row in zip(wanted, rows, strict=True):
+            assert tuple(map(int, row)) == places.get(member, (-1,) * 5)
 
     check()
+
+
+def test_balancing_trains_every_optimizer_step_on_the_same_bins(case, delivered):
+    """Against the same topology without a balance: window by window the same positions, ids and lengths."""
+
+    @given(case(balances=(Balance.MICRO_STEP, Balance.OPTIMIZER_STEP)))
+    @settings(max_examples=250, deadline=None)
+    def check(drawn):
+        _, stream, at_once = drawn
+        plain = Assignment(stream.source, replace(stream.topology, balance=Balance.NONE))
+        windows = [{}, {}]
+        for window, one in zip(windows, (stream, plain), strict=True):
+            for (step, _, _), one_bin in delivered(one, at_once).items():
+                window.setdefault(step // stream.topology.accumulation, []).append(one_bin)
+        assert {w: sorted(bins) for w, bins in windows[0].items()} == {
+            w: sorted(bins) for w, bins in windows[1].items()
+        }
+
+    check()
+
+
+def test_positions_are_those_of_the_bins(case):
+    @given(case(), st.data())
+    @settings(max_examples=100, deadline=None)
+    def check(drawn, data):
+        _, stream, _ = drawn
+        rank = data.draw(st.integers(0, stream.topology.world_size - 1))
+        steps = range(data.draw(st.integers(0, stream.num_steps)), stream.num_steps)
+        positions = stream.positions(steps, rank)
+        assert positions.shape == (len(steps), stream.topology.batch_size)
+        assert positions.ravel().tolist() == stream.bins(steps, rank).positions.tolist()
+
+    check()
+
+
+def test_steps_of_many_windows_far_apart_are_remembered_within_bounds(prepared, monkeypatch):
+    monkeypatch.setattr(assignment_module, "_CHUNK_BINS", 8)
+    monkeypatch.setattr(assignment_module, "_MOST_BINS", 32)
+    view = prepared({5: 900, 3: 500}, 16).view(3, 4)
+    topology = Topology(world_size=2, batch_size=2, accumulation=2, balance="micro-step")
+    bounded = Assignment(view, topology, seed=3, epoch=4)
+    steps = range(0, bounded.num_steps, 3)
+    backwards = [bounded.bins(range(step, step + 1), 1).positions.tolist() for step in reversed(steps)]
+    monkeypatch.undo()
+    whole = Assignment(view, topology, seed=3, epoch=4).bins(steps, 1)
+    assert [p for batch in reversed(backwards) for p in batch] == whole.positions.tolist()
+    assert sum(chunk.size for chunk in bounded._chunks.values()) <= 32

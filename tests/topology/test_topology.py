@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch import EpochStream, RemainderPolicy, Topology
+from packhorse.topology import Balance, RemainderPolicy, Topology
 
 
 def test_steps_and_positions_counted_out(topologies):
@@ -25,10 +25,13 @@ def test_steps_and_positions_counted_out(topologies):
         assert topology.num_steps(num_bins) == (len(full) if dropped else len(steps))
         assert topology.num_bins_dropped(num_bins) == (len(tail) if dropped else 0)
         for step, positions in enumerate(full):
-            by_rank = [topology.positions(range(step, step + 1), r)[0].tolist() for r in range(topology.world_size)]
-            assert [p for rank in by_rank for p in rank] == positions
-            assert topology.position_after(step, num_bins) == positions[-1] + 1
-        if tail:
+            if (step + 1) % topology.steps_per_window == 0:
+                assert topology.position_after(step, num_bins) == positions[-1] + 1
+                assert topology.steps_into_window(step, num_bins) == 0
+            elif step + 1 < topology.num_steps(num_bins):
+                done = topology.steps_into_window(step, num_bins) * per_step
+                assert topology.position_after(step, num_bins) == positions[-1] + 1 - done
+        if tail and not dropped:
             assert topology.position_after(len(full), num_bins) == num_bins
         for offset in range(per_step):
             rank, slot = topology.place(offset)
@@ -54,11 +57,6 @@ def test_workers_take_turns(topologies):
     check()
 
 
-def test_batches_of_strided_steps():
-    topology = Topology(world_size=3, batch_size=2, start_position=5)
-    assert topology.positions(range(1, 6, 2), 1).tolist() == [[13, 14], [25, 26], [37, 38]]
-
-
 @pytest.mark.parametrize("name", ["world_size", "workers_per_rank", "batch_size"])
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, None, "2"])
 def test_bad_numbers_are_named(name, value):
@@ -72,8 +70,35 @@ def test_bad_start_is_named(value):
         Topology(start_position=value)
 
 
-def test_start_beyond_the_end_is_named(prepared):
-    view = prepared({5: 7}, 9).view()
-    assert EpochStream(view, Topology(start_position=7)).num_steps == 0
+def test_start_beyond_the_end_is_named():
+    assert Topology(start_position=7).num_steps(7) == 0
     with pytest.raises(ValueError, match=r"start_position must be in \[0, 7\], got 8"):
-        EpochStream(view, Topology(start_position=8))
+        Topology(start_position=8).num_steps(7)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("remainder", "most", "remainder must be one of spread, drop, repeat, empty, got 'most'"),
+        ("mode", 3, "mode must be one of partition, independent, got 3"),
+        ("balance", "step", "balance must be one of none, micro-step, optimizer-step, got 'step'"),
+        ("cost_linear", -1, "cost_linear must be an integer of at least 0, got -1"),
+        ("accumulation", 0, "accumulation must be an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_choices_are_named(field, value, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Topology(**{field: value})
+
+
+def test_choices_by_name():
+    topology = Topology(remainder="DROP", balance="micro_step", mode="Partition")
+    assert (topology.remainder, topology.balance) == (RemainderPolicy.DROP, Balance.MICRO_STEP)
+
+
+def test_independent_streams_have_nothing_to_balance():
+    with pytest.raises(ValueError, match="balance must be none where mode is independent"):
+        Topology(mode="independent", balance="micro-step")
+    alone = Topology(world_size=8, workers_per_rank=4, batch_size=2, mode="independent")
+    assert (alone.bins_per_step, alone.step_stride) == (2, 1)
+    assert (alone.of_one_stream().bins_per_step, alone.of_one_stream().world_size) == (2, 1)

@@ -1,0 +1,23 @@
+"""The contract's arithmetic: who takes which step, and how many tokens a sequence takes in a bin.
+
+Plain Python without a dependency, so that server, client and command line share one copy. Start with `Topology`.
+"""
+
+from packhorse.topology.checks import checked_integer
+from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice
+from packhorse.topology.rooms import RoomRule
+from packhorse.topology.skips import Skips
+from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Topology
+
+__all__ = [
+    "ADDED",
+    "DEFAULT_COST_LINEAR",
+    "Balance",
+    "RemainderPolicy",
+    "RoomRule",
+    "Skips",
+    "StreamMode",
+    "Topology",
+    "as_choice",
+    "checked_integer",
+]

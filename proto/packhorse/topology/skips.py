@@ -1,0 +1,99 @@
+"""Ranges of positions that a run leaves out: a spike in the loss, a takedown.
+
+Owns the ranges, and the arithmetic between positions of the whole epoch and positions of what is left.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from packhorse.topology.checks import checked_integer
+
+
+@dataclass(frozen=True, slots=True)
+class Skips:
+    """Ranges of positions of the whole epoch, each [first, end): ascending, apart from each other, none empty.
+
+    What is left is numbered anew from 0, so that everything which counts positions (steps, cursors, streams) goes on
+    counting without a gap. Positions before the first range keep their numbers.
+
+    Example:
+        >>> skips = Skips.parse(["1200:1300", "10:12"])
+        >>> str(skips), skips.num_skipped, skips.to_whole(9), skips.to_whole(10), skips.from_whole(11)
+        ('10:12,1200:1300', 102, 9, 12, -1)
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    """(first, end) of every range."""
+
+    @classmethod
+    def of(cls, ranges: Iterable[Sequence[int]]) -> "Skips":
+        """Makes skips of any ranges: they are sorted, and those that touch become one.
+
+        Raises:
+            ValueError: a range is empty or begins below 0.
+        """
+        merged: list[tuple[int, int]] = []
+        for first, end in sorted((checked_integer("skip", a, 0), checked_integer("skip", b, 0)) for a, b in ranges):
+            if end <= first:
+                raise ValueError(f"skip {first}:{end} is empty; a range is FIRST:END, and END is not part of it")
+            if merged and first <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((first, end))
+        return cls(tuple(merged))
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> "Skips":
+        """Reads `FIRST:END`, several of them in one text with commas between.
+
+        Raises:
+            ValueError: a text is something else.
+        """
+        parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+        ranges = []
+        for part in parts:
+            first, colon, end = part.partition(":")
+            if not colon or not first.strip().isdecimal() or not end.strip().isdecimal():
+                raise ValueError(f"skip {part!r} is not FIRST:END, e.g. 1200:1300 for the positions 1200 to 1299")
+            ranges.append((int(first), int(end)))
+        return cls.of(ranges)
+
+    def __str__(self) -> str:
+        """`FIRST:END` of every range, with commas between; `parse` reads it."""
+        return ",".join(f"{first}:{end}" for first, end in self.ranges)
+
+    def __bool__(self) -> bool:
+        """Whether anything is skipped."""
+        return bool(self.ranges)
+
+    @property
+    def num_skipped(self) -> int:
+        """Positions left out."""
+        return sum(end - first for first, end in self.ranges)
+
+    def within(self, num_bins: int) -> "Skips":
+        """Returns the part of these ranges that lies in an epoch of `num_bins` bins."""
+        return Skips(tuple((first, min(end, num_bins)) for first, end in self.ranges if first < num_bins))
+
+    def before(self, position: int) -> "Skips":
+        """Returns the ranges that a cursor at `position`, of what is left, has behind it."""
+        return Skips(self.ranges[: bisect_left(self.gaps(), position)])
+
+    def gaps(self) -> list[int]:
+        """Where each range was taken out, as a position of what is left: behind it everything has moved up."""
+        skipped = accumulate((end - first for first, end in self.ranges), initial=0)
+        return [first - before for (first, _), before in zip(self.ranges, skipped, strict=False)]
+
+    def to_whole(self, position: int) -> int:
+        """Returns the position of the whole epoch at which `position` of what is left lies."""
+        behind = self.ranges[: bisect_right(self.gaps(), position)]
+        return position + sum(end - first for first, end in behind)
+
+    def from_whole(self, position: int) -> int:
+        """Returns the position of what is left at which `position` of the whole epoch lies; -1 where it is skipped."""
+        behind = self.ranges[: bisect_right([first for first, _ in self.ranges], position)]
+        if behind and position < behind[-1][1]:
+            return -1
+        return position - sum(end - first for first, end in behind)

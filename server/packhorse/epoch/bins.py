@@ -1,0 +1,80 @@
+"""Bins laid end to end, and what is done with them as a whole: picking some, and joining.
+
+Owns the arrays; leaves where they come from to the sources.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+PoolArray = NDArray[np.uint32 | np.int64]
+"""Ids as they lie in a pool."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Bins:
+    """Bins laid end to end.
+
+    Legend: S sequences, N bins.
+    """
+
+    ids: PoolArray
+    """Ids of all sequences, bin after bin, in the pool's dtype: uint32 or int64 [S]."""
+    lengths: NDArray[np.int32]
+    """Their lengths in tokens: int32 [S]."""
+    bin_ends: NDArray[np.int64]
+    """Exclusive end of every bin in `ids`: int64 [N]."""
+    positions: NDArray[np.int64]
+    """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
+    starts: PoolArray | None = None
+    """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
+
+    def __len__(self) -> int:
+        """Number of bins."""
+        return len(self.bin_ends)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of sequences in every bin: int64 [N]."""
+        return np.diff(self.bin_ends, prepend=0)
+
+    def costs(self, cost_linear: int) -> NDArray[np.int64]:
+        """Cost of every bin, Σ (cost_linear · L + L²) over its sequences' lengths L: int64 [N]."""
+        lengths = self.lengths.astype(np.int64)
+        sums = np.concatenate(([0], np.cumsum(cost_linear * lengths + lengths**2)))
+        return np.diff(sums[self.bin_ends], prepend=0)
+
+    def take(self, which: NDArray[np.int64]) -> "Bins":
+        """Returns some bins, in the order asked for.
+
+        Args:
+            which: int64 [M], indices of bins; repeats allowed.
+        """
+        sizes = self.sizes()[which]
+        ends = np.cumsum(sizes)
+        total = int(ends[-1]) if len(ends) else 0
+        members = np.repeat(self.bin_ends[which] - ends, sizes) + np.arange(total)
+        return Bins(
+            ids=self.ids[members],
+            lengths=self.lengths[members],
+            bin_ends=ends,
+            positions=self.positions[which],
+            starts=None if self.starts is None else self.starts[members],
+        )
+
+
+def joined(parts: Sequence[Bins]) -> Bins:
+    """Returns the bins of all parts, one part after the other; all have starts, or none has."""
+    ends, before = [], 0
+    for part in parts:
+        ends.append(part.bin_ends + before)
+        before += len(part.ids)
+    starts = [part.starts for part in parts if part.starts is not None]
+    return Bins(
+        ids=np.concatenate([part.ids for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        bin_ends=np.concatenate(ends),
+        positions=np.concatenate([part.positions for part in parts]),
+        starts=np.concatenate(starts) if starts else None,
+    )

@@ -1,0 +1,87 @@
+"""What an epoch may be: anything that has bins by position, and positions by id.
+
+Owns the protocol that assignments, streams, audits and the server know, and nothing else of an epoch. The prepared
+epoch (`view`) is one source; `skip` makes a source of another.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.epoch.bins import Bins
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Locations:
+    """Where ids stand in an epoch; every array is int64 [n], and -1 but for its id where the dataset lacks one.
+
+    One row an id, in the order asked for; an id whose sequence was split has a row for each piece, one after the other
+    by ascending start.
+    """
+
+    ids: NDArray[np.int64]
+    """The id."""
+    starts: NDArray[np.int64]
+    """First token in its sequence."""
+    lengths: NDArray[np.int64]
+    """Length in tokens."""
+    positions: NDArray[np.int64]
+    """Position of the bin that holds the id; -1 also where the bin is left out of the epoch."""
+    index_in_bin: NDArray[np.int64]
+    """The id's index among the sequences of that bin."""
+
+
+def checked_positions(positions: ArrayLike, num_bins: int) -> NDArray[np.int64]:
+    """Returns positions as int64 [N]; a ValueError where one is outside [0, num_bins)."""
+    wanted = np.ascontiguousarray(positions, dtype=np.int64)
+    if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < num_bins:
+        bad = wanted[(wanted < 0) | (wanted >= num_bins)][0]
+        raise ValueError(f"positions must be in [0, {num_bins}), got {bad}")
+    return wanted
+
+
+class Source(Protocol):
+    """An epoch, as a function of position."""
+
+    @property
+    def num_bins(self) -> int:
+        """Bins in the epoch; positions are [0, num_bins)."""
+        ...
+
+    @property
+    def max_seq_len(self) -> int:
+        """A bin's capacity in tokens."""
+        ...
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """The most sequences in any bin."""
+        ...
+
+    def bins(self, positions: ArrayLike) -> Bins:
+        """Returns the bins at the given positions, in that order.
+
+        Args:
+            positions: int [N], each in [0, num_bins); repeats allowed.
+
+        Raises:
+            ValueError: a position is outside the epoch.
+        """
+        ...
+
+    def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
+        """Returns the cost of the bins at the given positions, without making them: int64 [N].
+
+        A bin costs Σ (cost_linear · L + L²) over its sequences' lengths L.
+        """
+        ...
+
+    def locate(self, ids: ArrayLike) -> Locations:
+        """Returns where ids stand in the epoch.
+
+        Args:
+            ids: int [n].
+        """
+        ...
