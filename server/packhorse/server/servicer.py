@@ -173,16 +173,24 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         """Counts a call, turns what it raises into a status, and gives it memory until it is over."""
         self._num_calls += 1
         memory = self._memory.share()
+        aborts: list[grpc.aio.AbortError] = []
 
         def end(_: Any) -> None:
             self._num_calls -= 1
             memory.end()
+            for abort in aborts:  # gRPC keeps it with the call: a cycle that holds every frame's request and answer
+                abort.__traceback__ = abort.__context__ = None
+            aborts.clear()
 
         context.add_done_callback(end)  # type: ignore[arg-type]
         try:
             yield memory
         except Exception as error:
-            await self._fail(_refusal(error), context)
+            try:
+                await self._fail(_refusal(error), context)
+            except grpc.aio.AbortError as abort:
+                aborts.append(abort)
+                raise
 
     @contextmanager
     def _stream(self) -> Iterator[None]:
