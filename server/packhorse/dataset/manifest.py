@@ -169,21 +169,19 @@ class Manifest:
         manifest = cls(**content)
         for what, holds in manifest._rules():
             if not holds:
-                raise PreparedDatasetError(f"{name} contradicts itself: {what}; prepare the dataset again")
+                raise PreparedDatasetError(f"{name} breaks the rule that {what}; prepare the dataset again")
         return manifest
 
     def _rules(self) -> Iterator[tuple[str, bool]]:
         """Yields what must hold between the fields of any manifest, and whether it does."""
         options, ledger = self.options, self.over_length
+        per_bin, is_tail = options.max_sequences_per_bin, options.keep == "tail"
         yield "max_seq_len is in [1, 2^31)", 1 <= options.max_seq_len < 2**31
-        yield "max_sequences_per_bin is at least 1", (options.max_sequences_per_bin or 1) >= 1
+        yield "max_sequences_per_bin is at least 1", per_bin is None or per_bin >= 1
         yield "align is in [1, max_seq_len]", 1 <= options.align <= options.max_seq_len
         yield "extra_tokens is in [0, max_seq_len)", 0 <= options.extra_tokens < options.max_seq_len
         yield "a sequence can have a token of its own in a bin", options.longest >= 1
-        yield (
-            "keep 'tail' goes with over_length 'truncate'",
-            options.keep == "head" or options.over_length == "truncate",
-        )
+        yield "only over_length 'truncate' keeps a tail", options.over_length == "truncate" or not is_tail
         yield "n_sequences is in [1, 2^63)", 1 <= self.n_sequences <= _MOST
         yield "n_bins is in [1, n_sequences]", 1 <= self.n_bins <= self.n_sequences
         yield "total_capacity is n_bins · max_seq_len", self.total_capacity == self.n_bins * options.max_seq_len
