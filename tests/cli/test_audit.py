@@ -1,6 +1,7 @@
 """`packhorse audit`: quiet about a sound epoch, and naming the ids of one that is not."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -19,14 +20,57 @@ def test_every_remainder_is_exactly_once(packhorse, target, client, remainder, s
     flags = ["--world-size", 3, "--workers-per-rank", 2, "--batch-size", 5, "--remainder", remainder]
     result = packhorse("audit", "--target", target, "--dataset", "rows", *flags, "--start-position", start, "--seed", 6)
     assert result.exit_code == 0, result.output
-    assert result.stdout.endswith("exactly once: yes\n")
+    found = re.findall(r"left out on purpose by (.*): (\d+) sequences in (\d+) bins", result.stdout)
+    left_out = {option: (int(sequences), int(bins)) for option, sequences, bins in found}
+    rest = 2000 - sum(sequences for sequences, _ in left_out.values())
+    said = f"the other {rest:,} sequences came exactly once" if left_out else "exactly once: yes"
+    assert result.stdout.endswith(f"\n{said}\n")
     assert "2,000 sequences" in result.stdout
     assert result.stderr == ""
     num_steps = (num_bins - start) // 15 + ((num_bins - start) % 15 > 0 and remainder != "drop")
     assert f"3 ranks × 2 workers, {num_steps} steps each" in result.stdout
-    assert ("that no stream carries" in result.stdout) == (remainder == "drop" or start > 0)
+    dropped = (num_bins - start) % 15 if remainder == "drop" else 0
+    by_option = {"--start-position": range(start), "--remainder drop": range(num_bins - dropped, num_bins)}
+    assert left_out == {
+        option: (len(client.get_bins("rows", epoch=0, seed=6, positions=list(positions)).ids), len(positions))
+        for option, positions in by_option.items()
+        if positions
+    }
     assert ("repeated to fill the last step" in result.stdout) == (remainder == "repeat")
     assert ("empty bins" in result.stdout) == (remainder == "empty")
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--remainder", "drop", "--batch-size", 100_000], r"--remainder drop .* takes 100000 .*: lower these"),
+        (["--start-position", "end"], r"--start-position \d+ is the epoch's end; give one below \d+"),
+        (["--start-position", "end", "--remainder", "repeat"], "is the epoch's end"),
+    ],
+)
+def test_an_audit_of_nothing_is_no_success(packhorse, corpus, flags, why):
+    target = f"embedded:{corpus.root}"
+    with connect(target) as client:
+        end = client.get_dataset("rows").num_bins
+    flags = [end if flag == "end" else flag for flag in flags]
+    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    assert result.exit_code == 1
+    assert re.search(f"nothing was audited: .*{why}", result.stderr)
+    assert "exactly once" not in result.output
+
+
+def test_an_audit_of_no_bins_is_no_success(packhorse, corpus, monkeypatch):
+    class Empty(Faulty):
+        def get_dataset(self, name):
+            return dataclasses.replace(self.client.get_dataset(name), num_bins=0)
+
+        def stream_bins(self, name, *, start_position, **options):
+            return self.client.stream_bins(name, start_position=self.client.get_dataset(name).num_bins, **options)
+
+    monkeypatch.setattr(audit_module, "connect", lambda target: Empty(connect(target), None))
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "few")
+    assert result.exit_code == 1
+    assert "nothing was audited: few has no bins; prepare it again" in result.stderr
 
 
 @pytest.mark.parametrize("dataset", ["named", "truncated", "few"])

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -52,6 +53,22 @@ def test_gpu_hours_follow_the_users_numbers(histogram: Path) -> None:
     (row,) = json.loads(run(str(histogram), *options, "--json"))
     assert row["gpu_hours"] == pytest.approx(row["padding_tokens"] * 3 / 2 / 3600)
     assert "GPU-h of your run" in run(str(histogram), *options)
+
+
+def test_a_plan_that_the_clock_cut_off_is_marked(tmp_path: Path) -> None:
+    path = tmp_path / "counts.json"
+    lengths = np.clip(np.random.default_rng(5).lognormal(7, 0.5, 20_000), 1, 2048).astype(int)
+    path.write_text(json.dumps(np.bincount(lengths)[1:].tolist()))
+    options = (str(path), "--max-seq-len", "2048", "--algorithm", "optimal", "--algorithm", "worst-fit")
+    cut = ("--time-limit-seconds", "0.001")
+    rows = {row["algorithm"]: row["cut_off"] for row in json.loads(run(*options, *cut, "--json"))}
+    assert rows == {"optimal": True, "worst-fit": False}
+    table = run(*options, *cut)
+    assert "optimal *" in table
+    assert "worst-fit *" not in table
+    assert "* cut off by --time-limit-seconds: another run may give another plan" in table
+    small = (str(path), "--max-seq-len", "2048", "--algorithm", "worst-fit")
+    assert "cut off" not in run(*small)
 
 
 def test_a_plot_is_saved(histogram: Path, tmp_path: Path) -> None:

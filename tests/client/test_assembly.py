@@ -1,5 +1,7 @@
 """Separators, loss masks, flattened rows, places and pieces together, against an oracle that goes token by token."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -74,7 +76,7 @@ def oracle(case, *, shift, flatten, masked, continue_positions):
             targets = [token if wanted else -100 for token, wanted in zip(tokens, mask, strict=True)]
             if shift:
                 targets = [*targets[1:], -100]
-            first = start if continue_positions else 0
+            first = start + (start > 0 and separators.bos_token_id is not None) if continue_positions else 0
             lengths.append(len(tokens))
             row += [
                 (token, target, label, first + t, 1)
@@ -123,14 +125,17 @@ def test_assembly_equals_the_oracle(case, shift, flatten, masked, continue_posit
 def test_separators_need_room_in_the_plan():
     with pytest.raises(ValueError, match=r"up to 2 tokens.*extra_tokens 1; prepare it with --extra-tokens 2"):
         BatchAssembler(8, extra_tokens=1, separators=SEPARATORS["eos_bos"])
-    with pytest.raises(ValueError, match="bos_token_id must be at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"bos_token_id must be an integer in \[0, 2\^31\), got -1"):
         Separators(bos_token_id=-1)
 
 
 def test_a_loss_mask_of_another_length_is_refused_with_both_lengths():
     block = block_of([[(0, 0, 3, 3)]])
-    with pytest.raises(TokenSourceError, match=r"sequence 0: the plan says 3 tokens, the source holds 2"):
+    with pytest.raises(TokenSourceError, match=r"sequence 0: the loss mask in the list holds 2 values for its 3 tokens"):
         BatchAssembler(4).assemble(block, IndexableSource([[1, 2, 3]]), loss_mask=IndexableSource([[1, 1]]))
+    whole = replace(block, starts=None)
+    with pytest.raises(TokenSourceError, match=r"sequence 0: the plan says 3 tokens, the source holds 2"):
+        BatchAssembler(4).assemble(whole, IndexableSource([[1, 2, 3]]), loss_mask=IndexableSource([[1, 1]]))
 
 
 def test_buffers_hold_one_batch_after_the_other():

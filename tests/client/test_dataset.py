@@ -143,9 +143,10 @@ def test_persistent_workers_follow_set_epoch(make_dataset, load, assert_same_bat
 
 def test_an_epoch_left_early_begins_anew(make_dataset, load, assert_same_batches):
     dataset = make_dataset()
-    whole_epoch = list(dataset)
+    whole_epoch = list(make_dataset())
     assert_same_batches(list(islice(dataset, 3)), whole_epoch[:3])
     assert_same_batches(list(dataset), whole_epoch)
+    dataset = make_dataset()
     loader = load(dataset, 2, persistent_workers=True)
     assert_same_batches(list(islice(loader, 3)), whole_epoch[:3])
     assert_same_batches(list(loader), whole_epoch)

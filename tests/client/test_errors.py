@@ -41,8 +41,13 @@ def test_every_exception_is_public_and_documented():
 def test_every_exception_is_raised_for_a_reason_or_without_a_server():
     mapped = set(errors.EXCEPTION_OF_REASON.values())
     abstract_or_own = {
-        errors.PackhorseError, errors.TransientError, errors.ServerUnavailableError, errors.StreamInterruptedError
-    }  # fmt: skip
+        errors.PackhorseError,
+        errors.TransientError,
+        errors.AccessDeniedError,
+        errors.DamagedAnswerError,
+        errors.ServerUnavailableError,
+        errors.StreamInterruptedError,
+    }
     assert mapped | abstract_or_own == set(all_exceptions().values())
     assert not mapped & abstract_or_own
 

@@ -17,7 +17,7 @@ from packhorse.client import (
     TooManyStreamsError,
     connect,
 )
-from packhorse.client._grpc import _WITHOUT_REASON
+from packhorse.client._statuses import _WITHOUT_REASON
 from packhorse.client.pack_stream import SEQUENCES_PER_MESSAGE
 from packhorse.v1 import packing_pb2 as pb
 
@@ -244,11 +244,12 @@ class Interrupted:
     """A transport whose n-th response is lost with a KeyboardInterrupt, as Ctrl-C would."""
 
     target = "interrupted"
+    has_answered = True
 
     def __init__(self, backend, at):
         self.backend, self.left = backend, at
 
-    def pack_stream(self, requests):
+    def pack_stream(self, requests, timeout_seconds):
         for response in self.backend.pack_stream(requests):
             self.left -= 1
             if self.left == 0:

@@ -36,6 +36,7 @@ class Breaking:
     """A transport that hands out so many messages of each stream before it breaks; None lets it end."""
 
     target = "breaking"
+    has_answered = True
 
     def __init__(self, backend, *breaks, error=ServerUnavailableError):
         self.backend = backend
@@ -43,7 +44,7 @@ class Breaking:
         self.error = error
         self.requests = []
 
-    def stream_bins(self, request):
+    def stream_bins(self, request, timeout_seconds):
         copy = pb.StreamBinsRequest()
         copy.CopyFrom(request)
         self.requests.append(copy)
@@ -135,9 +136,9 @@ def test_the_deadline_counts_from_the_first_failure_without_progress(backend, cl
 
 
 def test_delays_grow_with_jitter_up_to_a_limit_and_heed_the_server(monkeypatch, clock):
-    monkeypatch.setattr(retry_module.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(retry_module._JITTER, "uniform", lambda low, high: high)
     policy = RetryPolicy(deadline_seconds=100, first_delay_seconds=0.5, most_delay_seconds=3)
-    attempts = retry_module.Attempts(policy)
+    attempts = retry_module.Attempts(policy, has_answered=lambda: True)
     for _ in range(5):
         assert attempts.wait_after(ServerUnavailableError("no"))
     assert clock.sleeps == [0.5, 1, 2, 3, 3]
@@ -150,7 +151,8 @@ def test_delays_grow_with_jitter_up_to_a_limit_and_heed_the_server(monkeypatch, 
 
 
 def test_jitter_is_full(clock):
-    attempts = retry_module.Attempts(RetryPolicy(deadline_seconds=1e9, first_delay_seconds=1, most_delay_seconds=1))
+    policy = RetryPolicy(deadline_seconds=1e9, first_delay_seconds=1, most_delay_seconds=1)
+    attempts = retry_module.Attempts(policy, has_answered=lambda: True)
     for _ in range(1200):  # more often than a float can double
         attempts.wait_after(ServerUnavailableError("no"))
     assert min(clock.sleeps) < 0.1
@@ -158,7 +160,15 @@ def test_jitter_is_full(clock):
     assert all(0 <= delay <= 1 for delay in clock.sleeps)
 
 
-@pytest.mark.parametrize("given", [{"deadline_seconds": -1}, {"first_delay_seconds": 0}, {"most_delay_seconds": 0.01}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"deadline_seconds": -1},
+        {"connect_seconds": float("nan")},
+        {"first_delay_seconds": 0},
+        {"most_delay_seconds": 0.01},
+    ],
+)
 def test_policies_out_of_range(given):
     with pytest.raises(ValueError, match=next(iter(given))):
         RetryPolicy(**given)

@@ -1,5 +1,7 @@
 """Streams from a real server: blocks that grow, headers, resuming, and refusal of another dataset."""
 
+import os
+
 import pytest
 
 from packhorse.client import DigestMismatchError, RetryPolicy, connect
@@ -159,7 +161,7 @@ def test_a_server_that_comes_back_with_another_dataset_is_refused(corpus, varian
         "backend._encode = lambda bins, message: time.sleep(0.02) or encode(bins, message)\n"
         "backend._steps_per_block = lambda dataset, batch_size: 2\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=60)) as client:
         stream = client.stream_bins("rows")
         first = [next(stream), next(stream)]

@@ -52,7 +52,7 @@ def test_time_limit_must_be_above_zero(seconds):
 
 
 def test_unknown_algorithm_names_those_there_are():
-    with pytest.raises(ValueError, match=r"'wurst-fit'.*auto, best-fit"):
+    with pytest.raises(ValueError, match=r"'wurst-fit'.*auto, balanced, best-fit"):
         pack_histogram({1: 1}, 4, algorithm="wurst-fit")
 
 

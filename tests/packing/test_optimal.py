@@ -6,6 +6,7 @@ Owns the algorithms "optimal" and "auto"; leaves the knapsack to test_pricing.
 import builtins
 import json
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from packhorse.packing import check_certificate, counts_of_templates, lower_bound, optimal, pack_histogram, registry
+from packhorse.packing.budget import OutOfTimeError, OutOfWorkError
 from packhorse.packing.rounding import enumerate_bins
 
 WIKIPEDIA = Path(__file__).parents[1] / "data" / "wikipedia_512_histogram.json"
@@ -90,7 +92,7 @@ def test_equals_exhaustive_search(case):
         plan = pack_histogram(counts, max_seq_len, algorithm=algorithm, max_sequences_per_bin=limit)
         assert_valid(plan, counts, max_seq_len, limit)
         assert plan.lower_bound <= optimum == plan.num_bins
-        assert not plan.interrupted
+        assert not plan.cut_off
 
 
 @st.composite
@@ -154,16 +156,14 @@ def test_the_time_limit_keeps_the_best_plan_so_far():
     plan = pack_histogram(counts, 16384, algorithm="optimal", time_limit_seconds=0.3)
     first = pack_histogram(counts, 16384, algorithm="best-fit")
     assert counts_of_templates(plan.templates) == counts
-    assert plan.interrupted
+    assert plan.cut_off
     assert "time limit of 0.3 s" in plan.note
     assert plan.gap > 0
     assert first.lower_bound <= plan.lower_bound <= plan.num_bins <= first.num_bins
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 5])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, optimal.OutOfTimeError])
-def test_an_interrupt_in_any_round_leaves_a_valid_plan(monkeypatch, rounds, error):
-    counts = lognormal(120, 200, 20_000)
+def failing(monkeypatch, rounds, error):
+    """Makes pricing fail after some rounds."""
     calls = 0
     price = optimal.price
 
@@ -175,25 +175,64 @@ def test_an_interrupt_in_any_round_leaves_a_valid_plan(monkeypatch, rounds, erro
         return price(*arguments)
 
     monkeypatch.setattr(optimal, "price", interrupted)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 5])
+@pytest.mark.parametrize("error", [OutOfTimeError, OutOfWorkError])
+def test_a_limit_in_any_round_leaves_a_valid_plan(monkeypatch, rounds, error):
+    counts = lognormal(120, 200, 20_000)
+    failing(monkeypatch, rounds, error)
     plan = pack_histogram(counts, 200)
     assert_valid(plan, counts, 200, None)
-    assert plan.interrupted
-    assert plan.note.startswith("optimal: ended by")
+    assert plan.cut_off == (error is OutOfTimeError)
+    assert plan.note.startswith("optimal: ended by the time" if plan.cut_off else "optimal: stopped at its limit")
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 5])
+@pytest.mark.parametrize("algorithm", ["auto", "optimal"])
+def test_ctrl_c_comes_through(monkeypatch, rounds, algorithm):
+    failing(monkeypatch, rounds, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pack_histogram(lognormal(120, 200, 20_000), 200, algorithm=algorithm)
+
+
+def test_the_limit_of_work_ends_every_run_at_the_same_plan(monkeypatch):
+    """However long the machine takes: between two runs only the clock differs."""
+    counts = lognormal(1200, 2048, 50_000)
+    monkeypatch.setattr(optimal, "_STEPS", 2 * 10**9)
+    price = optimal.price
+
+    def planned(pause):
+        monkeypatch.setattr(optimal, "price", lambda *arguments: (time.sleep(pause), price(*arguments))[1])
+        return pack_histogram(counts, 2048, algorithm="optimal")
+
+    plans = [planned(pause) for pause in (0.0, 0.002, 0.01)]
+    assert_valid(plans[0], counts, 2048, None)
+    assert plans[0] == plans[1] == plans[2]
+    assert (plans[0].cut_off, plans[0].note) == (False, "optimal: stopped at its limit of work")
+    assert plans[0].num_bins < pack_histogram(counts, 2048, algorithm="best-fit").num_bins
+
+
+def test_every_packer_of_the_registry_is_called(monkeypatch):
+    for name in registry.PACKERS:
+        made = registry.Packing(templates=Counter({(3,): 7}), algorithm=name)
+        monkeypatch.setitem(registry.PACKERS, name, lambda *_, made=made: made)
+        assert pack_histogram({3: 7}, 8, algorithm=name).templates is made.templates
 
 
 def test_no_limit_of_time():
     plan = pack_histogram({6: 3, 5: 3, 4: 3, 3: 5}, 10, algorithm="optimal", time_limit_seconds=float("inf"))
     assert plan.proven
-    assert not plan.interrupted
+    assert not plan.cut_off
 
 
 def test_auto_stays_with_best_fit_where_that_is_near_the_bound(monkeypatch):
     def never(*_):
         raise AssertionError("auto went on though best-fit was near the bound")
 
-    monkeypatch.setattr(registry, "_improve", never)
+    monkeypatch.setattr(registry, "_improved", never)
     plan = pack_histogram({600: 10**6, 400: 10**6 + 3}, 1000)
-    assert (plan.algorithm, plan.interrupted, plan.note) == ("best-fit", False, "")
+    assert (plan.algorithm, plan.cut_off, plan.note) == ("best-fit", False, "")
     # Best-fit takes a bin too many for the short ones: one in 20,000 is 0.005 %.
     extra = pack_histogram({**HARD, 12: 30_000}, 12)
     assert (extra.num_bins, extra.lower_bound) == (30_004, 30_003)

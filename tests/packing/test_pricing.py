@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing.pricing import OutOfTimeError, price
+from packhorse.packing.budget import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing.pricing import price
 
 
 @st.composite
@@ -34,7 +35,7 @@ def greatest_worth(lengths, prices, capacity, limit):
 @settings(max_examples=300, deadline=None)
 def test_worth_of_a_bin_with_each_length(case):
     lengths, prices, capacity, limit = case
-    pricing = price(np.array(lengths), np.array(prices), capacity, limit, math.inf)
+    pricing = price(np.array(lengths), np.array(prices), capacity, limit, Budget(10**12, math.inf))
     beside = greatest_worth(lengths, prices, capacity, limit - 1)
     assert pricing.worth_with.tolist() == [p + beside[capacity - n] for n, p in zip(lengths, prices, strict=True)]
     assert pricing.best_worth == max(pricing.worth_with)
@@ -46,7 +47,7 @@ def test_worth_of_a_bin_with_each_length(case):
 @settings(max_examples=300, deadline=None)
 def test_bins_are_worth_what_pricing_says(case):
     lengths, prices, capacity, limit = case
-    pricing = price(np.array(lengths), np.array(prices), capacity, limit, math.inf)
+    pricing = price(np.array(lengths), np.array(prices), capacity, limit, Budget(10**12, math.inf))
     for index in range(len(lengths)):
         runs = pricing.bin_with(index)
         assert [i for i, _ in runs] == sorted({i for i, _ in runs})
@@ -59,13 +60,15 @@ def test_bins_are_worth_what_pricing_says(case):
 
 def test_prices_near_the_largest_integers_are_exact():
     """Floats would round 2^60 + 1 away."""
-    pricing = price(np.array([3, 2]), np.array([2**60 + 1, 2**59]), 6, 6, math.inf)
+    pricing = price(np.array([3, 2]), np.array([2**60 + 1, 2**59]), 6, 6, Budget(10**12, math.inf))
     assert pricing.best_worth == 2**61 + 2
     assert pricing.bin_with(0) == ((0, 2),)
 
 
 @pytest.mark.parametrize("limit", [4000, 5])
-def test_the_deadline_ends_it(limit):
+def test_the_budget_ends_it(limit):
     lengths = np.arange(4000, 0, -1)
     with pytest.raises(OutOfTimeError):
-        price(lengths, lengths, 4000, limit, -math.inf)
+        price(lengths, lengths, 4000, limit, Budget(10**12, -math.inf))
+    with pytest.raises(OutOfWorkError):
+        price(lengths, lengths, 4000, limit, Budget(1000, math.inf))

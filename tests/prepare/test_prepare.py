@@ -205,8 +205,8 @@ def test_seqpack_reads_what_format_seqpack_writes(tmp_path: Path) -> None:
 def test_overwrite_replaces_the_whole_folder(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", {"n": [1, 2, 3]})
     out = tmp_path / "out"
-    out.mkdir()
-    (out / "stale").write_text("x")
+    prepare(path, length_column="n", max_seq_len=2, over_length="split", output=out)
+    assert (out / "starts.npy").exists()
     prepare(path, length_column="n", max_seq_len=8, output=out, overwrite=True)
     assert sorted(p.name for p in out.iterdir()) == sorted(FILES)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "x.parquet"]

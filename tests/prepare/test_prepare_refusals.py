@@ -225,8 +225,9 @@ def test_an_interrupted_prepare_leaves_nothing_and_an_old_output_as_it_was(
 
 def test_an_existing_output_is_refused_before_reading(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(FileExistsError, match="--overwrite"):
-        run(tmp_path / "does-not-matter.parquet", tmp_path / "out")
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match="--overwrite"):
+            run(tmp_path / "does-not-matter.parquet", tmp_path / "out", overwrite=overwrite)
     assert list((tmp_path / "out").iterdir()) == []
 
 

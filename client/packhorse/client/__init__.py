@@ -11,6 +11,7 @@ from packhorse.client.api import Client, DatasetInfo, RemainderPolicy, SequenceL
 from packhorse.client.blocks import BinBlock
 from packhorse.client.cursor import Cursor
 from packhorse.client.errors import (
+    AccessDeniedError,
     DamagedAnswerError,
     DatasetCorruptError,
     DatasetNotFoundError,
@@ -131,6 +132,7 @@ _TORCH_PARTS = {
 }
 
 __all__ = [
+    "AccessDeniedError",
     "ArrowSource",
     "AttentionBiasBuffer",
     "BatchAssembler",

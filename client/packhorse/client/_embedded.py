@@ -4,6 +4,7 @@ The only file of the client that reaches the server's packages, and only when an
 rollouts are packed without a client.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ PREFIX = "embedded:"
 
 
 class EmbeddedTransport:
-    """Answers from the prepared datasets below a folder.
+    """Answers from the prepared datasets below a folder, however long it takes.
 
     Args:
         target: embedded:DIR.
@@ -25,6 +26,8 @@ class EmbeddedTransport:
     Raises:
         PackhorseError: the server's packages are not installed, or no dataset is there.
     """
+
+    has_answered = True
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -41,34 +44,44 @@ class EmbeddedTransport:
         except ValueError as error:
             raise PackhorseError(str(error)) from None
 
-    def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
+    def list_datasets(
+        self, request: pb.ListDatasetsRequest, timeout_seconds: float = math.inf
+    ) -> pb.ListDatasetsResponse:
         """Lists the datasets below the folder."""
         return self._answer(self._backend.list_datasets, request)
 
-    def get_dataset(self, request: pb.GetDatasetRequest) -> pb.GetDatasetResponse:
+    def get_dataset(self, request: pb.GetDatasetRequest, timeout_seconds: float = math.inf) -> pb.GetDatasetResponse:
         """Describes one dataset."""
         return self._answer(self._backend.get_dataset, request)
 
-    def get_bins(self, request: pb.GetBinsRequest) -> pb.GetBinsResponse:
+    def get_bins(self, request: pb.GetBinsRequest, timeout_seconds: float = math.inf) -> pb.GetBinsResponse:
         """Returns the bins at any positions."""
         return self._answer(self._backend.get_bins, request)
 
-    def locate_sequences(self, request: pb.LocateSequencesRequest) -> pb.LocateSequencesResponse:
+    def locate_sequences(
+        self, request: pb.LocateSequencesRequest, timeout_seconds: float = math.inf
+    ) -> pb.LocateSequencesResponse:
         """Tells where each id stands in an epoch."""
         return self._answer(self._backend.locate_sequences, request)
 
-    def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
+    def pack_sequences(
+        self, request: pb.PackSequencesRequest, timeout_seconds: float = math.inf
+    ) -> pb.PackSequencesResponse:
         """Packs the given lengths at once."""
         return self._answer(self._backend.pack_sequences, request)
 
-    def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
+    def stream_bins(
+        self, request: pb.StreamBinsRequest, timeout_seconds: float = math.inf
+    ) -> Iterator[pb.StreamBinsResponse]:
         """Streams a header and blocks."""
         try:
             yield from self._backend.stream_bins(request)
         except self._fault as error:
             raise EXCEPTION_OF_REASON[error.reason](error.message, error.metadata) from None
 
-    def pack_stream(self, requests: Iterator[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
+    def pack_stream(
+        self, requests: Iterator[pb.PackStreamRequest], timeout_seconds: float = math.inf
+    ) -> Iterator[pb.PackStreamResponse]:
         """Yields one response for every request."""
         try:
             yield from self._backend.pack_stream(requests)
@@ -105,6 +118,8 @@ class EmbeddedPlanner(EmbeddedTransport):
         self._fault = ServiceError
         self._pack_sequences = pack_sequences
 
-    def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
+    def pack_sequences(
+        self, request: pb.PackSequencesRequest, timeout_seconds: float = math.inf
+    ) -> pb.PackSequencesResponse:
         """Packs the given lengths at once."""
         return self._answer(self._pack_sequences, request)

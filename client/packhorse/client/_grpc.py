@@ -1,54 +1,77 @@
-"""The remote target: a channel to any replica of the service.
+"""The remote target: channels to the replicas of the service.
 
-Owns the channel, its options and the mapping of gRPC errors; leaves retries to `retry` and resuming to `stream`.
+Owns the channels, their options and which replica is asked; leaves what a target means to `_targets`, what an error
+means to `_statuses`, retries to `retry` and resuming to `stream`.
 """
 
+import math
+import mmap
 import os
+import random
+import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import grpc
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
+from packhorse.client._statuses import exception_of
+from packhorse.client._targets import Address, addresses_of, hosts_of
+from packhorse.client._watchdog import OverdueError, Watchdog
 from packhorse.client.errors import (
-    EXCEPTION_OF_REASON,
+    DatasetCorruptError,
+    DatasetNotFoundError,
+    DigestMismatchError,
     NotImplementedByServerError,
     PackhorseError,
-    RequestTooLargeError,
-    ServerFaultError,
     ServerUnavailableError,
+    TransientError,
 )
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
-_Response = TypeVar("_Response")
+_Answer = TypeVar("_Answer")
 
-DOMAIN = "packhorse.v1"
 MAX_MESSAGE_BYTES = 65 << 20
-UNARY_TIMEOUT_SECONDS = 30.0
-PACK_TIMEOUT_SECONDS = 120.0  # a million distinct lengths take half a minute on a busy core
+ANSWER_SECONDS = 30.0
+"""How long one replica may take to answer a request, or to open a stream."""
+PACK_SECONDS = 120.0
+"""The same for PackSequences: a million distinct lengths take half a minute on a busy core."""
+STALL_SECONDS = 300.0
+"""How long the next message of an open stream may take while its connection is alive."""
+AVOID_SECONDS = 10.0
+"""How long a replica that failed is asked after all others."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 20_000),  # a peer that vanished without a word is noticed within half a minute
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.lb_policy_name", "round_robin"),
+    # A peer that vanished without a word is noticed within 15 seconds: a ping after 8, its answer 5 later.
+    ("grpc.keepalive_time_ms", 8_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),  # a stream's client has nothing to send for hours
+    # An attempt to connect ends after 4 seconds, not 20: where many connect at once, one that was not heard waits long.
+    ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 
-_WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
-    grpc.StatusCode.UNAVAILABLE: ServerUnavailableError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: ServerUnavailableError,
-    grpc.StatusCode.UNIMPLEMENTED: NotImplementedByServerError,  # an older server
-    grpc.StatusCode.RESOURCE_EXHAUSTED: RequestTooLargeError,  # a message over gRPC's own limit; no retry shrinks it
-}
-"""What gRPC itself answers, before a request reaches the service or after its answer left it."""
+_PERHAPS_ELSEWHERE = (
+    DatasetCorruptError,
+    DatasetNotFoundError,
+    DigestMismatchError,
+    NotImplementedByServerError,
+)
+"""What one replica refuses and another may grant."""
 
 _ANCHORS: list[grpc.Channel] = []
 """An idle channel, kept for the life of the process. With its last channel gRPC's engine winds down, and a process that
 forks meanwhile (a DataLoader, right after `len(dataset)`) gets children whose calls never return."""
+
+_ANSWERED = mmap.mmap(-1, mmap.PAGESIZE)
+"""Which targets have ever answered, a byte for each hash. Forked workers share this memory: they begin each epoch with
+new connections, and a server that restarts meanwhile is not one that was never there."""
+
+_RANDOM = random.SystemRandom()  # ranks that seed the global one alike would all choose the same replica
 
 
 def has_used_grpc() -> bool:
@@ -56,16 +79,41 @@ def has_used_grpc() -> bool:
     return bool(_ANCHORS)
 
 
+class _Replica:
+    """One address of the service and the channel to it."""
+
+    def __init__(self, address: Address, credentials: grpc.ChannelCredentials | None) -> None:
+        options: list[tuple[str, Any]] = list(_OPTIONS)
+        if address.authority is not None:
+            options.append(("grpc.default_authority", address.authority))
+        self.name = address.target
+        self.failed_at = -math.inf
+        self.is_closed = False
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address.target, options)
+        else:
+            self._channel = grpc.secure_channel(address.target, credentials, options)
+        self.stub = packing_pb2_grpc.PackingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._channel.close()
+
+
 class GrpcTransport:
-    """Calls a server. The channel is made when first needed, anew in every process, and so survives a fork.
+    """Calls a service. Channels are made when first needed, anew in every process, and so survive a fork.
+
+    A call goes to any replica that has not failed lately. Where one cannot answer, or lacks the dataset, the others are
+    asked before the call fails.
 
     Args:
-        target: host:port, dns:///…, unix:….
+        target: host:port, host:port,host:port, dns:///host:port, unix:PATH.
         credentials: of a secure channel; None for plain text.
         token: sent as a bearer token; only over a secure channel or a unix socket.
 
     Raises:
         ValueError: a token would travel in plain text.
+        InvalidRequestError: nothing could ever listen at the target.
     """
 
     def __init__(
@@ -74,90 +122,177 @@ class GrpcTransport:
         if token is not None and credentials is None and not target.startswith("unix:"):
             raise ValueError("token needs credentials: without a secure channel it would travel in plain text")
         self.target = target
+        self._hosts = hosts_of(target)
         self._credentials = credentials
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel: grpc.Channel | None = None
-        self._stub: Any = None
+        self._replicas: dict[Address, _Replica] = {}
+        self._is_current = False  # whether the replicas are what the hosts' names stand for
+        self._watchdog = Watchdog()
         self._pid = -1
 
-    def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
+    @property
+    def has_answered(self) -> bool:
+        """Whether this target has ever answered this process or one of its forks."""
+        return bool(_ANSWERED[_slot(self.target)])
+
+    def list_datasets(
+        self, request: pb.ListDatasetsRequest, timeout_seconds: float = math.inf
+    ) -> pb.ListDatasetsResponse:
         """Lists the datasets that are served."""
-        return self._call(self._connected().ListDatasets, request)
+        return self._call("ListDatasets", request, timeout_seconds)
 
-    def get_dataset(self, request: pb.GetDatasetRequest) -> pb.GetDatasetResponse:
+    def get_dataset(self, request: pb.GetDatasetRequest, timeout_seconds: float = math.inf) -> pb.GetDatasetResponse:
         """Describes one dataset."""
-        return self._call(self._connected().GetDataset, request)
+        return self._call("GetDataset", request, timeout_seconds)
 
-    def get_bins(self, request: pb.GetBinsRequest) -> pb.GetBinsResponse:
+    def get_bins(self, request: pb.GetBinsRequest, timeout_seconds: float = math.inf) -> pb.GetBinsResponse:
         """Returns the bins at any positions."""
-        return self._call(self._connected().GetBins, request)
+        return self._call("GetBins", request, timeout_seconds)
 
-    def locate_sequences(self, request: pb.LocateSequencesRequest) -> pb.LocateSequencesResponse:
+    def locate_sequences(
+        self, request: pb.LocateSequencesRequest, timeout_seconds: float = math.inf
+    ) -> pb.LocateSequencesResponse:
         """Tells where each id stands in an epoch."""
-        return self._call(self._connected().LocateSequences, request)
+        return self._call("LocateSequences", request, timeout_seconds)
 
-    def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
+    def pack_sequences(
+        self, request: pb.PackSequencesRequest, timeout_seconds: float = math.inf
+    ) -> pb.PackSequencesResponse:
         """Packs the given lengths at once."""
-        return self._call(self._connected().PackSequences, request, PACK_TIMEOUT_SECONDS)
+        return self._call("PackSequences", request, timeout_seconds, PACK_SECONDS)
 
-    def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
+    def stream_bins(
+        self, request: pb.StreamBinsRequest, timeout_seconds: float = math.inf
+    ) -> Iterator[pb.StreamBinsResponse]:
         """Streams a header and blocks; closing the iterator cancels the call."""
-        yield from self._responses(self._connected().StreamBins(request, metadata=self._metadata))
 
-    def pack_stream(self, requests: Iterator[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
+        def first_message(replica: _Replica, seconds: float) -> tuple[_Replica, Any, Any]:
+            call = replica.stub.StreamBins(request, metadata=self._metadata)
+            try:
+                return replica, call, self._watchdog.next_message(call, seconds)
+            except BaseException:
+                call.cancel()
+                raise
+
+        replica, call, message = self._ask(first_message, timeout_seconds, ANSWER_SECONDS)
+        yield from self._messages(replica, call, message)
+
+    def pack_stream(
+        self, requests: Iterator[pb.PackStreamRequest], timeout_seconds: float = math.inf
+    ) -> Iterator[pb.PackStreamResponse]:
         """Yields one response for every request; closing the iterator cancels the call."""
-        yield from self._responses(self._connected().PackStream(requests, metadata=self._metadata))
-
-    def close(self) -> None:
-        """Closes the channel; later calls open another."""
-        if self._channel is not None and self._pid == os.getpid():
-            self._channel.close()
-        self._channel = None
-
-    def _connected(self) -> Any:
-        if self._channel is None or self._pid != os.getpid():
-            if not _ANCHORS:
-                _ANCHORS.append(grpc.insecure_channel("127.0.0.1:1"))  # connects to nothing until it is used
-            options = list(_OPTIONS)
-            if self._credentials is None:
-                self._channel = grpc.insecure_channel(self.target, options)
-            else:
-                self._channel = grpc.secure_channel(self.target, self._credentials, options)
-            self._stub = packing_pb2_grpc.PackingServiceStub(self._channel)  # type: ignore[no-untyped-call]
-            self._pid = os.getpid()
-        return self._stub
-
-    def _responses(self, call: Any) -> Iterator[Any]:
+        replica = self._in_order()[0]  # the others wait for the next attempt: requests can be read only once
+        call = replica.stub.PackStream(requests, metadata=self._metadata)
         try:
-            yield from call
-        except grpc.RpcError as error:
-            raise exception_of(error, self.target) from None
+            first = self._watchdog.next_message(call, min(timeout_seconds, ANSWER_SECONDS))
+            self._answered(replica)
+            yield from self._messages(replica, call, first)
+        except (grpc.RpcError, OverdueError) as error:
+            raise self._failure(replica, error) from None
         finally:
             call.cancel()
 
-    def _call(
-        self, method: Callable[..., _Response], request: object, timeout_seconds: float = UNARY_TIMEOUT_SECONDS
-    ) -> _Response:
+    def close(self) -> None:
+        """Closes the channels; later calls open others."""
+        if self._pid == os.getpid():
+            for replica in self._replicas.values():
+                replica.close()
+        self._replicas, self._is_current = {}, False
+
+    def _call(self, method: str, request: object, timeout_seconds: float, most_seconds: float = ANSWER_SECONDS) -> Any:
+        def ask(replica: _Replica, seconds: float) -> Any:
+            return getattr(replica.stub, method)(request, timeout=seconds, metadata=self._metadata)
+
+        return self._ask(ask, timeout_seconds, most_seconds)
+
+    def _ask(self, ask: Callable[[_Replica, float], _Answer], timeout_seconds: float, most_seconds: float) -> _Answer:
+        """Asks each replica at most once, and returns the first answer.
+
+        Args:
+            ask: takes a replica and how long it may take.
+            timeout_seconds: how long all of them may take.
+            most_seconds: how long each of them may take.
+
+        Raises:
+            TransientError: one could not answer; nobody knows what it would have said.
+            PackhorseError: all refuse.
+        """
+        end = time.monotonic() + timeout_seconds
+        refusal: PackhorseError | None = None
+        trouble: TransientError | None = None
+        replicas = self._in_order()
+        for number, replica in enumerate(replicas):
+            share = max(end - time.monotonic(), 0.1) / (len(replicas) - number)
+            try:
+                answer = ask(replica, min(share, most_seconds))
+            except (grpc.RpcError, OverdueError) as error:
+                failure = self._failure(replica, error)
+                if isinstance(failure, TransientError):
+                    trouble = failure
+                elif isinstance(failure, _PERHAPS_ELSEWHERE):
+                    refusal = refusal or failure
+                else:
+                    raise failure from None
+            else:
+                self._answered(replica)
+                return answer
+        if trouble is None:
+            assert refusal is not None
+            raise refusal
+        if refusal is not None:
+            trouble.args = (f"{trouble}; another replica: {refusal}",)
+        raise trouble
+
+    def _messages(self, replica: _Replica, call: Any, first: Any) -> Iterator[Any]:
+        message = first
         try:
-            return method(request, timeout=timeout_seconds, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise exception_of(error, self.target) from None
+            while message is not None:
+                yield message
+                message = self._watchdog.next_message(call, STALL_SECONDS)
+        except (grpc.RpcError, OverdueError) as error:
+            raise self._failure(replica, error) from None
+        finally:
+            call.cancel()
+
+    def _in_order(self) -> list[_Replica]:
+        """Returns every replica, by chance, but those behind the others that have failed lately."""
+        if self._pid != os.getpid():
+            self._replicas, self._is_current = {}, False
+            self._watchdog = Watchdog()
+            self._pid = os.getpid()
+        if not _ANCHORS:
+            _ANCHORS.append(grpc.insecure_channel("127.0.0.1:1"))  # connects to nothing until it is used
+        if not self._is_current:
+            addresses = [address for host in self._hosts for address in addresses_of(host)]
+            known = self._replicas
+            self._replicas = {
+                address: known.get(address) or _Replica(address, self._credentials) for address in addresses
+            }
+            self._is_current = True
+        replicas = list(self._replicas.values())
+        _RANDOM.shuffle(replicas)
+        long_ago = time.monotonic() - AVOID_SECONDS
+        return sorted(replicas, key=lambda replica: replica.failed_at if replica.failed_at > long_ago else -math.inf)
+
+    def _answered(self, replica: _Replica) -> None:
+        replica.failed_at = -math.inf
+        _ANSWERED[_slot(self.target)] = 1
+
+    def _failure(self, replica: _Replica, error: grpc.RpcError | OverdueError) -> PackhorseError:
+        """Returns the client's exception, and remembers where it comes from."""
+        if isinstance(error, OverdueError):
+            failure: PackhorseError = ServerUnavailableError(f"{replica.name}: {error}")
+        elif replica.is_closed:
+            return PackhorseError(f"{self.target}: the client was closed during a call")
+        else:
+            failure = exception_of(error, replica.name)
+        if not isinstance(failure, ServerUnavailableError):
+            _ANSWERED[_slot(self.target)] = 1
+        if isinstance(failure, (TransientError, *_PERHAPS_ELSEWHERE)):
+            replica.failed_at = time.monotonic()
+            self._is_current = False  # the name may stand for others by now
+        return failure
 
 
-def exception_of(error: grpc.RpcError, target: str) -> PackhorseError:
-    """Returns the client's exception for a gRPC error: by its reason, else by its status."""
-    assert isinstance(error, grpc.Call)  # what a stub raises is both
-    status = rpc_status.from_call(error)
-    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
-    for detail in status.details if status else ():
-        for message in (info, retry):
-            if detail.Is(message.DESCRIPTOR):
-                detail.Unpack(message)
-    delay = retry.retry_delay.ToMilliseconds() / 1000 or None
-    name = f"ERROR_REASON_{info.reason}"
-    if info.domain == DOMAIN and name in pb.ErrorReason.keys():  # noqa: SIM118 (no mapping, though it has keys)
-        kind = EXCEPTION_OF_REASON[pb.ErrorReason.Value(name)]
-        return kind(status.message, info.metadata, retry_after_seconds=delay)
-    code, details = error.code(), error.details()
-    kind = _WITHOUT_REASON.get(code, ServerFaultError)
-    return kind(f"{target}: {code.name}: {details}")
+def _slot(target: str) -> int:
+    return zlib.crc32(target.encode()) % mmap.PAGESIZE

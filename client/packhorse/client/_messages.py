@@ -30,7 +30,7 @@ def message(kind: Callable[..., _Message], *, within: str = "", **fields: Any) -
             try:
                 kind(**{name: value})
             except (ValueError, TypeError, OverflowError) as error:
-                raise invalid(within + name, f"{error} (got {_shortened(value)})") from None
+                raise invalid(within + name, f"{bounded(error)} (got {shortened(value)})") from None
         raise
 
 
@@ -39,12 +39,15 @@ def enum_name(field: str, choices: type[StrEnum], value: object, prefix: str) ->
     try:
         return prefix + choices(str(value).lower()).name
     except ValueError:
-        raise invalid(field, f"{value!r} is none of {', '.join(choices)}") from None
+        raise invalid(field, f"{shortened(value)} is none of {', '.join(choices)}") from None
 
 
 def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
     """Returns a list of Python ints; anything that is not a flat row of integers is refused, not rounded."""
-    array = np.asarray(values if isinstance(values, np.ndarray) else list(values))  # type: ignore[arg-type]
+    try:
+        array = np.asarray(values if isinstance(values, np.ndarray) else list(values))  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:  # no row at all, or rows of several lengths
+        raise invalid(field, f"must be a flat list of 64-bit integers ({bounded(error)})") from None
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise invalid(field, f"must be a flat list of 64-bit integers (got {array.dtype} of shape {array.shape})")
     return [int(value) for value in array.tolist()]
@@ -55,6 +58,12 @@ def invalid(field: str, what: str) -> InvalidRequestError:
     return InvalidRequestError(f"{field}: {what}", {"field": field})
 
 
-def _shortened(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+def shortened(value: object) -> str:
+    """Returns a value as an error quotes it: its first 40 characters."""
+    return bounded(repr(value), 40)
+
+
+def bounded(text: object, most: int = 1000) -> str:
+    """Returns a text of at most `most` characters, and an ellipsis where there were more."""
+    text = str(text)
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources import TokenSourceError
+from packhorse.client.sources.base import refuse_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class PlaceRule:
     extra_tokens: int
     """Tokens kept free in every place, before rounding; at least 0."""
     truncate: bool
-    """Whether a sequence may hold more than the plan takes of it."""
+    """Whether a sequence longer than `longest` was cut to that: truncated at its end, or split."""
 
     @property
     def longest(self) -> int:
@@ -38,6 +39,10 @@ class PlaceRule:
         starts: NDArray[np.int64] | None,
     ) -> NDArray[np.int64]:
         """Returns how many tokens of its own each sequence, or piece, puts into its place: int64 [S], at least 1.
+
+        With `truncate` a sequence, or what is left of it from its piece's first token on, either is at least `longest`
+        and fills a whole place, or comes to the planned place exactly. A source whose whole piece is followed by more
+        than was planned cannot be told from the right one here; the piece that follows tells.
 
         Args:
             ids: int64 [S].
@@ -55,6 +60,8 @@ class PlaceRule:
         if is_wrong.any():
             i = int(is_wrong.argmax())
             start = 0 if starts is None else int(starts[i])
+            if self.align == 1 and self.extra_tokens == 0:
+                refuse_length(int(ids[i]), int(planned[i]), int(held[i]), start=start, is_whole=False)
             piece = f" from token {start} on" if start else ""
             raise TokenSourceError(
                 f"sequence {ids[i]}: the plan has a place of {planned[i]} tokens for it{piece}, but the {held[i]} "

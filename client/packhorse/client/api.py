@@ -3,11 +3,11 @@
 Owns the client's surface and its types; leaves connections to the transports and resuming to `stream`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from packhorse.client._embedded import PREFIX, EmbeddedTransport
 from packhorse.client._grpc import GrpcTransport
 from packhorse.client._messages import enum_name, integers, message
 from packhorse.client.blocks import BinBlock, decode_bins
+from packhorse.client.errors import DamagedAnswerError
 from packhorse.client.pack_stream import PackStream, pack_stream_options
 from packhorse.client.retry import RetryPolicy, with_retries
 from packhorse.client.stream import BinStream
@@ -25,6 +26,8 @@ from packhorse.wire import get_bins_context
 
 if TYPE_CHECKING:
     import grpc
+
+_Answer = TypeVar("_Answer")
 
 
 class RemainderPolicy(StrEnum):
@@ -110,14 +113,17 @@ def connect(
     """Returns a client of a server, or of the prepared datasets in a folder.
 
     Args:
-        target: `host:port`, `dns:///…` (every address is used in turn), `unix:PATH`, or `embedded:DIR` for no server
-            at all.
+        target: `host:port`; `host:port,host:port` for several replicas; `dns:///host:port` for a name; `unix:PATH`; or
+            `embedded:DIR` for no server at all. Every address of a name counts as a replica. A call goes to any of
+            them, and to the others where that one fails or lacks the dataset.
         credentials: of a secure channel; None for plain text.
         token: sent as a bearer token; needs credentials or a unix socket.
-        retry: how long to try again when no server answers; two minutes by default.
+        retry: how long to try again when no server answers; two minutes by default, and ten seconds where none ever
+            has.
 
     Raises:
         ValueError: a token would travel in plain text.
+        InvalidRequestError: nothing could ever listen at the target.
         PackhorseError: an embedded folder has no dataset that can be opened.
     """
     transport: Transport
@@ -146,13 +152,14 @@ class Client:
 
     def list_datasets(self) -> list[DatasetInfo]:
         """Returns every dataset that is served, by ascending name."""
-        response = with_retries(self._retry, lambda: self._transport.list_datasets(pb.ListDatasetsRequest()))
+        request = pb.ListDatasetsRequest()
+        response = self._ask(lambda seconds: self._transport.list_datasets(request, seconds))
         return [_info(dataset) for dataset in response.datasets]
 
     def get_dataset(self, name: str) -> DatasetInfo:
         """Returns one dataset; a DatasetNotFoundError where there is none of that name."""
         request = pb.GetDatasetRequest(name=name)
-        return _info(with_retries(self._retry, lambda: self._transport.get_dataset(request)).dataset)
+        return _info(self._ask(lambda seconds: self._transport.get_dataset(request, seconds)).dataset)
 
     def stream_bins(
         self,
@@ -230,12 +237,12 @@ class Client:
             expected_digest=expected_digest,
         )
 
-        def ask() -> BinBlock:
-            response = self._transport.get_bins(request)
+        def ask(seconds: float) -> BinBlock:
+            response = self._transport.get_bins(request, seconds)
             context = get_bins_context(request, response.digest, response.id_type)
             return decode_bins(response.bins, response.id_type, context=context)
 
-        return with_retries(self._retry, ask)
+        return self._ask(ask)
 
     def locate(
         self,
@@ -269,8 +276,13 @@ class Client:
         request = message(pb.LocateSequencesRequest, dataset=dataset, epoch=epoch, seed=seed, ids=integers("ids", ids))
         if world_size is not None:
             request.topology.CopyFrom(_topology(world_size, workers_per_rank, batch_size, start_position, remainder))
-        response = with_retries(self._retry, lambda: self._transport.locate_sequences(request))
-        return [_location(location) for location in response.locations]
+
+        def ask(seconds: float) -> list[SequenceLocation]:
+            response = self._transport.locate_sequences(request, seconds)
+            _check_locations(request.ids, response.locations)
+            return [_location(location) for location in response.locations]
+
+        return self._ask(ask)
 
     def pack_sequences(
         self,
@@ -315,10 +327,12 @@ class Client:
             align=align,
             extra_tokens=extra_tokens,
         )
-        response = with_retries(self._retry, lambda: self._transport.pack_sequences(request))
-        indices = np.frombuffer(response.indices, dtype="<u4").astype(np.int64)
-        ends = np.frombuffer(response.bin_ends, dtype="<u4").astype(np.int64)
-        return np.split(indices, ends[:-1]) if len(ends) else []
+
+        def ask(seconds: float) -> list[NDArray[np.int64]]:
+            response = self._transport.pack_sequences(request, seconds)
+            return _packed(response, np.array(request.lengths, dtype=np.int64), max_seq_len)
+
+        return self._ask(ask)
 
     def pack_stream(
         self,
@@ -348,8 +362,11 @@ class Client:
         return PackStream(self._transport, options, self._retry)
 
     def close(self) -> None:
-        """Lets go of connections; later calls connect again."""
+        """Lets go of connections; later calls connect again. Calls that another thread is waiting for fail."""
         self._transport.close()
+
+    def _ask(self, attempt: Callable[[float], _Answer]) -> _Answer:
+        return with_retries(self._retry, attempt, has_answered=lambda: self._transport.has_answered)
 
     def __enter__(self) -> "Client":
         """Returns itself."""
@@ -416,3 +433,42 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
         worker=place.worker if place else None,
         slot=place.slot if place else None,
     )
+
+
+def _check_locations(ids: Sequence[int], locations: Iterable[pb.SequenceLocation]) -> None:
+    """Refuses answers that are not about these ids in this order; a split sequence has several, by ascending start."""
+    answered: list[int] = []
+    last_id, last_start = None, -1
+    for location in locations:
+        if location.id != last_id or location.start <= last_start:
+            answered.append(location.id)
+        last_id, last_start = location.id, location.start
+    if answered != list(ids):
+        raise DamagedAnswerError("the locations are not those of the ids asked for: bytes changed on the way")
+
+
+def _packed(
+    response: pb.PackSequencesResponse, lengths: NDArray[np.int64], max_seq_len: int
+) -> list[NDArray[np.int64]]:
+    """Returns each bin's indices into `lengths`; refuses an answer that is no packing of them.
+
+    Args:
+        response: of the service.
+        lengths: int64 [S], in tokens.
+        max_seq_len: a bin's capacity in tokens.
+    """
+    if len(response.indices) != 4 * len(lengths) or len(response.bin_ends) % 4:
+        raise DamagedAnswerError(
+            f"the answer holds {len(response.indices)} bytes of indices for {len(lengths)} lengths"
+        )
+    indices = np.frombuffer(response.indices, dtype="<u4").astype(np.int64)
+    ends = np.frombuffer(response.bin_ends, dtype="<u4").astype(np.int64)
+    starts = np.concatenate([[0], ends[:-1]])[: len(ends)]
+    if (
+        not np.array_equal(np.sort(indices), np.arange(len(lengths)))
+        or (ends <= starts).any()
+        or (ends[-1] if len(ends) else 0) != len(lengths)
+        or (len(ends) and np.add.reduceat(lengths[indices], starts).max() > max_seq_len)
+    ):
+        raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")
+    return np.split(indices, ends[:-1]) if len(ends) else []

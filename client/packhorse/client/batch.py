@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client._places import PlaceRule
+from packhorse.client._values import check_loss_mask, check_tokens
 from packhorse.client.blocks import BinBlock
 from packhorse.client.buffers import BatchBuffers
 from packhorse.client.labels import write_causal_labels
 from packhorse.client.layout import OverfullRowError, PackLayout
-from packhorse.client.separators import Separators
-from packhorse.client.sources import TokenSource
+from packhorse.client.separators import Separators, check_token_id
+from packhorse.client.sources import TokenSource, TokenSourceError
 
 
 class PackedBatch(TypedDict):
@@ -70,7 +71,7 @@ class BatchAssembler:
     separators: Separators = field(default_factory=Separators)
     """Special tokens put around each sequence, for which the plan kept `extra_tokens`."""
     truncate: bool = False
-    """Whether sequences may be longer in the source than planned: over-length ones were truncated or split."""
+    """Whether sequences that do not fit a bin were cut to its length: truncated at their end, or split."""
     align: int = 1
     """What the dataset was planned with: a sequence's place is a multiple of so many tokens."""
     extra_tokens: int = 0
@@ -81,6 +82,7 @@ class BatchAssembler:
     """Whether tensors lie in page-locked memory, which needs CUDA in this process; not for dataloader workers."""
 
     def __post_init__(self) -> None:
+        check_token_id("pad_token_id", self.pad_token_id)
         if self.max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {self.max_seq_len}")
         if self.align < 1 or self.extra_tokens < 0:
@@ -120,7 +122,8 @@ class BatchAssembler:
 
         Raises:
             ValueError: a bin holds more than `max_seq_len` tokens, or `buffers` are too small.
-            TokenSourceError: `source` or `loss_mask` and the plan disagree.
+            TokenSourceError: `source` or `loss_mask` and the plan disagree, a token is negative, or a mask holds
+                anything but 0 and 1.
         """
         content = self._content(block, source)
         layout = self._layout(block, content)
@@ -133,17 +136,22 @@ class BatchAssembler:
         sequence_ids[:] = layout.sequence_ids().ravel()
         np.subtract(_integers(num_tokens), layout.run_starts.repeat(run_lengths), out=position_ids)
         if self.continue_positions and block.starts is not None:
-            _continue(position_ids, layout, block.starts)
+            num_before = int(self.separators.bos_token_id is not None)
+            _continue(position_ids, layout, block.starts, num_before)
 
         content.write(source, input_ids, layout.starts, self.separators)
         is_predicted = None
         if loss_mask is not None:
+            for start, end in layout.padding_spans:
+                labels[start:end] = 0
             content.write_mask(loss_mask, labels, layout.starts)
+            check_loss_mask(labels, layout, block.ids, loss_mask)
             is_predicted = labels != 0
         attention_mask.fill(1)
         for start, end in layout.padding_spans:
             input_ids[start:end] = self.pad_token_id
             attention_mask[start:end] = 0
+        check_tokens(input_ids, layout, block.ids, source)
         write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=self.shift_labels)
 
         return PackedBatch(
@@ -161,8 +169,8 @@ class BatchAssembler:
     def _content(self, block: BinBlock, source: TokenSource) -> "_Content":
         """Finds out what goes into each place."""
         planned = block.lengths.astype(np.int64)
-        if self.align == 1 and self.extra_tokens == 0:
-            return _Content(block=block, places=planned, own_lengths=planned, lengths=planned, truncate=self.truncate)
+        if self.align == 1 and self.extra_tokens == 0 and not self.truncate and block.starts is None:
+            return _Content(block=block, places=planned, own_lengths=planned, lengths=planned)
         rule = PlaceRule(
             max_seq_len=self.max_seq_len, align=self.align, extra_tokens=self.extra_tokens, truncate=self.truncate
         )
@@ -180,7 +188,7 @@ class BatchAssembler:
             places=planned,
             own_lengths=own_lengths,
             lengths=lengths,
-            truncate=True,
+            held=held,
             has_bos=has_bos,
             has_eos=has_eos,
         )
@@ -208,8 +216,8 @@ class _Content:
     """Tokens that come from the source: int64 [n]."""
     lengths: NDArray[np.int64]
     """The same with separators: int64 [n]."""
-    truncate: bool
-    """Whether the source may hold more."""
+    held: NDArray[np.int64] | None = None
+    """Tokens of the whole sequences: int64 [n]; None where that is what comes from the source."""
     has_bos: NDArray[np.bool_] | None = None
     """Which begin with a separator: bool [n]; None for none."""
     has_eos: NDArray[np.bool_] | None = None
@@ -227,6 +235,14 @@ class _Content:
 
     def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
         """Writes the loss mask likewise: a separator in front is not predicted, one behind with the token before it."""
+        if self.held is not None:
+            masked = loss_mask.lengths(self.block.ids)
+            if (masked != self.held).any():
+                i = int((masked != self.held).argmax())
+                raise TokenSourceError(
+                    f"sequence {self.block.ids[i]}: the loss mask in {loss_mask.where} holds {masked[i]} values for "
+                    f"its {self.held[i]} tokens; use the mask that was written with these tokens"
+                )
         self._gather(loss_mask, out, starts)
         if self.has_bos is not None:
             out[starts[self.has_bos]] = 0
@@ -237,7 +253,7 @@ class _Content:
     def _gather(self, source: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
         out_starts = starts if self.has_bos is None else starts + self.has_bos
         source.gather(
-            self.block.ids, self.own_lengths, out, out_starts, starts=self.block.starts, truncate=self.truncate
+            self.block.ids, self.own_lengths, out, out_starts, starts=self.block.starts, truncate=self.held is not None
         )
 
     def _eos_places(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -250,9 +266,12 @@ def _integers(count: int) -> NDArray[np.int64]:
     return np.arange(count)
 
 
-def _continue(position_ids: NDArray[np.int64], layout: PackLayout, starts: NDArray[np.int64]) -> None:
-    """Moves positions of pieces on by where they begin in their sequences; int64 [n]."""
+def _continue(position_ids: NDArray[np.int64], layout: PackLayout, starts: NDArray[np.int64], num_before: int) -> None:
+    """Moves positions of pieces on by where they begin in their sequences: int64 [n].
+
+    A separator in front of the whole sequence has position 0, so `num_before` more for every piece but the first.
+    """
     is_later = starts > 0
     spans = zip(layout.starts[is_later].tolist(), layout.places[is_later].tolist(), strict=True)
     for (start, place), first_token in zip(spans, starts[is_later].tolist(), strict=True):
-        position_ids[start : start + place] += first_token
+        position_ids[start : start + place] += first_token + num_before

@@ -82,16 +82,33 @@ def decode_bins(
         num_steps: number of steps in the block.
 
     Raises:
-        DamagedAnswerError: the checksum does not match.
+        DamagedAnswerError: the checksum does not match, or the arrays do not fit each other.
     """
     if bins_checksum(bins, context) != bins.checksum:
         raise DamagedAnswerError("the bins do not match their checksum: bytes changed on the way")
-    return BinBlock(
-        ids=np.frombuffer(bins.ids, dtype=_ID_DTYPES[id_type]).astype(np.int64),
-        lengths=np.frombuffer(bins.lengths, dtype="<i4").astype(np.int32, copy=False),
-        bin_ends=np.frombuffer(bins.bin_ends, dtype="<u4").astype(np.int64),
-        positions=np.frombuffer(bins.positions, dtype="<i8").astype(np.int64, copy=False),
+    if id_type not in _ID_DTYPES:
+        raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
+    block = BinBlock(
+        ids=_array("ids", bins.ids, _ID_DTYPES[id_type]).astype(np.int64),
+        lengths=_array("lengths", bins.lengths, np.dtype("<i4")).astype(np.int32, copy=False),
+        bin_ends=_array("bin_ends", bins.bin_ends, np.dtype("<u4")).astype(np.int64),
+        positions=_array("positions", bins.positions, np.dtype("<i8")).astype(np.int64, copy=False),
         first_step=first_step,
         num_steps=num_steps,
-        starts=np.frombuffer(bins.starts, dtype="<i8").astype(np.int64, copy=False) if bins.starts else None,
+        starts=_array("starts", bins.starts, np.dtype("<i8")).astype(np.int64, copy=False) if bins.starts else None,
     )
+    num_sequences = int(block.bin_ends[-1]) if len(block) else 0
+    arrays = (block.ids, block.lengths) if block.starts is None else (block.ids, block.lengths, block.starts)
+    if (
+        {len(array) for array in arrays} != {num_sequences}
+        or len(block.positions) != len(block)
+        or (block.bin_ends[1:] < block.bin_ends[:-1]).any()
+    ):
+        raise DamagedAnswerError("the arrays of the bins do not fit each other")
+    return block
+
+
+def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if len(data) % dtype.itemsize:
+        raise DamagedAnswerError(f"the bins' {name} hold {len(data)} bytes, no multiple of {dtype.itemsize}")
+    return np.frombuffer(data, dtype=dtype)

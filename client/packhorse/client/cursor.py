@@ -4,10 +4,13 @@ Owns the cursor's fields and the check of one that is loaded; leaves moving it t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 STATE_VERSION = 1
+
+NO_POSITION = -1
+"""A cursor's position where none could be resumed at: each worker of an INDEPENDENT dataset stands somewhere else."""
 
 
 class Cursor(TypedDict):
@@ -23,7 +26,7 @@ class Cursor(TypedDict):
     epoch: int
     """0-based."""
     position: int
-    """The position to resume at."""
+    """The position to resume at; NO_POSITION where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class Resume:
     """Steps below it are left out."""
     digest: str = ""
     """Digest that the dataset must have; empty for any."""
+    is_resumed: bool = False
+    """Whether a cursor was loaded: its run's earlier epochs are done."""
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, seed: int, bins_per_step: int) -> "Resume":
@@ -60,8 +65,16 @@ class Resume:
                 "cursor's seed to go on"
             )
         epoch, digest = int(state["epoch"]), str(state["digest"])
+        if state.get("finished"):
+            return cls(epoch=epoch + 1, digest=digest, is_resumed=True)
         if "first_step" not in state:
-            return cls(epoch=epoch, start_position=int(state["position"]), digest=digest)
+            if state["position"] == NO_POSITION:
+                raise ValueError(
+                    "this cursor is of mode 'independent' with several workers, and cannot say where each of them "
+                    "stands; resume with a StatefulDataLoader's state, or train with one worker for each rank or with "
+                    "mode 'partition'"
+                )
+            return cls(epoch=epoch, start_position=int(state["position"]), digest=digest, is_resumed=True)
         if state["bins_per_step"] != bins_per_step:
             raise ValueError(
                 f"this state was saved with {state['bins_per_step']} bins in a step, now there are {bins_per_step}: "
@@ -72,4 +85,9 @@ class Resume:
             start_position=int(state["start_position"]),
             first_step=int(state["first_step"]),
             digest=digest,
+            is_resumed=True,
         )
+
+    def at_epoch(self, epoch: int) -> "Resume":
+        """The beginning of another epoch of the same run."""
+        return replace(self, epoch=epoch, start_position=0, first_step=0)

@@ -4,7 +4,6 @@ Owns how a worker finds its stream and what a checkpoint holds; leaves streams t
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -15,13 +14,14 @@ from packhorse.client._apart import ask_apart
 from packhorse.client._embedded import PREFIX
 from packhorse.client.api import Client, RemainderPolicy, StreamMode, connect
 from packhorse.client.batch import BatchAssembler, PackedBatch
-from packhorse.client.cursor import STATE_VERSION, Cursor, Resume
+from packhorse.client.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume
 from packhorse.client.parcel import Parcel
 from packhorse.client.placement import find_rank
 from packhorse.client.presets import Preset, get_preset
-from packhorse.client.separators import Separators
+from packhorse.client.separators import Separators, check_token_id
 from packhorse.client.shared_resume import SharedResume
 from packhorse.client.sources import as_token_source
+from packhorse.client.stream import BinStream
 
 
 class PackedDataset(IterableDataset[PackedBatch]):
@@ -30,8 +30,15 @@ class PackedDataset(IterableDataset[PackedBatch]):
     Give it to a DataLoader with `batch_size=None`: it yields whole batches. Each dataloader worker, forked or spawned,
     opens a stream of its own; a rank's batches are the same for any number of workers.
 
+    ```
+    for epoch in dataset.epochs(3):
+        for batch in DataLoader(dataset, batch_size=None, num_workers=2):
+            ...
+    ```
+
     Every batch (see `PackedBatch`) carries a `cursor`. Save the cursor of the last batch that was trained on, and
-    `load_state_dict(cursor)` goes on behind it, under any world size, batch size and number of workers.
+    `load_state_dict(cursor)` goes on behind it, under any world size, batch size and number of workers. Epochs only go
+    forward from there.
 
     Args:
         target: what `connect` takes, or a function without arguments that returns a Client (a module's own function
@@ -45,10 +52,10 @@ class PackedDataset(IterableDataset[PackedBatch]):
         rank: data-parallel rank; found from torch.distributed or the launcher's environment when None.
         world_size: data-parallel degree, likewise.
         remainder: what happens to a last step that is not full.
-        mode: whether the ranks share the epoch.
-        pad_token_id: token that fills a bin's free end.
-        loss_mask: 1 for tokens to predict, 0 for others, as a source of the same ids and lengths (what `tokens` takes);
-            None where every token is predicted.
+        mode: whether the ranks share the epoch. INDEPENDENT streams resume by a cursor where each rank has one worker.
+        pad_token_id: token that fills a bin's free end, in [0, 2^31).
+        loss_mask: 1 (or True) for tokens to predict, 0 for others, as a source of the same ids and lengths (what
+            `tokens` takes); None where every token is predicted.
         separators: special tokens put around each sequence; the plan must have kept `extra_tokens` for them.
         preset: name of a training stack, or a Preset, whose keys and conventions the batches are to have (see
             `presets`); None for all of PackedBatch's.
@@ -94,18 +101,18 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self._tokens = as_token_source(tokens)
         self._remainder = RemainderPolicy(remainder.lower())
         self._mode = StreamMode(mode.lower())
-        self._loss_mask = None if loss_mask is None else as_token_source(loss_mask)
+        self._loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
         self._preset = get_preset(preset) if isinstance(preset, str) else preset
         self._form: dict[str, Any] = {
-            "pad_token_id": pad_token_id,
+            "pad_token_id": check_token_id("pad_token_id", pad_token_id),
             "separators": separators or Separators(),
             "flatten": self._as_preset("flatten", flatten),
             "shift_labels": self._as_preset("shift_labels", shift_labels),
             "continue_positions": continue_positions,
         }
-        self._shared = SharedResume(Resume(epoch=epoch))
+        self.progress = SharedResume(Resume(epoch=epoch))
         self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
-        self._state: dict[str, Any] | None = None
+        self._state: tuple[int, dict[str, Any]] | None = None  # of which choice, and where it stands
         self._num_steps: tuple[Resume, int] | None = None
 
     @property
@@ -113,25 +120,31 @@ class PackedDataset(IterableDataset[PackedBatch]):
         """The epoch that the next iteration goes through."""
         return self._next_resume().epoch
 
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """Yields the epochs up to `num_epochs` that are left; iterations in the loop's body go through them.
+
+        `for epoch in dataset.epochs(3):` goes through epochs 0, 1 and 2. Behind a cursor of epoch 1 it goes through
+        what is left of epoch 1, and through epoch 2.
+        """
+        return self.progress.epochs(num_epochs)
+
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration, from its beginning.
 
         The epoch that is set already stays as it is, so that a resumed epoch keeps its position.
+
+        Raises:
+            ValueError: the epoch is negative, or was done before the cursor that was loaded.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
-        self._state = None
-        current = self._shared.load()
-        if epoch != current.epoch:
-            self._shared.store(Resume(epoch=epoch, digest=current.digest))
+        self.progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where this copy of the dataset stands; what a StatefulDataLoader saves for each worker.
 
         With a plain DataLoader the batches are made in the workers' copies: save a batch's `cursor` instead.
         """
-        if self._state is not None:
-            return self._state
+        if self._state is not None and self._state[0] == self.progress.choice:
+            return self._state[1]
         resume = self._next_resume()
         return self._state_at(resume, resume.digest, resume.first_step)
 
@@ -142,13 +155,15 @@ class PackedDataset(IterableDataset[PackedBatch]):
             ValueError: it is neither, or of another seed or topology.
         """
         resume = Resume.from_state(state, seed=self.seed, bins_per_step=self._bins_per_step)
-        if state.get("finished"):  # nothing is left of its epoch; which comes next is for set_epoch to say
-            resume = replace(self._next_resume(), digest=resume.digest)
-        self._state = None
-        if get_worker_info() is None:
-            self._shared.store(resume)
-        else:
-            self._own = resume
+        info = get_worker_info()
+        if info is None:
+            self.progress.choose(resume)
+            return
+        self._state, self._own = None, resume
+        # The main process is to know of it too: its StatefulDataLoader sent the state unread. One that was saved at an
+        # epoch's end goes to workers that are replaced at once, and the others begin where these say.
+        if info.id == 0 and resume.epoch >= self.progress.load().epoch:
+            self.progress.store(resume)
 
     def __len__(self) -> int:
         """Batches that the next iteration yields to this rank, over all its workers; asks the server once.
@@ -156,7 +171,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         A child process asks, so that this one has not used gRPC and may fork its workers (see `_apart`).
         """
         resume = self._next_resume()
-        if self._mode is StreamMode.INDEPENDENT and get_worker_info() is None:
+        if self._is_independent and get_worker_info() is None:
             raise TypeError("an INDEPENDENT dataset has as many batches as epochs times workers; no length is known")
         if self._num_steps is None or self._num_steps[0] != resume:
             is_embedded = isinstance(self._target, str) and self._target.startswith(PREFIX)
@@ -165,42 +180,80 @@ class PackedDataset(IterableDataset[PackedBatch]):
         return self._num_steps[1]
 
     def __iter__(self) -> Iterator[PackedBatch]:
-        """Yields this worker's batches of the epoch; the client's exceptions pass through."""
+        """Yields this worker's batches of the epoch; the client's exceptions pass through.
+
+        Without workers, an iteration that has come to the epoch's end is followed by one of the next epoch. A
+        DataLoader's workers cannot tell its end from a loop that was left, so loop over `epochs` there.
+
+        Raises:
+            ValueError: workers have gone through the epoch already, and nothing says which one comes next; or a cursor
+                is to be resumed at which several workers of an INDEPENDENT dataset do not stand.
+        """
+        info = get_worker_info()
+        choice, iteration = self.progress.choice, self.progress.iteration
+        is_first = info is None or info.id == 0
+        if is_first and self._own is None and self.progress.is_gone_through:
+            raise ValueError(
+                f"epoch {self.epoch} was gone through already, and nothing says which one comes next; loop with `for "
+                "epoch in dataset.epochs(num_epochs)`, or call dataset.set_epoch before you iterate the DataLoader "
+                "again, with the same epoch for the same batches, as in validation"
+            )
+        num_batches = 0
+        for batch in self.iterate():
+            num_batches += 1
+            yield batch
+        if info is None:
+            assert self._state is not None
+            self.progress.finish(choice, self._state[1]["digest"])
+        elif is_first and num_batches:
+            self.progress.mark_gone_through(iteration)
+
+    def iterate(self) -> Iterator[PackedBatch]:
+        """Yields this worker's batches as `__iter__` does; its caller says when the epoch is done."""
         info = get_worker_info()
         worker, workers_per_rank = (info.id, info.num_workers) if info else (0, 1)
         resume = self._next_resume()
+        if self._is_independent and workers_per_rank > 1 and self._own is None and resume.start_position:
+            raise ValueError(
+                f"position {resume.start_position} is one worker's in mode 'independent', and here are "
+                f"{workers_per_rank}; resume with as many workers as saved it (num_workers=1), or train with mode "
+                "'partition'"
+            )
         self._own = None
-        with self._connect() as client:
-            described = client.get_dataset(self.dataset)
-            coordinates = self._coordinates(resume, worker=worker, workers_per_rank=workers_per_rank)
-            with client.stream_bins(self.dataset, **coordinates) as stream:
-                header = stream.header
-                assembler = BatchAssembler(
-                    header.max_seq_len,
-                    truncate=(described.over_length, described.keep) in (("split", "head"), ("truncate", "head")),
-                    align=described.align,
-                    extra_tokens=described.extra_tokens,
-                    pin_memory=info is None and torch.cuda.is_available(),
-                    **self._form,
+        coordinates = self._coordinates(resume, worker=worker, workers_per_rank=workers_per_rank)
+        with self._connect() as client, client.stream_bins(self.dataset, **coordinates) as stream:
+            yield from self._batches(stream, resume, workers_per_rank)
+
+    def _batches(self, stream: BinStream, resume: Resume, workers_per_rank: int) -> Iterator[PackedBatch]:
+        header, choice = stream.header, self.progress.choice
+        self._tokens = self._tokens.for_ids(header.id_column)
+        if self._loss_mask is not None:
+            self._loss_mask = self._loss_mask.for_ids(header.id_column)
+        assembler = BatchAssembler(
+            header.max_seq_len,
+            truncate=header.over_length == "split" or (header.over_length, header.keep) == ("truncate", "head"),
+            align=header.align,
+            extra_tokens=header.extra_tokens,
+            pin_memory=get_worker_info() is None and torch.cuda.is_available(),
+            **self._form,
+        )
+        stride = 1 if self._is_independent else workers_per_rank
+        for block in stream:
+            for i in range(block.num_steps):
+                step = block.first_step + i * stride
+                bins = block.slice(i * self.batch_size, (i + 1) * self.batch_size)
+                batch = assembler.assemble(bins, self._tokens, loss_mask=self._loss_mask)
+                has_position = not self._is_independent or workers_per_rank == 1
+                cursor = Cursor(
+                    digest=header.digest,
+                    seed=self.seed,
+                    epoch=resume.epoch,
+                    position=stream.position_after(step) if has_position else NO_POSITION,
                 )
-                stride = workers_per_rank if self._mode is StreamMode.PARTITION else 1
-                for block in stream:
-                    for i in range(block.num_steps):
-                        step = block.first_step + i * stride
-                        bins = block.slice(i * self.batch_size, (i + 1) * self.batch_size)
-                        batch = assembler.assemble(bins, self._tokens, loss_mask=self._loss_mask)
-                        cursor = Cursor(
-                            digest=header.digest,
-                            seed=self.seed,
-                            epoch=resume.epoch,
-                            position=stream.position_after(step),
-                        )
-                        self._state = self._state_at(resume, header.digest, step + 1) | dict(cursor)
-                        yield self._deliver(batch, cursor)
-        self._state = self._state_at(resume, header.digest, header.num_steps) | {
-            "position": stream.position_after(header.num_steps - 1),
-            "finished": True,
-        }
+                self._state = choice, self._state_at(resume, header.digest, step + 1) | dict(cursor)
+                yield self._deliver(batch, cursor)
+        finished = {"position": stream.position_after(header.num_steps - 1), "finished": True}
+        self._state = choice, self._state_at(resume, header.digest, header.num_steps) | finished
 
     def _count_steps(self, resume: Resume) -> int:
         coordinates = self._coordinates(resume, worker=0, workers_per_rank=1)
@@ -223,11 +276,15 @@ class PackedDataset(IterableDataset[PackedBatch]):
         return cast(PackedBatch, Parcel(keys, cursor=cursor))
 
     @property
+    def _is_independent(self) -> bool:
+        return self._mode is StreamMode.INDEPENDENT
+
+    @property
     def _bins_per_step(self) -> int:
-        return self.batch_size * (self.world_size if self._mode is StreamMode.PARTITION else 1)
+        return self.batch_size * (1 if self._is_independent else self.world_size)
 
     def _next_resume(self) -> Resume:
-        return self._own or self._shared.load()
+        return self._own or self.progress.load()
 
     def _state_at(self, resume: Resume, digest: str, next_step: int) -> dict[str, Any]:
         return {

@@ -6,15 +6,16 @@ PackhorseError
 ├── DatasetCorruptError                  its files do not match their checksums
 ├── DigestMismatchError                  another dataset than the run began with
 ├── NotImplementedByServerError          the server has no such method
+├── AccessDeniedError                    the server refuses who asks
 ├── RequestTooLargeError                 more than one message may carry
 ├── ServerFaultError                     the server's own fault; its log has the incident
 ├── StreamInterruptedError               retries did not help; says where to resume
 └── TransientError                       may be tried again, and is
-    ├── ServerUnavailableError           no server answers
+    ├── ServerUnavailableError           no server answers, or the connection broke
     ├── ServerShuttingDownError          it drains; another replica goes on
     ├── TooManyStreamsError              it has its fill of streams
     ├── TooManyRequestsError             it has its fill of requests of this kind
-    └── DamagedAnswerError               bytes changed on the way: the checksum does not match
+    └── DamagedAnswerError               bytes changed on the way: the answer does not fit the request
 """
 
 from collections.abc import Mapping
@@ -61,6 +62,10 @@ class NotImplementedByServerError(PackhorseError):
     """The server has no such method or option; a newer one may."""
 
 
+class AccessDeniedError(PackhorseError):
+    """The server, or a proxy before it, refuses the token, the certificate or their absence."""
+
+
 class RequestTooLargeError(PackhorseError):
     """The request asks for more than one message may carry; `metadata["limit"]` says how much may be asked."""
 
@@ -74,7 +79,7 @@ class TransientError(PackhorseError):
 
 
 class ServerUnavailableError(TransientError):
-    """No server answers at the target."""
+    """No server answers at the target, or the connection broke before the answer was whole."""
 
 
 class ServerShuttingDownError(TransientError):
@@ -90,7 +95,7 @@ class TooManyRequestsError(TransientError):
 
 
 class DamagedAnswerError(TransientError):
-    """An answer, or the request it answers, changed on the way: its checksum does not match."""
+    """An answer, or the request it answers, changed on the way: its checksum, or what it says, does not fit."""
 
 
 class StreamInterruptedError(PackhorseError):

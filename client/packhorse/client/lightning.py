@@ -26,8 +26,9 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
     """Trains on one epoch of a packed dataset for each epoch of the Trainer, and resumes within one.
 
     The Trainer's own checkpoints hold the cursor of the last batch trained on; `fit(..., ckpt_path=…)` goes on behind
-    it. Rank, world size and device come from the Trainer, which neither shards nor moves these batches again
-    (`use_distributed_sampler` has no say over them).
+    it, under any world size and batch size. The Trainer then counts as if the epoch had been trained with the new ones
+    from its beginning, so that its progress ends with the epoch. Rank, world size and device come from the Trainer,
+    which neither shards nor moves these batches again (`use_distributed_sampler` has no say over them).
 
     Args:
         target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.
@@ -49,18 +50,32 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         super().__init__()
         self._arguments = (target, dataset, tokens)
         self._options = {"batch_size": batch_size} | options
-        self._loader: PackedDataLoader | None = None
+        self._epochs: _TrainerEpochs | None = None
+        self._resumed: Mapping[str, Any] | None = None
 
     def train_dataloader(self) -> "_TrainerEpochs":
         """Returns this process's batches; Lightning calls it once the processes know one another."""
+        self.teardown("fit")
         trainer = self.trainer
         of_trainer = {
             "device": trainer.strategy.root_device,
             "rank": trainer.global_rank,
             "world_size": trainer.world_size,
         }
-        self._loader = create_packed_dataloader(*self._arguments, **(of_trainer | self._options))
-        return _TrainerEpochs(self._loader, trainer)
+        loader = create_packed_dataloader(*self._arguments, **(of_trainer | self._options))
+        self._epochs = _TrainerEpochs(loader, trainer)
+        if self._resumed is not None:
+            self._epochs.resume(self._resumed)
+            self._resumed = None
+        return self._epochs
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the cursor of the last batch trained on, for the Trainer's checkpoints."""
+        return {} if self._epochs is None else self._epochs.trained_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keeps a checkpoint's cursor for the loader, which is made later."""
+        self._resumed = state_dict
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Leaves packed batches alone, which are on the device; others go Lightning's way."""
@@ -68,26 +83,30 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
 
     def teardown(self, stage: str) -> None:
         """Ends the workers."""
-        if self._loader is not None:
-            self._loader.close()
+        if self._epochs is not None:
+            self._epochs.close()
 
 
 class _TrainerEpochs:
-    """A loader as Lightning's loop goes through it: the Trainer's epochs, each with the length of a whole one.
-
-    The loop saves and loads the state of loaders that have one. After a resume it counts from the batch that it had
-    reached, so what is left of that epoch must not shorten the length.
-    """
+    """A loader as Lightning's loop goes through it: the Trainer's epochs, each with the length of a whole one."""
 
     def __init__(self, loader: PackedDataLoader, trainer: "Trainer") -> None:
         self._loader = loader
         self._trainer = trainer
         self._length: int | None = None
+        self._before = loader.state_dict()
 
     def __iter__(self) -> Iterator[PackedBatch]:
         """Yields the batches of the Trainer's epoch; which that is, is looked up with the first `next`."""
         self._loader.set_epoch(self._trainer.current_epoch)
-        yield from self._loader
+        batches = iter(self._loader)
+        while True:
+            before = self._loader.state_dict()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self._before = before
+            yield batch
 
     def __len__(self) -> int:
         """Batches of a whole epoch; first asked before a state is loaded."""
@@ -95,10 +114,37 @@ class _TrainerEpochs:
             self._length = len(self._loader)
         return self._length
 
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Goes on behind a batch, and has the Trainer count the batches before it as this topology would.
+
+        The Trainer ends an epoch when its count comes to the epoch's length. Its checkpoint counts the batches of the
+        topology that saved it, which may have been larger or smaller.
+        """
+        try:
+            whole = len(self)
+        except TypeError:  # mode "independent": the epoch ends with its last batch, whatever was counted
+            whole = None
+        self._loader.load_state_dict(state)
+        if whole is not None:
+            count: Any = self._trainer.fit_loop.epoch_loop.batch_progress.current
+            difference = whole - len(self._loader) - count.processed
+            count.ready += difference
+            count.started += difference
+            count.processed += difference
+            count.completed += difference
+
+    def trained_state(self) -> dict[str, Any]:
+        """Returns the cursor of the last batch trained on: not of one that an exception or signal came in between."""
+        count: Any = self._trainer.fit_loop.epoch_loop.batch_progress.current
+        return self._loader.state_dict() if count.processed == count.ready else self._before
+
     def state_dict(self) -> dict[str, Any]:
-        """Returns the cursor of the last batch; see `PackedDataLoader.state_dict`."""
-        return self._loader.state_dict()
+        """Returns nothing: Lightning wants loaders that resume to have this method, but the module holds the cursor."""
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on behind a batch; see `PackedDataLoader.load_state_dict`."""
-        self._loader.load_state_dict(state)
+        """Takes nothing; see `state_dict`."""
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._loader.close()

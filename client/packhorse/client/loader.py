@@ -10,7 +10,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from packhorse.client._grpc import has_used_grpc
 from packhorse.client.api import Client
@@ -26,11 +26,13 @@ class PackedDataLoader:
     """Batches of a PackedDataset, made by worker processes and brought to the device ahead of time.
 
     ```
-    for epoch in range(loader.epoch, num_epochs):
-        loader.set_epoch(epoch)
+    for epoch in loader.epochs(3):
         for batch in loader:
             ...
     ```
+
+    An iteration that came to its epoch's end is followed by the next epoch. `load_state_dict` goes on behind a cursor,
+    and epochs go forward from there: the loop above trains on what is left.
 
     Workers live from the first iteration to `close` (or the loader's end), and follow `set_epoch` and
     `load_state_dict`. They are forked where the platform's default is to fork, unless this process has used gRPC
@@ -74,29 +76,34 @@ class PackedDataLoader:
         self._depth = depth
         self._context = multiprocessing_context
         self._batches: DevicePrefetcher[PackedBatch] | None = None
-        self._cursor: dict[str, Any] | None = None
+        self._cursor: tuple[int, dict[str, Any]] | None = None  # of which choice, and the last one handed out
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration goes through."""
         return self.dataset.epoch
 
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """Yields the epochs up to `num_epochs` that are left; see `PackedDataset.epochs`."""
+        return self.dataset.epochs(num_epochs)
+
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration; see `PackedDataset.set_epoch`."""
-        self._cursor = None
+        self.dataset.progress.begin()  # this loader knows what was handed out, whatever its workers have gone through
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the cursor of the last batch handed out, whatever was fetched ahead.
 
-        Before the first batch since `set_epoch` or `load_state_dict`: where the next iteration begins.
+        At the epoch's end, and before the first batch since `set_epoch` or `load_state_dict`: where the next iteration
+        begins.
         """
-        state = self.dataset.state_dict() if self._cursor is None else self._cursor
+        is_current = self._cursor is not None and self._cursor[0] == self.dataset.progress.choice
+        state = self._cursor[1] if self._cursor is not None and is_current else self.dataset.state_dict()
         return {name: state[name] for name in Cursor.__annotations__}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where a batch's `cursor` or a `state_dict()` stands; see `PackedDataset.load_state_dict`."""
-        self._cursor = None
         self.dataset.load_state_dict(state)
 
     def __len__(self) -> int:
@@ -107,13 +114,17 @@ class PackedDataLoader:
         """Yields this rank's batches of the epoch, with their tensors on the device.
 
         The client's exceptions pass through. An iteration that is left early may be followed by another, which begins
-        where the dataset stands: at the epoch's beginning, or at what `load_state_dict` was last given.
+        where that one did: at the epoch's beginning, or at what `load_state_dict` was last given.
         """
+        progress, digest = self.dataset.progress, ""
+        progress.begin()
+        choice = progress.choice
         if self._batches is None:
             self._batches = DevicePrefetcher(self._data_loader(), self._device, depth=self._depth)
         for batch in self._batches:
-            self._cursor = batch["cursor"]
+            self._cursor, digest = (choice, batch["cursor"]), batch["cursor"]["digest"]
             yield batch
+        progress.finish(choice, digest)
 
     def close(self) -> None:
         """Ends the workers and an iteration that was left early; a later iteration starts others."""
@@ -124,7 +135,7 @@ class PackedDataLoader:
     def _data_loader(self) -> "DataLoader[PackedBatch]":
         # Without pin_memory, which would be one more thread and queue: the prefetcher's thread pins what it copies.
         if self._num_workers == 0:
-            return DataLoader(self.dataset, batch_size=None)
+            return DataLoader(_OneEpoch(self.dataset), batch_size=None)
         return DataLoader(
             self.dataset,
             batch_size=None,
@@ -133,6 +144,16 @@ class PackedDataLoader:
             persistent_workers=True,
             multiprocessing_context=self._context or _safe_context(),
         )
+
+
+class _OneEpoch(IterableDataset[PackedBatch]):
+    """A dataset's batches made in this process, ahead of the loop: only the loader knows when the epoch is done."""
+
+    def __init__(self, dataset: PackedDataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        return self._dataset.iterate()
 
 
 def create_packed_dataloader(

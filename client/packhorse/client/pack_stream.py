@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client._messages import integers, invalid, message
-from packhorse.client.blocks import decode_bins
-from packhorse.client.errors import PackhorseError, ServerUnavailableError, TransientError
+from packhorse.client.blocks import BinBlock, decode_bins
+from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
 from packhorse.client.retry import Attempts, RetryPolicy
 from packhorse.client.transport import Transport
 from packhorse.v1 import packing_pb2 as pb
@@ -41,7 +41,7 @@ class PackStream:
     def __init__(self, transport: Transport, options: pb.PackStreamOptions, retry: RetryPolicy) -> None:
         self._transport = transport
         self._options = options
-        self._attempts = Attempts(retry)
+        self._attempts = Attempts(retry, has_answered=lambda: transport.has_answered)
         self._held: dict[int, tuple[int, int]] = {}  # own number -> (id, length), in the order of arrival
         self._unsent: dict[int, None] = {}  # own numbers that the open call has not been sent, in order
         self._num_sent = 0
@@ -127,8 +127,10 @@ class PackStream:
     def _open(self) -> None:
         if self._responses is not None:
             return
+        self._attempts.begin()
         self._requests = queue.SimpleQueue()
-        self._responses = self._transport.pack_stream(iter(self._requests.get, None))
+        requests = iter(self._requests.get, None)
+        self._responses = self._transport.pack_stream(requests, self._attempts.timeout_seconds())
         self._unsent = dict.fromkeys(self._held)
         self._exchange(pb.PackStreamRequest(options=self._options))
 
@@ -149,11 +151,26 @@ class PackStream:
         response = next(self._responses, None)
         if response is None:
             raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
-        for numbers, lengths in decode_bins(response.bins, pb.ID_TYPE_INT64).bins():
+        block = decode_bins(response.bins, pb.ID_TYPE_INT64)
+        self._check(block, response.num_sequences_held)
+        for numbers, lengths in block.bins():
             ids = [self._held.pop(number)[0] for number in numbers.tolist()]
             self._ready.append((np.array(ids, dtype=np.int64), lengths))
         if request.WhichOneof("payload") != "options":
             self._attempts.succeeded()
+
+    def _check(self, block: BinBlock, num_held: int) -> None:
+        """Refuses bins that are not made of what was sent, before any of them is taken."""
+        came = dict(zip(block.ids.tolist(), block.lengths.tolist(), strict=True))
+        if (
+            len(came) != len(block.ids)
+            or not came.keys() <= self._held.keys() - self._unsent.keys()
+            or any(self._held[number][1] != length for number, length in came.items())
+            or num_held != len(self._held) - len(self._unsent) - len(came)
+        ):
+            raise DamagedAnswerError(
+                f"{self._transport.target} returned other sequences, lengths or numbers of them than it was sent"
+            )
 
     def _check_lengths(self, lengths: list[int]) -> None:
         """Refuses all before any is sent: the service would, but message by message."""
@@ -179,7 +196,6 @@ class PackStream:
             except TransientError as error:
                 self.close()
                 if not self._attempts.wait_after(error):
-                    self._attempts.succeeded()  # the next call has a deadline of its own
                     raise
             except BaseException:  # a response may be on its way that no one will read
                 self.close()

@@ -1,32 +1,45 @@
 """How long and how often the client tries again.
 
-Owns the delays; leaves what is tried to its callers.
+Owns the delays, the deadline and what is told of them; leaves what is tried to its callers.
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from packhorse.client.errors import TransientError
+from packhorse.client.errors import ServerUnavailableError, TransientError
 
 _LOG = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
+
+_JITTER = random.SystemRandom()
+"""Delays have a source of their own: ranks that seed the global one alike would all come back at the same moment."""
+
+SHORTEST_ATTEMPT_SECONDS = 0.5
+"""What even the last attempt before a deadline is given."""
+TOLD_EVERY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
     """Exponential backoff with full jitter, up to a deadline.
 
+    The deadline is kept within a second. It counts from the beginning of a call, or of opening a stream. Where an open
+    stream breaks, it counts from that failure, and every message that arrives begins it anew.
+
     Raises:
         ValueError: a number is out of range.
     """
 
     deadline_seconds: float = 120.0
-    """How long to go on after a first failure without any progress; 0 gives up at the first failure."""
+    """How long to go on without an answer; 0 gives up at the first failure."""
+    connect_seconds: float = 10.0
+    """How long to go on where the target has never answered: its address may be wrong."""
     first_delay_seconds: float = 0.05
     """Upper end of the first delay; each further one doubles."""
     most_delay_seconds: float = 5.0
@@ -34,43 +47,102 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Checks every number."""
-        if self.deadline_seconds < 0 or not 0 < self.first_delay_seconds <= self.most_delay_seconds:
-            raise ValueError(f"retry delays must be above 0 and the deadline at least 0, got {self}")
+        delays = 0 < self.first_delay_seconds <= self.most_delay_seconds
+        if not delays or not (self.deadline_seconds >= 0 and self.connect_seconds >= 0):
+            raise ValueError(f"retry delays must be above 0, the deadline and connect_seconds at least 0, got {self}")
 
 
 class Attempts:
-    """One series of attempts under a policy."""
+    """One series of attempts under a policy.
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    Args:
+        policy: how long and how often.
+        has_answered: tells whether the service has ever answered.
+    """
+
+    def __init__(self, policy: RetryPolicy, *, has_answered: Callable[[], bool]) -> None:
         self._policy = policy
+        self._has_answered = has_answered
+        self._counts_from: float | None = None
         self._failures = 0
-        self._failing_since: float | None = None
+        self._told_at = -math.inf
+
+    def begin(self) -> None:
+        """A caller begins to wait for a first answer: the deadline counts from here."""
+        if self._counts_from is None:
+            self._counts_from = time.monotonic()
 
     def succeeded(self) -> None:
-        """Progress was made: the deadline and the delays begin anew."""
-        self._failures = 0
-        self._failing_since = None
+        """An answer came: the deadline and the delays begin anew."""
+        if self._failures:
+            _LOG.warning("answered again after %.1f s", self._elapsed_seconds())
+        self._reset()
+
+    def timeout_seconds(self) -> float:
+        """How long the next attempt may take."""
+        if self._policy.deadline_seconds == 0:  # there is only this one
+            return math.inf
+        return max(SHORTEST_ATTEMPT_SECONDS, self._policy.deadline_seconds - self._elapsed_seconds())
 
     def wait_after(self, error: TransientError) -> bool:
-        """Sleeps before the next attempt; returns False, at once, when the deadline would pass."""
-        if self._failing_since is None:  # the time that a consumer took over what came before does not count
-            self._failing_since = time.monotonic()
+        """Sleeps before the next attempt; returns False, at once, when the deadline would pass.
+
+        The error's text then tells how long was tried, where that is news; the next failure begins another series.
+        """
+        self.begin()
+        is_known = self._has_answered() or not isinstance(error, ServerUnavailableError)
+        limit = self._policy.deadline_seconds
+        if not is_known:
+            limit = min(limit, self._policy.connect_seconds)
         longest = min(self._policy.most_delay_seconds, self._policy.first_delay_seconds * 2 ** min(self._failures, 60))
-        delay = max(random.uniform(0, longest), error.retry_after_seconds or 0.0)
+        delay = max(_JITTER.uniform(0, longest), error.retry_after_seconds or 0.0)
+        elapsed = self._elapsed_seconds()
         self._failures += 1
-        if time.monotonic() + delay - self._failing_since > self._policy.deadline_seconds:
+        if elapsed + delay > limit or limit == 0:
+            if self._failures > 1 and not is_known:
+                error.args = (f"{error} (tried for {elapsed:.0f} s; is a server listening there?)",)
+            self._reset()
             return False
-        _LOG.warning("%s; trying again in %.1f s", error, delay)
+        self._tell(error, elapsed, limit)
         time.sleep(delay)
         return True
 
+    def _tell(self, error: TransientError, elapsed: float, limit: float) -> None:
+        """Logs the first failure, and then no more than a line in ten seconds."""
+        if self._failures == 1:
+            _LOG.warning("%s; trying again for up to %g s", error, limit)
+        elif time.monotonic() - self._told_at >= TOLD_EVERY_SECONDS:
+            _LOG.warning("still no answer after %.0f s of %g s: %s", elapsed, limit, error)
+        else:
+            return
+        self._told_at = time.monotonic()
 
-def with_retries(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _Result:
-    """Returns what `attempt` returns; a TransientError is raised once the deadline has passed."""
-    attempts = Attempts(policy)
+    def _elapsed_seconds(self) -> float:
+        return 0.0 if self._counts_from is None else time.monotonic() - self._counts_from
+
+    def _reset(self) -> None:
+        self._failures = 0
+        self._counts_from = None
+
+
+def with_retries(
+    policy: RetryPolicy, attempt: Callable[[float], _Result], *, has_answered: Callable[[], bool]
+) -> _Result:
+    """Returns what `attempt` returns; a TransientError is raised once the deadline has passed.
+
+    Args:
+        policy: how long and how often.
+        attempt: takes how long it may last, in seconds.
+        has_answered: tells whether the service has ever answered.
+    """
+    attempts = Attempts(policy, has_answered=has_answered)
+    attempts.begin()
     while True:
         try:
-            return attempt()
+            result = attempt(attempts.timeout_seconds())
         except TransientError as error:
             if not attempts.wait_after(error):
                 raise
+        else:
+            attempts.succeeded()
+            return result

@@ -1,10 +1,32 @@
 """Special tokens that a batch puts around its sequences.
 
-Owns which tokens and where; leaves the room for them to the plan (`prepare --extra-tokens`) and the writing to `batch`.
+Owns which tokens and where, and what such a token's id may be; leaves the room for them to the plan
+(`prepare --extra-tokens`) and the writing to `batch`.
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
+
+MAX_TOKEN_ID = 2**31 - 1
+"""No vocabulary is larger; what is greater is a mistake."""
+
+
+def check_token_id(name: str, value: Any) -> int:
+    """Returns a token id that a caller chose, as int.
+
+    Args:
+        name: of the argument, for the message.
+        value: what was given.
+
+    Raises:
+        ValueError: it is no integer in [0, 2^31).
+    """
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or not 0 <= value <= MAX_TOKEN_ID:
+        raise ValueError(f"{name} must be an integer in [0, 2^31), got {value!r}; use a token id of your tokenizer")
+    return int(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +45,8 @@ class Separators:
     def __post_init__(self) -> None:
         for name in ("bos_token_id", "eos_token_id"):
             token_id = getattr(self, name)
-            if token_id is not None and token_id < 0:
-                raise ValueError(f"{name} must be at least 0, got {token_id}")
+            if token_id is not None:
+                check_token_id(name, token_id)
 
     @classmethod
     def eos_bos(cls, *, bos_token_id: int, eos_token_id: int) -> Self:

@@ -64,7 +64,7 @@ class BinStream:
     def __init__(self, transport: Transport, request: pb.StreamBinsRequest, retry: RetryPolicy) -> None:
         self._transport = transport
         self._request = request
-        self._attempts = Attempts(retry)
+        self._attempts = Attempts(retry, has_answered=self._is_known)
         self._messages: Iterator[pb.StreamBinsResponse] | None = None
         self._header: pb.StreamHeader | None = None
         workers = 1 if request.mode == pb.STREAM_MODE_INDEPENDENT else request.topology.workers_per_rank
@@ -134,7 +134,8 @@ class BinStream:
         self.close()
 
     def _open(self) -> Iterator[pb.StreamBinsResponse]:
-        messages = self._transport.stream_bins(self._request)
+        self._attempts.begin()
+        messages = self._transport.stream_bins(self._request, self._attempts.timeout_seconds())
         first = next(messages, None)
         if first is None or not first.HasField("header"):
             raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
@@ -163,13 +164,28 @@ class BinStream:
     def _decoded(self, block: pb.StreamBlock) -> BinBlock:
         header = self._header
         assert header is not None
-        return decode_bins(
+        decoded = decode_bins(
             block.bins,
             header.id_type,
             context=block_context(header.checksum, block.first_step, block.num_steps),
             first_step=block.first_step,
             num_steps=block.num_steps,
         )
+        last_step = block.first_step + (block.num_steps - 1) * self._workers
+        if (
+            block.first_step != self._next_step()
+            or not block.first_step <= last_step < header.num_steps
+            or len(decoded) != block.num_steps * self._request.topology.batch_size
+        ):
+            raise DamagedAnswerError(
+                f"{self._transport.target} sent {len(decoded)} bins for {block.num_steps} steps from "
+                f"{block.first_step}; step {self._next_step()} of {header.num_steps} comes next"
+            )
+        return decoded
+
+    def _is_known(self) -> bool:
+        """Whether the service has answered before, this process or the one that a checkpoint comes from."""
+        return bool(self._request.expected_digest) or self._transport.has_answered
 
     def _is_complete(self) -> bool:
         return self._header is not None and self._next_step() >= self._header.num_steps
@@ -188,8 +204,9 @@ class BinStream:
                 if not self._attempts.wait_after(error):
                     step = self._next_step()
                     position = self._request.topology.start_position + step * self._bins_per_step
+                    what = "could not be opened" if self._header is None else "broke and did not come back"
                     raise StreamInterruptedError(
-                        f"the stream of {self._request.dataset!r} broke and did not come back: {error}; this "
+                        f"the stream of {self._request.dataset!r} {what}: {error}; this "
                         f"worker's steps before {step} were delivered, resume at position {position} of epoch "
                         f"{self._request.epoch}",
                         position=position,

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from packhorse.cli.exactly_once import EpochOfStreams
+from packhorse.cli.exactly_once import AuditReport, EpochOfStreams
 from packhorse.cli.options import epoch_options, target_option, topology_options
 from packhorse.cli.progress import progress_bar
-from packhorse.client import connect
+from packhorse.client import DatasetInfo, connect
 
 
 @click.command("audit", context_settings={"show_default": True})
@@ -19,20 +19,24 @@ def command(context: click.Context, /, target: str, dataset: str, epoch: int, se
     """Read every stream of an epoch and check that each sequence comes exactly once.
 
     Bins that no stream carries (left out by `--remainder drop`, or before --start-position) are read by position and
-    reported. Exits with 0 when every sequence came once, with 1 when not, naming the ids.
+    reported. Exits with 0 when every sequence came once, but for those; with 1 when not, naming the ids, and when no
+    stream carries a bin.
     """
     with connect(target) as client, progress_bar() as progress:
         info = client.get_dataset(dataset)
         task = progress.add_task("auditing", total=info.num_bins)
         streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=seed, topology=topology)
         report = streams.audit(on_bins=lambda bins: progress.update(task, advance=bins))
+    if not report.streamed_bins and not report.problems:
+        raise click.ClickException(f"nothing was audited: {_why_nothing(info, topology)}")
     click.echo(
         f"{dataset} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
         f"tokens in {report.bins:,} bins; {topology['world_size']} ranks × {topology['workers_per_rank']} workers, "
         f"{report.num_steps:,} steps each"
     )
+    for option, left_out in report.left_out.items():
+        click.echo(f"left out on purpose by {option}: {left_out.sequences:,} sequences in {left_out.bins:,} bins")
     for count, what in (
-        (report.left_out, "sequences that no stream carries (dropped, or before the start)"),
         (report.empty_bins, "empty bins"),
         (report.repeated, "sequences repeated to fill the last step"),
     ):
@@ -40,5 +44,28 @@ def command(context: click.Context, /, target: str, dataset: str, epoch: int, se
             click.echo(f"{count:,} {what}")
     for problem in report.problems:
         click.echo(f"WRONG: {problem}", err=True)
-    click.echo(f"exactly once: {'no' if report.problems else 'yes'}")
+    click.echo(_verdict(report))
     context.exit(1 if report.problems else 0)
+
+
+def _verdict(report: AuditReport) -> str:
+    if report.problems:
+        return "exactly once: no"
+    if not report.left_out:
+        return "exactly once: yes"
+    rest = report.sequences - sum(left_out.sequences for left_out in report.left_out.values())
+    return f"the other {rest:,} sequences came exactly once"
+
+
+def _why_nothing(dataset: DatasetInfo, topology: dict[str, Any]) -> str:
+    """Says why an epoch has no step, and what to do."""
+    bins_left = dataset.num_bins - topology["start_position"]
+    if not dataset.num_bins:
+        return f"{dataset.name} has no bins; prepare it again from an input with sequences"
+    if bins_left <= 0:
+        return f"--start-position {topology['start_position']} is the epoch's end; give one below {dataset.num_bins}"
+    step = topology["world_size"] * topology["batch_size"]
+    return (
+        f"--remainder {topology['remainder']} leaves out a last step that is not full: {bins_left} bins are left, a "
+        f"step takes {step} (--world-size times --batch-size): lower these, or choose another --remainder"
+    )

@@ -1,13 +1,13 @@
 """Reading every stream of an epoch to see that each sequence comes exactly once.
 
-Owns the reading and the verdict. It keeps a few numbers however large the epoch is: ids are summed as hashes, and the
-sums compared with those that `prepare` took of the dataset. Only when they differ is the epoch read again, with all
-ids in memory, to name those that are missing or repeated.
+Owns the reading and what it found; leaves the verdict's words to `audit`. It keeps a few numbers however large the
+epoch is: ids are summed as hashes, and the sums compared with those that `prepare` took of the dataset. Only when they
+differ is the epoch read again, with all ids in memory, to name those that are missing or repeated.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,13 @@ from packhorse.dataset import ids_sum
 
 _NAMED_IDS = 10
 _POSITIONS_AT_ONCE = 1024
+
+
+class LeftOut(NamedTuple):
+    """What an option leaves out of the streams on purpose."""
+
+    bins: int
+    sequences: int
 
 
 @dataclass(kw_only=True)
@@ -33,8 +40,10 @@ class AuditReport:
     """Bins without."""
     repeated: int = 0
     """Sequences in bins that the REPEAT policy added; not counted above."""
-    left_out: int = 0
-    """Sequences of bins that no stream carries (dropped, or before start_position), read by position; counted above."""
+    streamed_bins: int = 0
+    """Bins that the streams carried, empty and repeated ones too; 0 says that nothing was audited."""
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    """Option → the bins that no stream carries because of it, read by position; counted above."""
     sums: tuple[int, int] = (0, 0)
     """Of hashes of the ids, and starts, of `sequences`."""
     num_steps: int = 0
@@ -91,6 +100,8 @@ class EpochOfStreams:
     def audit(self, *, on_bins: Callable[[int], None] = lambda _: None) -> AuditReport:
         """Reads every stream once, and tells what came.
 
+        Where no stream carries a bin, there is nothing to tell: no problem, and `streamed_bins` is 0.
+
         Args:
             on_bins: called with the number of bins of every block read, for progress.
         """
@@ -98,6 +109,8 @@ class EpochOfStreams:
         for block in self._blocks(report):
             report.add(block, self.dataset.max_seq_len, repeats=self._repeats)
             on_bins(len(block))
+        if not report.streamed_bins:
+            return report
         expected = (self.dataset.num_sequences, self.dataset.total_tokens, self.dataset.ids_sum)
         if (report.sequences, report.tokens, report.sums) != expected:
             report.problems.append(
@@ -114,6 +127,7 @@ class EpochOfStreams:
     def _blocks(self, report: AuditReport) -> Iterator[BinBlock]:
         """Every block of every stream, then the bins that no stream carries."""
         header: StreamHeader | None = None
+        streamed_bins = 0
         for rank in range(self.topology["world_size"]):
             num_bins = 0
             for worker in range(self.topology["workers_per_rank"]):
@@ -123,14 +137,24 @@ class EpochOfStreams:
                         num_bins += len(block)
                         yield block
             assert header is not None
+            streamed_bins += num_bins
             report.num_steps = header.num_steps
             if num_bins != header.num_steps * self.topology["batch_size"]:
                 report.problems.append(f"rank {rank} got {num_bins} bins in {header.num_steps} steps")
+        report.streamed_bins = streamed_bins
+        if not streamed_bins:
+            return
         assert header is not None
-        dropped = range(self.dataset.num_bins - header.num_bins_dropped, self.dataset.num_bins)
-        for block in self._bins_at(range(self.topology["start_position"]), dropped):
-            report.left_out += len(block.ids)
-            yield block
+        for option, positions in (
+            ("--start-position", range(self.topology["start_position"])),
+            ("--remainder drop", range(self.dataset.num_bins - header.num_bins_dropped, self.dataset.num_bins)),
+        ):
+            sequences = 0
+            for block in self._bins_at(positions):
+                sequences += len(block.ids)
+                yield block
+            if positions:
+                report.left_out[option] = LeftOut(len(positions), sequences)
 
     def _stream(self, rank: int, worker: int) -> BinStream:
         return self.client.stream_bins(
@@ -143,16 +167,15 @@ class EpochOfStreams:
             **self.topology,
         )
 
-    def _bins_at(self, *ranges: range) -> Iterator[BinBlock]:
-        for positions in ranges:
-            for first in range(positions.start, positions.stop, _POSITIONS_AT_ONCE):
-                yield self.client.get_bins(
-                    self.dataset.name,
-                    epoch=self.epoch,
-                    seed=self.seed,
-                    positions=list(range(first, min(first + _POSITIONS_AT_ONCE, positions.stop))),
-                    expected_digest=self.dataset.digest,
-                )
+    def _bins_at(self, positions: range) -> Iterator[BinBlock]:
+        for first in range(positions.start, positions.stop, _POSITIONS_AT_ONCE):
+            yield self.client.get_bins(
+                self.dataset.name,
+                epoch=self.epoch,
+                seed=self.seed,
+                positions=list(range(first, min(first + _POSITIONS_AT_ONCE, positions.stop))),
+                expected_digest=self.dataset.digest,
+            )
 
     def _explain(self) -> list[str]:
         """Names ids that the streams miss or repeat, against the same epoch read by position."""

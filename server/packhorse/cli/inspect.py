@@ -14,6 +14,7 @@ from rich.table import Table
 
 from packhorse.cli.console import output_console
 from packhorse.cli.context_lengths import ContextLength, context_lengths
+from packhorse.cli.cut_off import CUT_OFF
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.packing import PackingStats
 
@@ -69,8 +70,12 @@ def _print(
     )
     console.print(
         f"plan: {manifest.algorithm}, {manifest.distinct_templates:,} templates, at most "
-        f"{dataset.plan.max_sequences_per_bin:,} sequences in a bin; ids {manifest.id_dtype}, from {manifest.source}"
+        f"{dataset.plan.max_sequences_per_bin:,} sequences in a bin"
     )
+    origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
+    console.print(f"ids: {manifest.id_dtype}, {origin} of {manifest.source}", markup=False)
+    if manifest.plan_cut_off:
+        console.print(f"cut off: {CUT_OFF}")
     if manifest.over_length.sequences:
         console.print(
             f"over-length ({manifest.options.over_length}): {manifest.over_length.sequences:,} sequences, "

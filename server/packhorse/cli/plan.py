@@ -37,6 +37,8 @@ class PackerResult:
     """That bound."""
     seconds: float
     """Planning."""
+    cut_off: bool
+    """Ended by --time-limit-seconds before it was done."""
     templates: int
     """Distinct templates."""
     padding_tokens: int
@@ -65,7 +67,12 @@ def command() -> None:
 @click.option(
     "--extra-tokens", default=0, type=click.IntRange(0), help="Tokens kept free for each sequence (BOS, EOS)."
 )
-@click.option("--time-limit-seconds", default=60.0, help="For each packer that improves its plan step by step.")
+@click.option(
+    "--time-limit-seconds",
+    default=600.0,
+    help="A safety net for each packer that improves its plan step by step, and ends by itself after a fixed amount of "
+    "work.",
+)
 @click.option(
     "--tokens-per-gpu-second", type=click.FloatRange(0, min_open=True), help="Of your training, padding included."
 )
@@ -140,6 +147,7 @@ def _results(
                 gap=(plan.num_bins - bound) / bound,
                 lower_bound=bound,
                 seconds=seconds,
+                cut_off=plan.cut_off,
                 templates=len(plan.templates),
                 padding_tokens=stats.padding_tokens,
                 gpu_hours_per_million=stats.padding_ratio * _MILLION,
@@ -161,6 +169,8 @@ def _print_table(name: str, capacity: int, results: list[PackerResult]) -> None:
         packer = result.algorithm
         if result.made_by != result.algorithm:
             packer += f" ({result.made_by})"
+        if result.cut_off:
+            packer += " *"
         row = [
             packer,
             f"{result.bins:,}",
@@ -172,4 +182,10 @@ def _print_table(name: str, capacity: int, results: list[PackerResult]) -> None:
             f"{result.gpu_hours_per_million:,.0f}",
         ]
         table.add_row(*row, *([] if result.gpu_hours is None else [f"{result.gpu_hours:,.1f}"]))
-    output_console().print(table)
+    console = output_console()
+    console.print(table)
+    if any(result.cut_off for result in results):
+        console.print(
+            "* cut off by --time-limit-seconds: another run may give another plan, and a dataset with another digest; "
+            "raise the limit for one that is the same every time"
+        )

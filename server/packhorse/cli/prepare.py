@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from packhorse.cli.cut_off import CUT_OFF
+from packhorse.cli.signals import stopped_by_signals
 from packhorse.dataset import Keep, Manifest, OverLength, load_seqpack_layout, open_prepared
 from packhorse.packing import PACKERS, PackingStats, Template
 from packhorse.prepare import Layout, prepare
@@ -18,10 +20,12 @@ from packhorse.prepare import Layout, prepare
 @click.command("prepare")
 @click.option(
     "--input",
-    "source",
+    "sources",
     required=True,
+    multiple=True,
     metavar="PATH",
-    help="Parquet file, folder of *.parquet (at every depth), quoted glob pattern, or Megatron X.idx.",
+    help="Parquet file, folder of *.parquet (at every depth), quoted glob pattern, or Megatron X.idx. Give it several "
+    "times to read several, in that order (one X.idx only).",
 )
 @click.option("--length-column", metavar="NAME", help="Integer column of lengths in tokens; required for Parquet.")
 @click.option("--id-column", metavar="NAME", help="Integer column of ids, each once.  [default: the row, from 0]")
@@ -73,7 +77,7 @@ from packhorse.prepare import Layout, prepare
     default=60.0,
     show_default=True,
     metavar="S",
-    help="How long planning may go on for a better plan; the best so far is kept.",
+    help="How long planning may go on for a better plan; the best so far is kept, and said to be cut off.",
 )
 @click.option(
     "--workers", type=int, metavar="N", help="Processes.  [default: 1 below 100 million rows, else one per processor]"
@@ -86,9 +90,9 @@ from packhorse.prepare import Layout, prepare
     show_default=True,
     help="Layout of the folder; `packhorse serve` reads packhorse.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an output that is already there.")
+@click.option("--overwrite", is_flag=True, help="Replace a prepared dataset at --output, and nothing else.")
 def command(
-    source: str,
+    sources: tuple[str, ...],
     length_column: str | None,
     id_column: str | None,
     max_seq_len: int,
@@ -106,23 +110,24 @@ def command(
 ) -> None:
     """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
     started = time.perf_counter()
-    manifest = prepare(
-        source,
-        length_column=length_column,
-        id_column=id_column,
-        max_seq_len=max_seq_len,
-        output=output,
-        algorithm=algorithm,
-        over_length=over_length,
-        keep=keep,
-        max_sequences_per_bin=max_sequences_per_bin,
-        align=align,
-        extra_tokens=extra_tokens,
-        time_limit_seconds=time_limit_seconds,
-        overwrite=overwrite,
-        workers=workers,
-        format=layout,
-    )
+    with stopped_by_signals("nothing half-made is left behind"):
+        manifest = prepare(
+            sources,
+            length_column=length_column,
+            id_column=id_column,
+            max_seq_len=max_seq_len,
+            output=output,
+            algorithm=algorithm,
+            over_length=over_length,
+            keep=keep,
+            max_sequences_per_bin=max_sequences_per_bin,
+            align=align,
+            extra_tokens=extra_tokens,
+            time_limit_seconds=time_limit_seconds,
+            overwrite=overwrite,
+            workers=workers,
+            format=layout,
+        )
     _print_summary(manifest, output, layout, time.perf_counter() - started)
 
 
@@ -144,6 +149,8 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
             f"over length: {ledger.sequences:,} sequences {done}, {ledger.tokens:,} of their tokens are not in the plan"
         )
     click.echo(f"planned by   {manifest.algorithm}")
+    if manifest.plan_cut_off:
+        click.echo(f"cut off      {CUT_OFF}")
     click.echo(f"prepared in  {seconds:.1f} s")
     click.echo(f"output       {output}")
     if layout == "seqpack":

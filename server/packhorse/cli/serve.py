@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -58,6 +60,9 @@ def command(data_root: Path, listen: str, metrics_listen: str | None, grace_seco
         max_streams=max_streams,
     )
     asyncio.run(serve(config, ready=_announce))
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)  # without waiting for threads that are inside kernels
 
 
 def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> None:

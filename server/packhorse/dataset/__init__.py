@@ -1,11 +1,14 @@
 """The prepared folder: layout, checks, digest, pools."""
 
+from packhorse.dataset.arrays import create_array
 from packhorse.dataset.digest import PARTS, differing_parts
 from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.held_signals import ENDING_SIGNALS, held_signals
 from packhorse.dataset.ids import ids_sum
-from packhorse.dataset.layout import MANIFEST, OVER_LENGTH, POOLS, STARTS, written_whole
+from packhorse.dataset.layout import MANIFEST, OVER_LENGTH, POOLS, STARTS
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.manifest import Keep, Manifest, OverLength, OverLengthLedger, PrepareOptions
+from packhorse.dataset.replaceable import refuse_holding, refuse_output
 from packhorse.dataset.seqpack_layout import (
     Loaded,
     is_seqpack_layout,
@@ -13,9 +16,11 @@ from packhorse.dataset.seqpack_layout import (
     pools_by_length,
     write_seqpack_layout,
 )
+from packhorse.dataset.whole import written_whole
 from packhorse.dataset.write import seal
 
 __all__ = [
+    "ENDING_SIGNALS",
     "MANIFEST",
     "OVER_LENGTH",
     "PARTS",
@@ -29,12 +34,16 @@ __all__ = [
     "PrepareOptions",
     "PreparedDataset",
     "PreparedDatasetError",
+    "create_array",
     "differing_parts",
+    "held_signals",
     "ids_sum",
     "is_seqpack_layout",
     "load_seqpack_layout",
     "open_prepared",
     "pools_by_length",
+    "refuse_holding",
+    "refuse_output",
     "seal",
     "write_seqpack_layout",
     "written_whole",

@@ -1,17 +1,11 @@
-"""The prepared folder on disk: its files, written whole or not at all.
+"""The prepared folder on disk: the names of its files, and the JSON files beside the pool.
 
-Owns file names, the JSON files beside the pool and the atomic write; leaves reading back to `load`.
+Leaves the manifest to `manifest`, arrays to `arrays`, and reading back to `load`.
 """
 
-import hashlib
 import json
-import os
-import secrets
-import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 
 from packhorse.packing import Template, canonical_templates
 
@@ -20,6 +14,10 @@ DATA_FILES = (COUNTS, TEMPLATES, POOLS)
 """The files that the manifest always holds checksums of."""
 STARTS, OVER_LENGTH = "starts.npy", "over_length.npy"
 """Files of some folders only: where each pool entry begins in its sequence, and which sequences were too long."""
+FILES = (MANIFEST, *DATA_FILES, STARTS, OVER_LENGTH)
+"""Every file that a prepared folder can have."""
+SEQPACK_POOLS = "pools"
+"""The folder of pool files in seqpack's layout."""
 
 
 def render_counts(counts: Mapping[int, int]) -> bytes:
@@ -34,76 +32,41 @@ def render_templates(templates: Mapping[Template, int]) -> bytes:
 
 def parse_counts(data: bytes) -> Counter[int]:
     """Reads counts.json; a ValueError where it is something else."""
-    content = json.loads(data)
-    if not isinstance(content, dict) or not all(isinstance(count, int) for count in content.values()):
+    content = _parsed(data)
+    if not isinstance(content, dict) or not all(_is_count(count) for count in content.values()):
         raise ValueError("not an object of length → count")
-    return Counter({int(length): count for length, count in content.items()})
+    counts = Counter({int(length): count for length, count in content.items()})
+    if not all(_is_length(length) for length in counts):
+        raise ValueError("not every length is in [1, 2^31)")
+    return counts
 
 
 def parse_templates(data: bytes) -> Counter[Template]:
     """Reads templates.json; a ValueError where it is something else."""
-    content = json.loads(data)
+    content = _parsed(data)
     templates: Counter[Template] = Counter()
     for entry in content if isinstance(content, list) else [None]:
         match entry:
-            case [[*lengths], int(multiplicity)] if all(isinstance(length, int) for length in lengths):
+            case [[*lengths], multiplicity] if all(map(_is_length, lengths)) and _is_count(multiplicity):
                 templates[tuple(lengths)] += multiplicity
             case _:
                 raise ValueError("not a list of [[lengths], multiplicity]")
     return templates
 
 
-def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _is_length(value: object) -> bool:
+    return type(value) is int and 0 < value < 2**31
 
 
-def sync_file(path: Path) -> None:
-    """Makes a file's or folder's content durable."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _parsed(data: bytes) -> object:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def written_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Gives a folder beside `output` to write into, and renames it to `output` at the end.
-
-    After an exception nothing is left behind and an existing `output` is as it was. Files are made durable before the
-    rename, so a crash leaves the old folder or the new one, never half of one.
-
-    Args:
-        output: the folder to be.
-        overwrite: whether an existing `output` may be replaced.
-
-    Raises:
-        FileExistsError: `output` exists and may not be replaced.
-    """
-    output = output.resolve()
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output.name} exists already; give another output, or --overwrite to replace it")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    tag = secrets.token_hex(4)
-    partial = output.with_name(f".{output.name}.{tag}.partial")
-    partial.mkdir()
-    try:
-        yield partial
-        for path in [*partial.rglob("*"), partial]:
-            sync_file(path)
-        if output.exists():
-            replaced = output.with_name(f".{output.name}.{tag}.replaced")
-            output.rename(replaced)
-            partial.rename(output)
-            shutil.rmtree(replaced) if replaced.is_dir() else replaced.unlink()
-        else:
-            partial.rename(output)
-        sync_file(output.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _json(content: object) -> bytes:

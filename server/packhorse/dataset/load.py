@@ -3,38 +3,41 @@
 Owns every check between the files and the plan that is served from them; leaves seqpack's layout to `seqpack_layout`.
 """
 
-import io
-import math
-import os
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset.arrays import map_array
 from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.files import named, read_file, sha256_of
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
     MANIFEST,
     OVER_LENGTH,
     POOLS,
+    SEQPACK_POOLS,
     STARTS,
     TEMPLATES,
     parse_counts,
     parse_templates,
-    sha256_of,
 )
-from packhorse.dataset.manifest import Manifest
+from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
 from packhorse.dataset.write import dataset_digest, optional_files
 from packhorse.epoch import PlanIndex, PoolArray
 from packhorse.packing import Template
 
 _Parsed = TypeVar("_Parsed")
+
+_ENTRY_BYTES = 64  # a length or a multiplicity with its punctuation, and more
+_LENGTH_BYTES = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +67,14 @@ class PreparedDataset:
     def check_pool(self) -> None:
         """Compares every array file with its checksum, reading it whole; PreparedDatasetError where one differs."""
         for name in _array_files(self.manifest):
-            _check_sum(self.path / name, self.manifest)
+            _check_sum(self.path / name, self.manifest, sha256_of(self.path / name))
 
     def over_length(self) -> NDArray[np.int64]:
         """Returns (id, length in tokens) of every sequence that was too long, ascending: int64 [n, 2]."""
         num_over = self.manifest.over_length.sequences
         if not num_over:
             return np.empty((0, 2), dtype=np.int64)
-        return _map_array(self.path / OVER_LENGTH, "int64", (num_over, 2))
+        return map_array(self.path / OVER_LENGTH, "int64", (num_over, 2))
 
 
 def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDataset:
@@ -88,28 +91,32 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     folder = Path(path)
     if not folder.is_dir():
         raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")
-    if not (folder / MANIFEST).exists() and (folder / POOLS.removesuffix(".npy")).is_dir():
-        raise PreparedDatasetError(f"{folder.name} has no {MANIFEST}; prepare it again")
-    manifest = Manifest.parse(_read(folder / MANIFEST), _named(folder / MANIFEST))
+    if (folder / SEQPACK_POOLS).is_dir():
+        raise PreparedDatasetError(
+            f"{folder.name} has seqpack's layout, which `packhorse.prepare.load_prepared` reads; to serve or inspect "
+            "it, prepare it with --format packhorse"
+        )
+    manifest = Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
     if set(manifest.checksums) != {*DATA_FILES, *optional_files(manifest.start_dtype, manifest.over_length)}:
-        raise PreparedDatasetError(f"{_named(folder / MANIFEST)} lists {sorted(manifest.checksums)}")
-    for name in (COUNTS, TEMPLATES):
-        _check_sum(folder / name, manifest)
-    counts = _parsed(folder / COUNTS, parse_counts)
-    templates = _parsed(folder / TEMPLATES, parse_templates)
-    pool = _map_array(folder / POOLS, manifest.id_dtype, (manifest.n_sequences,))
+        raise PreparedDatasetError(f"{named(folder / MANIFEST)} lists {sorted(manifest.checksums)}")
+    # Gigantic files are refused unread: every template holds sequences of its own.
+    counts_bytes = _ENTRY_BYTES * (manifest.distinct_lengths + 1)
+    templates_bytes = _ENTRY_BYTES * (manifest.distinct_templates + 1) + _LENGTH_BYTES * manifest.n_sequences
+    counts = _read_json(folder / COUNTS, manifest, counts_bytes, parse_counts)
+    templates = _read_json(folder / TEMPLATES, manifest, templates_bytes, parse_templates)
+    pool = map_array(folder / POOLS, manifest.id_dtype, (manifest.n_sequences,))
     starts = None
     if manifest.start_dtype:
-        starts = _map_array(folder / STARTS, manifest.start_dtype, (manifest.n_sequences,))
+        starts = map_array(folder / STARTS, manifest.start_dtype, (manifest.n_sequences,))
     if manifest.over_length.sequences:
-        _map_array(folder / OVER_LENGTH, "int64", (manifest.over_length.sequences, 2))
+        map_array(folder / OVER_LENGTH, "int64", (manifest.over_length.sequences, 2))
     if check_pool:
         for name in _array_files(manifest):
-            _check_sum(folder / name, manifest)
+            _check_sum(folder / name, manifest, sha256_of(folder / name))
     try:
         plan = PlanIndex.build(templates, counts, manifest.max_seq_len)
-    except ValueError as error:
-        raise PreparedDatasetError(f"{_named(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
+    except (ValueError, OverflowError) as error:
+        raise PreparedDatasetError(f"{named(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
     digest = dataset_digest(
         counts, templates, manifest.options, manifest.checksums[POOLS], manifest.checksums.get(STARTS)
     )
@@ -124,59 +131,27 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     ):
         if stated != actual:
             raise PreparedDatasetError(
-                f"{_named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
+                f"{named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
             )
     return PreparedDataset(folder, manifest, counts, templates, pool, plan, starts)
 
 
-def _named(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise PreparedDatasetError(f"{_named(path)} is missing; prepare the dataset again") from None
-
-
-def _check_sum(path: Path, manifest: Manifest) -> None:
-    if not path.exists():
-        raise PreparedDatasetError(f"{_named(path)} is missing; prepare the dataset again")
-    if sha256_of(path) != manifest.checksums[path.name]:
+def _check_sum(path: Path, manifest: Manifest, actual: str) -> None:
+    if actual != manifest.checksums[path.name]:
         raise PreparedDatasetError(
-            f"{_named(path)} does not match its checksum in {MANIFEST}: it was truncated or altered; restore it from a "
+            f"{named(path)} does not match its checksum in {MANIFEST}: it was truncated or altered; restore it from a "
             "copy or prepare the dataset again"
         )
 
 
-def _parsed(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+def _read_json(path: Path, manifest: Manifest, most_bytes: int, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+    data = read_file(path, most_bytes)
+    _check_sum(path, manifest, hashlib.sha256(data).hexdigest())
     try:
-        return parse(_read(path))
+        return parse(data)
     except ValueError as error:
-        raise PreparedDatasetError(f"{_named(path)} cannot be read: {error}") from None
+        raise PreparedDatasetError(f"{named(path)} cannot be read: {error}") from None
 
 
 def _array_files(manifest: Manifest) -> list[str]:
     return [POOLS, *optional_files(manifest.start_dtype, manifest.over_length)]
-
-
-def _map_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Maps an array file, whose header can only be the one that the manifest implies; NumPy never parses another."""
-    dtype = np.dtype(dtype_name).newbyteorder("<")
-    expected = io.BytesIO()
-    np.lib.format.write_array_header_1_0(expected, {"descr": dtype.str, "fortran_order": False, "shape": shape})
-    header = expected.getvalue()
-    try:
-        with path.open("rb") as file:
-            begins = file.read(len(header))
-            num_bytes = file.seek(0, os.SEEK_END)
-    except FileNotFoundError:
-        raise PreparedDatasetError(f"{_named(path)} is missing; prepare the dataset again") from None
-    wanted_bytes = len(header) + math.prod(shape) * dtype.itemsize
-    if begins != header or num_bytes != wanted_bytes:
-        raise PreparedDatasetError(
-            f"{_named(path)} was truncated or altered: it is no array of {dtype_name} {list(shape)}, as {MANIFEST} "
-            f"states, in {wanted_bytes} bytes; it has {num_bytes} bytes"
-        )
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r", offset=len(header), shape=shape))

@@ -5,16 +5,26 @@ Owns its fields, its one rendering as JSON and the refusal of any other; leaves 
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.fields import check_fields
 
 FORMAT_VERSION = 1
 """Version of the folder's layout."""
 
 EPOCH_VERSION = 1
 """Version of the epoch function: the same plan under another version gives other bins, hence another digest."""
+
+MOST_MANIFEST_BYTES = 1 << 20
+"""A larger file is no manifest."""
+
+_DIGEST = re.compile("[0-9a-f]{16}(-[0-9a-f]{16}){3}")
+_SHA256 = re.compile("[0-9a-f]{64}")
+_MOST = 2**63 - 1
 
 OverLength = Literal["error", "drop", "truncate", "split"]
 """What is done with sequences that are too long for a bin."""
@@ -97,8 +107,12 @@ class Manifest:
     over_length: OverLengthLedger
     """What the over-length policy did."""
     source: str
-    """What was read, as the user named it (last component only)."""
-    checksums: dict[str, str] = field(default_factory=dict)
+    """What was read, as the user named it (last components only)."""
+    id_column: str | None
+    """The column of `source` that ids come from; None where an id is a row number."""
+    plan_cut_off: bool
+    """Whether a time limit ended planning early: the same input may then give another plan and digest next time."""
+    checksums: dict[str, str]
     """File name → SHA-256 of its bytes, in hexadecimal."""
     digest: str
     """Fingerprint of the dataset and its plan."""
@@ -131,18 +145,20 @@ class Manifest:
         try:
             content = json.loads(data)
             version = content["format_version"]
-        except (ValueError, TypeError, KeyError) as error:
+            stated = content.pop("checksum", None)
+            is_sound = stated == _checksum(content) and _render({**content, "checksum": stated}) == data
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise PreparedDatasetError(f"{name} is not a manifest: {error!r}") from None
         if version != FORMAT_VERSION:
             raise PreparedDatasetError(
                 f"{name} has format version {version!r}, this release reads {FORMAT_VERSION}: prepare the dataset again"
             )
-        stated = content.pop("checksum", None)
-        if stated != _checksum(content) or _render({**content, "checksum": stated}) != data:
+        if not is_sound:
             raise PreparedDatasetError(f"{name} was altered: its content does not match its checksum")
-        unknown = set(content) ^ {f.name for f in fields(cls)}
-        if unknown:
-            raise PreparedDatasetError(f"{name} has unknown or missing fields: {', '.join(sorted(unknown))}")
+        try:
+            check_fields(cls, content)
+        except ValueError as error:
+            raise PreparedDatasetError(f"{name} {error}: prepare the dataset again with this release") from None
         if content["epoch_version"] != EPOCH_VERSION:
             raise PreparedDatasetError(
                 f"{name} was planned for epoch version {content['epoch_version']!r}, this release computes "
@@ -150,7 +166,42 @@ class Manifest:
             )
         content["options"] = PrepareOptions(**content["options"])
         content["over_length"] = OverLengthLedger(**content["over_length"])
-        return cls(**content)
+        manifest = cls(**content)
+        for what, holds in manifest._rules():
+            if not holds:
+                raise PreparedDatasetError(f"{name} breaks the rule that {what}; prepare the dataset again")
+        return manifest
+
+    def _rules(self) -> Iterator[tuple[str, bool]]:
+        """Yields what must hold between the fields of any manifest, and whether it does."""
+        options, ledger = self.options, self.over_length
+        per_bin, is_tail = options.max_sequences_per_bin, options.keep == "tail"
+        yield "max_seq_len is in [1, 2^31)", 1 <= options.max_seq_len < 2**31
+        yield "max_sequences_per_bin is at least 1", per_bin is None or per_bin >= 1
+        yield "align is in [1, max_seq_len]", 1 <= options.align <= options.max_seq_len
+        yield "extra_tokens is in [0, max_seq_len)", 0 <= options.extra_tokens < options.max_seq_len
+        yield "a sequence can have a token of its own in a bin", options.longest >= 1
+        yield "only over_length 'truncate' keeps a tail", options.over_length == "truncate" or not is_tail
+        yield "n_sequences is in [1, 2^63)", 1 <= self.n_sequences <= _MOST
+        yield "n_bins is in [1, n_sequences]", 1 <= self.n_bins <= self.n_sequences
+        yield "total_capacity is n_bins · max_seq_len", self.total_capacity == self.n_bins * options.max_seq_len
+        yield "total_capacity is below 2^63", self.total_capacity <= _MOST
+        yield (
+            "total_tokens is in [n_sequences, total_capacity]",
+            (self.n_sequences <= self.total_tokens <= self.total_capacity),
+        )
+        yield "efficiency is total_tokens / total_capacity", self.efficiency == self.total_tokens / self.total_capacity
+        yield "lower_bound is in [1, n_bins]", 1 <= self.lower_bound <= self.n_bins
+        yield "distinct_lengths is in [1, n_sequences]", 1 <= self.distinct_lengths <= self.n_sequences
+        yield "distinct_templates is in [1, n_bins]", 1 <= self.distinct_templates <= self.n_bins
+        yield "ids_sum_a and ids_sum_b are in [0, 2^64)", min(self.ids_sum_a, self.ids_sum_b) >= 0
+        yield "ids_sum_a and ids_sum_b are in [0, 2^64)", max(self.ids_sum_a, self.ids_sum_b) < 2**64
+        yield "over_length counts from 0", min(ledger.sequences, ledger.tokens, ledger.pieces) >= 0
+        yield "over_length.sequences is below 2^63", ledger.sequences <= _MOST
+        yield "over_length.tokens is at most source_tokens", ledger.tokens <= ledger.source_tokens
+        yield "over_length.sequences is at most source_tokens", ledger.sequences <= ledger.source_tokens
+        yield "checksums are SHA-256", all(_SHA256.fullmatch(checksum) for checksum in self.checksums.values())
+        yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
 
 
 def _checksum(content: dict[str, Any]) -> str:

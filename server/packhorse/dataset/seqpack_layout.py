@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset.arrays import create_array
 from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.layout import COUNTS, MANIFEST, TEMPLATES, parse_counts, parse_templates
+from packhorse.dataset.files import open_file, read_file
+from packhorse.dataset.layout import COUNTS, MANIFEST, SEQPACK_POOLS, TEMPLATES, parse_counts, parse_templates
 from packhorse.dataset.load import PreparedDataset
 from packhorse.epoch import PlanIndex
 from packhorse.packing import Template
 
-POOLS_FOLDER = "pools"
+_MOST_JSON_BYTES = 1 << 30
 
 Loaded = tuple[dict[str, Any], Counter[int], Counter[Template], dict[int, NDArray[np.integer]]]
 """(manifest, counts, templates, length → ids)."""
@@ -26,7 +28,7 @@ Loaded = tuple[dict[str, Any], Counter[int], Counter[Template], dict[int, NDArra
 
 def is_seqpack_layout(folder: Path) -> bool:
     """Tells whether a folder has one pool file for each length."""
-    return (folder / POOLS_FOLDER).is_dir()
+    return (folder / SEQPACK_POOLS).is_dir()
 
 
 def load_seqpack_layout(folder: Path) -> Loaded:
@@ -35,33 +37,28 @@ def load_seqpack_layout(folder: Path) -> Loaded:
     Raises:
         PreparedDatasetError: a file is missing or unreadable, or the files contradict each other.
     """
-    contents = {}
-    for name in (MANIFEST, COUNTS, TEMPLATES):
-        try:
-            contents[name] = (folder / name).read_bytes()
-        except FileNotFoundError:
-            raise PreparedDatasetError(f"{folder.name}/{name} is missing") from None
+    contents = {name: read_file(folder / name, _MOST_JSON_BYTES) for name in (MANIFEST, COUNTS, TEMPLATES)}
     try:
         manifest = json.loads(contents[MANIFEST])
         max_seq_len = int(manifest["max_seq_len"])
         counts = parse_counts(contents[COUNTS])
         templates = parse_templates(contents[TEMPLATES])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise PreparedDatasetError(f"{folder.name} has an unreadable JSON file: {error!r}") from None
     pools: dict[int, NDArray[np.integer]] = {}
     for length, count in counts.items():
-        path = folder / POOLS_FOLDER / f"{length}.npy"
+        path = folder / SEQPACK_POOLS / f"{length}.npy"
+        with open_file(path):  # NumPy would wait for a fifo
+            pass
         try:
             pool = np.load(path, mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
-            raise PreparedDatasetError(f"{folder.name}/{POOLS_FOLDER}/{path.name} is missing") from None
         except (ValueError, OSError, EOFError, SyntaxError, TokenError) as error:  # NumPy parses the header as Python
             raise PreparedDatasetError(
-                f"{folder.name}/{POOLS_FOLDER}/{path.name} is truncated or no array file: {error}"
+                f"{folder.name}/{SEQPACK_POOLS}/{path.name} is truncated or no array file: {error}"
             ) from None
         if pool.shape != (count,):
             raise PreparedDatasetError(
-                f"{folder.name}/{POOLS_FOLDER}/{path.name} holds {pool.shape[0] if pool.ndim else 0} ids, but "
+                f"{folder.name}/{SEQPACK_POOLS}/{path.name} holds {pool.shape[0] if pool.ndim else 0} ids, but "
                 f"{COUNTS} states {count}"
             )
         pools[length] = pool
@@ -80,9 +77,11 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
     """
     if dataset.starts is not None:
         raise ValueError("seqpack's layout has no place for where a piece begins; use --format packhorse")
-    (folder / POOLS_FOLDER).mkdir()
+    (folder / SEQPACK_POOLS).mkdir()
     for length, ids in pools_by_length(dataset).items():
-        np.save(folder / POOLS_FOLDER / f"{length}.npy", ids.astype(np.int64))
+        path = folder / SEQPACK_POOLS / f"{length}.npy"
+        create_array(path, "int64", ids.shape)
+        np.load(path, mmap_mode="r+", allow_pickle=False)[:] = ids
     (folder / COUNTS).write_text(json.dumps({str(length): count for length, count in dataset.counts.items()}))
     (folder / TEMPLATES).write_text(json.dumps([[list(t), m] for t, m in dataset.templates.items()]))
     manifest = {

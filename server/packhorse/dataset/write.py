@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packhorse.dataset.digest import make_digest
+from packhorse.dataset.files import sha256_of
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
@@ -19,7 +20,6 @@ from packhorse.dataset.layout import (
     TEMPLATES,
     render_counts,
     render_templates,
-    sha256_of,
 )
 from packhorse.dataset.manifest import EPOCH_VERSION, Manifest, OverLengthLedger, PrepareOptions
 from packhorse.packing import PackingPlan, canonical_templates
@@ -36,6 +36,7 @@ def seal(
     start_dtype: Literal["uint32", "int64"] | None,
     ids_sum: tuple[int, int],
     source: str,
+    id_column: str | None,
 ) -> Manifest:
     """Writes counts.json, templates.json and manifest.json beside finished arrays.
 
@@ -49,6 +50,7 @@ def seal(
         start_dtype: of starts.npy; None where there is none.
         ids_sum: of all ids and starts, from `packhorse.dataset.ids_sum`.
         source: what was read, without its folder.
+        id_column: the column of it that ids come from; None where an id is a row number.
     """
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
@@ -71,6 +73,8 @@ def seal(
         ids_sum_b=ids_sum[1],
         over_length=over_length,
         source=source,
+        id_column=id_column,
+        plan_cut_off=getattr(plan, "cut_off", False),
         checksums=checksums,
         digest=dataset_digest(counts, plan.templates, options, checksums[POOLS], checksums.get(STARTS)),
     )

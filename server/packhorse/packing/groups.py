@@ -101,13 +101,64 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
     return _templates((*closed, *(entry[1] for entry in open_groups), *(entry[2] for entry in waiting)))
 
 
+class Dealer:
+    """Open bins that sequences are dealt to one by one, each to the bin with the smallest key.
+
+    Equal bins take one sequence each, in turn, so a group moves as one. A length may move every group, and more than
+    once; but a group never moves more often than it has sequences at the end.
+
+    Args:
+        limit: the most sequences in a bin.
+        key: which bin is taken first; must put those with the most room first.
+    """
+
+    def __init__(self, limit: int, key: Key) -> None:
+        self._limit = limit
+        self._key = key
+        self._open: list[tuple[tuple[int, int], Group]] = []
+        self._closed: list[Group] = []
+        self._num_opened = 0
+        self._stamp = 0
+
+    def open_bins(self, num_bins: int, capacity: int, length: int = 0, copies: int = 0) -> None:
+        """Opens equal bins of `capacity` tokens, with `copies` sequences of a length in each."""
+        self._stamp += 1
+        runs = _Runs(None, length, copies) if copies else None
+        self._put_back(Group(capacity - copies * length, self._num_opened, self._stamp, num_bins, copies, runs))
+        self._num_opened += num_bins
+
+    def deal(self, length: int, count: int) -> int:
+        """Deals sequences of a length to the open bins; returns how many of them fit nowhere."""
+        while count and self._open and self._open[0][1].room >= length:
+            self._stamp += 1
+            group = heapq.heappop(self._open)[1]
+            num_used = min(group.num_bins, count)
+            runs = group.runs
+            if runs is not None and runs.length == length:
+                runs = runs._replace(copies=runs.copies + 1)
+            else:
+                runs = _Runs(runs, length, 1)
+            self._put_back(Group(group.room - length, group.first, self._stamp, num_used, group.size + 1, runs))
+            if num_used < group.num_bins:
+                self._put_back(group._replace(first=group.first + num_used, num_bins=group.num_bins - num_used))
+            count -= num_used
+        return count
+
+    def templates(self) -> Counter[Template]:
+        """Returns all bins that hold something: template → multiplicity."""
+        return _templates(group for group in (*self._closed, *(entry[1] for entry in self._open)) if group.size)
+
+    def _put_back(self, group: Group) -> None:
+        if group.size == self._limit or not group.room:
+            self._closed.append(group)
+        else:
+            heapq.heappush(self._open, (self._key(group), group))
+
+
 def spread_decreasing(
     pairs: list[tuple[int, int]], capacity: int, limit: int, key: Key, *, one_per_new_bin: bool
 ) -> Counter[Template]:
-    """Packs longest first, each sequence alone into the bin with the smallest key.
-
-    Equal bins take one sequence each, in turn, so a group moves as one; but a length may move every group, and more
-    than once: O(distinct lengths²) at worst, whatever the counts.
+    """Packs longest first, each sequence alone into the bin with the smallest key; see `Dealer`.
 
     Args:
         pairs: (length, count) by descending length.
@@ -116,45 +167,15 @@ def spread_decreasing(
         key: which bin is taken first; must put those with the most room first.
         one_per_new_bin: opens a bin for each sequence that fits nowhere, rather than when the last one opened is full.
     """
-    groups: list[tuple[tuple[int, int], Group]] = []
-    closed: list[Group] = []
-    num_opened = 0
-    stamp = 0
-
-    def put_back(group: Group) -> None:
-        if group.size == limit or not group.room:
-            closed.append(group)
-        else:
-            heapq.heappush(groups, (key(group), group))
-
+    dealer = Dealer(limit, key)
     for length, count in pairs:
-        while count:
-            stamp += 1
-            if groups and groups[0][1].room >= length:
-                group = heapq.heappop(groups)[1]
-                num_used = min(group.num_bins, count)
-                runs = group.runs
-                if runs is not None and runs.length == length:
-                    runs = runs._replace(copies=runs.copies + 1)
-                else:
-                    runs = _Runs(runs, length, 1)
-                put_back(Group(group.room - length, group.first, stamp, num_used, group.size + 1, runs))
-                if num_used < group.num_bins:
-                    put_back(group._replace(first=group.first + num_used, num_bins=group.num_bins - num_used))
-                count -= num_used
-            else:
-                copies = 1 if one_per_new_bin else min(capacity // length, limit, count)
-                num_bins = count // copies
-                runs = _Runs(None, length, copies)
-                put_back(Group(capacity - copies * length, num_opened, stamp, num_bins, copies, runs))
-                num_opened += num_bins
-                count -= num_bins * copies
-                if count:  # too few for a full bin; those opened before have no room for another
-                    stamp += 1
-                    put_back(Group(capacity - count * length, num_opened, stamp, 1, count, _Runs(None, length, count)))
-                    num_opened += 1
-                    count = 0
-    return _templates((*closed, *(entry[1] for entry in groups)))
+        left = dealer.deal(length, count)
+        copies = 1 if one_per_new_bin else min(capacity // length, limit)
+        if left >= copies:
+            dealer.open_bins(left // copies, capacity, length, copies)
+        if left % copies:  # too few for a full bin; those opened before have no room for another
+            dealer.open_bins(1, capacity, length, left % copies)
+    return dealer.templates()
 
 
 def _templates(groups: Iterable[Group]) -> Counter[Template]:

@@ -3,20 +3,23 @@
 Owns the columns and the warm-started solver; leaves which columns are worth having to `pricing`.
 """
 
-import time
 from collections.abc import Iterable, Sequence
 
 import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.pricing import OutOfTimeError, Run
+from packhorse.packing.budget import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing.pricing import Run
 
 Column = tuple[Run, ...]
 """A bin as runs of (index of a length, copies), by ascending index."""
 
+_STEPS_PER_ROW = 100
+"""Of the budget, that an iteration of the simplex method costs for each row."""
 _PRIMAL_SIMPLEX = 4
 _DUAL_SIMPLEX = 1
+_MOST_ITERATIONS = 2**31 - 1
 
 
 class Master:
@@ -86,22 +89,28 @@ class Master:
         self._solver.changeRowsBounds(self._num_rows, self._rows, lower, upper)  # type: ignore[attr-defined]
         self._fresh_rows = True
 
-    def solve(self, deadline: float) -> None:
+    def solve(self, budget: Budget) -> None:
         """Solves from the last basis: primal simplex after new columns, dual simplex after new demands.
 
         Raises:
-            OutOfTimeError: the deadline (of `time.monotonic`) passed.
+            OutOfWorkError: the budget is spent.
+            OutOfTimeError: its deadline passed, or the solver gave up.
         """
         strategy = _DUAL_SIMPLEX if self._fresh_rows else _PRIMAL_SIMPLEX
+        cost = _STEPS_PER_ROW * self._num_rows
+        budget.spend(cost)
+        most = (budget.left - budget.reserved) // cost
         self._solver.setOptionValue("simplex_strategy", strategy)
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise OutOfTimeError
-        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + left)
+        self._solver.setOptionValue("simplex_iteration_limit", min(most, _MOST_ITERATIONS))
+        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + budget.seconds_left())
         self._solver.run()
-        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        status = self._solver.getModelStatus()
+        if status == highspy.HighsModelStatus.kIterationLimit:
+            raise OutOfWorkError
+        if status != highspy.HighsModelStatus.kOptimal:
             raise OutOfTimeError
         self._fresh_rows = False
+        budget.spend(cost * max(self._solver.getInfo().simplex_iteration_count, 0))
 
     @property
     def prices(self) -> NDArray[np.float64]:

@@ -7,19 +7,19 @@ Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutt
 9 (1961) and 11 (1963).
 """
 
-import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from math import ceil, gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.packing.budget import Budget, OutOfTimeError, OutOfWorkError
 from packhorse.packing.certificate import DualCertificate
 from packhorse.packing.master import Column, Master
-from packhorse.packing.plan import Template
-from packhorse.packing.pricing import OutOfTimeError, Pricing, price
+from packhorse.packing.plan import Packing, Template
+from packhorse.packing.pricing import Pricing, price
 from packhorse.packing.rounding import Packed, dive, enumerate_bins, round_down, solve_whole
 
 _COLUMNS_PER_ROUND = 60
@@ -28,30 +28,16 @@ _LP_TOLERANCE = 1e-8
 """The master problem is solved when its value is this close to the proven bound, as a share of it."""
 _LARGEST_CAPACITY = 2**24
 """Tokens (after dividing by the lengths' common divisor) up to which pricing's tables fit into memory."""
+_STEPS = 30 * 10**9
+"""The work that a search may do: about half a minute of one core."""
 _SHARE_FOR_ROUNDING = 0.15
-"""Of the time limit, left for rounding when the master problem is not solved before."""
+"""Of that, left for rounding when the master problem is not solved before."""
 _LARGEST_WHOLE_COUNT = 10**6
 """Counts up to which branch and bound sees the whole problem: above, its tolerances are near one sequence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Improved:
-    """The best plan found, and what is proven about it."""
-
-    templates: Counter[Template]
-    """Template → multiplicity."""
-    lower_bound: int
-    """No plan has fewer bins."""
-    certificate: DualCertificate | None
-    """Proof of the bound, where it is above the one that was known before."""
-    interrupted: bool
-    """Ended by the time limit or by Ctrl-C before there was nothing left to try."""
-    note: str = ""
-    """Why it did less than was asked for."""
-
-
 class _Search:
-    """The state that survives an interruption: the best plan, the best bound, and the last solution to round."""
+    """What is kept when the budget is spent: the best plan and the best bound."""
 
     def __init__(
         self, pairs: list[tuple[int, int]], capacity: int, limit: int, start: Counter[Template], bound: int
@@ -96,16 +82,9 @@ class _Search:
 
 
 def improve(
-    pairs: list[tuple[int, int]],
-    capacity: int,
-    limit: int,
-    start: Counter[Template],
-    bound: int,
-    time_limit_seconds: float,
-) -> Improved:
-    """Improves a plan until it is proven optimal, nothing is left to try, or time is up.
-
-    Ctrl-C (KeyboardInterrupt) ends it like the time limit: the best plan so far is returned, marked as interrupted.
+    pairs: list[tuple[int, int]], capacity: int, limit: int, start: Packing, bound: int, time_limit_seconds: float
+) -> Packing:
+    """Improves a plan until it is proven optimal, nothing is left to try, or its work is done.
 
     Args:
         pairs: (length, count) by descending length, as `checked_counts` returns them.
@@ -113,48 +92,51 @@ def improve(
         limit: the most sequences in a bin.
         start: a plan of `pairs`, such as best-fit's; its templates are the first columns.
         bound: a number of bins that no plan stays under.
-        time_limit_seconds: for all of it; looked at between and within the steps, the longest of which is a few
-            tenths of a second.
+        time_limit_seconds: a safety net for slow machines, which ends the search by the clock and so marks its plan as
+            cut off; looked at every few tenths of a second.
 
     Returns:
-        The best plan and the best bound.
+        The best plan and the best bound; `start` with the bound where nothing better was found.
     """
-    seconds = min(time_limit_seconds, 10.0**9)  # infinity has no share
-    deadline = time.monotonic() + seconds
-    if start.total() == bound or not pairs:
-        return Improved(templates=start, lower_bound=bound, certificate=None, interrupted=False)
-    search = _Search(pairs, capacity, limit, start, bound)
+    kept = replace(start, lower_bound=bound)
+    if start.templates.total() == bound or not pairs:
+        return kept
+    search = _Search(pairs, capacity, limit, start.templates, bound)
     if search.capacity > _LARGEST_CAPACITY:
         note = f"optimal: max_seq_len {capacity} is beyond {_LARGEST_CAPACITY * search.divisor}; kept as it was"
-        return Improved(templates=start, lower_bound=bound, certificate=None, interrupted=False, note=note)
-    note = ""
+        return replace(kept, note=note)
+    cut_off, note = False, ""
     try:
-        _run(search, start, deadline, deadline - _SHARE_FOR_ROUNDING * seconds)
+        _run(search, Budget(_STEPS, min(time_limit_seconds, 10.0**9)))
+    except OutOfWorkError:
+        note = "optimal: stopped at its limit of work"
     except OutOfTimeError:
-        note = f"optimal: ended by the time limit of {time_limit_seconds:g} s"
-    except KeyboardInterrupt:
-        note = "optimal: ended by Ctrl-C"
+        cut_off, note = True, f"optimal: ended by the time limit of {time_limit_seconds:g} s"
     if search.done:
-        note = ""
-    return Improved(
+        cut_off, note = False, ""
+    saved = search.num_bins < start.templates.total()
+    return Packing(
         templates=search.best,
+        algorithm="optimal" if saved else start.algorithm,
         lower_bound=search.bound,
         certificate=search.certificate,
-        interrupted=bool(note),
+        cut_off=cut_off,
         note=note,
     )
 
 
-def _run(search: _Search, start: Counter[Template], deadline: float, deadline_of_master: float) -> None:
-    master = Master(len(search.lengths), _first_columns(search, start))
+def _run(search: _Search, budget: Budget) -> None:
+    master = Master(len(search.lengths), _first_columns(search))
     master.demand(search.counts)
     uses: list[float] = []
-    out_of_time: OutOfTimeError | None = None
+    ended: OutOfWorkError | OutOfTimeError | None = None
+    budget.reserved = int(_SHARE_FOR_ROUNDING * budget.left)
     try:
-        for solved in _rounds(search, master, deadline_of_master):
+        for solved in _rounds(search, master, budget):
             uses = solved
-    except OutOfTimeError as error:
-        out_of_time = error
+    except (OutOfWorkError, OutOfTimeError) as error:
+        ended = error
+    budget.reserved = 0
     if search.done:
         return
     packed = search.packed()
@@ -162,37 +144,37 @@ def _run(search: _Search, start: Counter[Template], deadline: float, deadline_of
     search.offer(packed.completed())
     if search.done:
         return
-    if out_of_time:
-        raise out_of_time
+    if isinstance(ended, OutOfTimeError):
+        raise ended
     left_after_rounding = packed.copy()
     try:
-        dive(master, packed, deadline)
-    except OutOfTimeError:  # but not after Ctrl-C, which may have come in the middle of a bin
+        dive(master, packed, budget)
+    finally:  # between two bins, so what is packed by then is whole
         search.offer(packed.completed())
-        raise
-    search.offer(packed.completed())
     if not search.done:
-        _branch(search, left_after_rounding, deadline)
+        _branch(search, left_after_rounding, budget)
+    if ended:
+        raise ended
 
 
-def _first_columns(search: _Search, start: Counter[Template]) -> list[Column]:
+def _first_columns(search: _Search) -> list[Column]:
     """The plan's own bins, and for every length one that is full of it: so each is covered, and no price exceeds 1."""
     index_of = {length: index for index, (length, _) in enumerate(search.pairs)}
-    columns = [tuple(sorted(Counter(index_of[length] for length in template).items())) for template in start]
+    columns = [tuple(sorted(Counter(index_of[length] for length in template).items())) for template in search.best]
     columns += [((i, min(search.limit, search.capacity // n)),) for i, n in enumerate(search.lengths)]
     return columns
 
 
-def _rounds(search: _Search, master: Master, deadline: float) -> Iterator[list[float]]:
+def _rounds(search: _Search, master: Master, budget: Budget) -> Iterator[list[float]]:
     """Column generation: yields the uses of each solved master problem, until it cannot be improved."""
     lengths = np.array(search.lengths, dtype=np.int64)
     scale = 2 ** min(40, 61 - search.capacity.bit_length())
     while True:
-        master.solve(deadline)
+        master.solve(budget)
         yield master.uses
         # Whole prices make pricing exact: what it proves holds whatever the solver's tolerances were.
         prices = np.floor(np.minimum(master.prices, 1.0) * scale).astype(np.int64)
-        pricing = price(lengths, prices, search.capacity, search.limit, deadline)
+        pricing = price(lengths, prices, search.capacity, search.limit, budget)
         search.prove(pricing)
         value = master.num_bins
         if ceil(value * (1 - 1e-12) - 1e-6) <= search.bound or value - search.bound <= _LP_TOLERANCE * value:
@@ -208,14 +190,13 @@ def _attractive(pricing: Pricing, scale: int) -> list[Column]:
     return [pricing.bin_with(index) for index in order.tolist() if pricing.worth_with[index] > least]
 
 
-def _branch(search: _Search, left_after_rounding: Packed, deadline: float) -> None:
+def _branch(search: _Search, left_after_rounding: Packed, budget: Budget) -> None:
     """Branch and bound over every bin that is possible, where these are few."""
     packed = search.packed() if max(search.counts) <= _LARGEST_WHOLE_COUNT else left_after_rounding
     if max(packed.left) > _LARGEST_WHOLE_COUNT:
         return
     columns = enumerate_bins(search.lengths, packed.left, search.capacity, search.limit)
     if columns:
-        uses = solve_whole(columns, packed.left, deadline)
-        for column, use in zip(columns, uses, strict=True):
+        for column, use in zip(columns, solve_whole(columns, packed.left, budget) or [], strict=False):
             packed.use_trimmed(column, int(use))
         search.offer(packed.completed())

@@ -19,6 +19,24 @@ MAX_SEQ_LEN = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
+class Packing:
+    """What a packer makes of the counts, and what it knows about it."""
+
+    templates: Counter[Template]
+    """Template → multiplicity."""
+    algorithm: str
+    """The packer that made them."""
+    lower_bound: int = 0
+    """No plan has fewer bins, so far as the packer knows; 0 where it proved nothing."""
+    certificate: DualCertificate | None = None
+    """Proof of that bound, where it is a dual bound."""
+    cut_off: bool = False
+    """Ended by the time limit before it was done."""
+    note: str = ""
+    """Why it did less than it was asked for; empty where it did not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PackingPlan:
     """Templates with their multiplicities, for one (counts, max_seq_len, options)."""
 
@@ -34,8 +52,8 @@ class PackingPlan:
     """How long planning took."""
     certificate: DualCertificate | None = field(default=None, repr=False, compare=False)
     """Proof of `lower_bound`, where it is a dual bound; None where it is one of `bounds`, to be recomputed there."""
-    interrupted: bool = False
-    """The time limit or Ctrl-C ended the packer before there was nothing left to try."""
+    cut_off: bool = False
+    """The time limit ended the packer before it was done, so that another run may give another plan."""
     note: str = field(default="", compare=False)
     """Why the packer did less than it was asked for; empty where it did not."""
 

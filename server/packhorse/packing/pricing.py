@@ -6,22 +6,19 @@ it is read back as; leaves where prices come from, and what is proven by them, t
 Shape letters: n distinct lengths, C capacity in tokens.
 """
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packhorse.packing.budget import Budget
+
 _STEPS_PER_CALL = 50_000_000
-"""Additions between two looks at the clock: some 50 ms."""
+"""Additions between two looks at the budget: some 25 ms."""
 
 Run = tuple[int, int]
 """(index of a length, copies of it in the bin)."""
-
-
-class OutOfTimeError(Exception):
-    """The deadline passed before the value was known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +74,7 @@ class Pricing:
             self._read(other, rest - split, content)
 
 
-def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, limit: int, deadline: float) -> Pricing:
+def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, limit: int, budget: Budget) -> Pricing:
     """Finds the greatest worth of a bin with each length.
 
     Args:
@@ -85,22 +82,23 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
         prices: [n], at least 0, with capacity · max(prices) below 2^63.
         capacity: a bin's capacity in tokens.
         limit: the most sequences in a bin.
-        deadline: of `time.monotonic`.
+        budget: is charged half a step for each addition.
 
     Returns:
         The tables, exact. O(n · C) without a limit that binds, else O(C² · log limit).
 
     Raises:
-        OutOfTimeError: the deadline passed.
+        OutOfWorkError: the budget is spent.
+        OutOfTimeError: its deadline passed.
     """
     rest = capacity - lengths
     limit = min(limit, capacity // int(lengths[-1]))
     if limit == 1:
         return Pricing(lengths=lengths, prices=prices, capacity=capacity, tables=[], worth_with=prices.copy())
     if limit == capacity // int(lengths[-1]):
-        tables = [(0, _unlimited(lengths, prices, capacity, deadline))]
+        tables = [(0, _unlimited(lengths, prices, capacity, budget))]
     else:
-        tables = _limited(lengths, prices, capacity, limit - 1, deadline)
+        tables = _limited(lengths, prices, capacity, limit - 1, budget)
     return Pricing(
         lengths=lengths,
         prices=prices,
@@ -111,22 +109,21 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
 
 
 def _unlimited(
-    lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, deadline: float
+    lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, budget: Budget
 ) -> NDArray[np.int64]:
     """[C + 1]: the greatest worth of c tokens. The last length's own capacity needs no more than C - min(lengths)."""
     table = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
     chunk = max(1, _STEPS_PER_CALL // len(table))
     priced = np.flatnonzero((prices > 0) & (lengths < len(table)))
     for start in range(0, len(priced), chunk):
-        if time.monotonic() > deadline:
-            raise OutOfTimeError
         part = priced[start : start + chunk]
+        budget.spend(len(part) * len(table) // 2)
         _add_lengths(table, lengths[part], prices[part])
     return table
 
 
 def _limited(
-    lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, most: int, deadline: float
+    lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, most: int, budget: Budget
 ) -> list[tuple[int, NDArray[np.int64]]]:
     """Tables for 1, …, `most` sequences, each from the one before by doubling it or by one sequence more."""
     single = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
@@ -136,21 +133,21 @@ def _limited(
     tables = [(1, single)]
     for bit in bin(most)[3:]:
         reached, table = tables[-1]
-        tables.append((2 * reached, _joined(table, table, deadline)))
+        tables.append((2 * reached, _joined(table, table, budget)))
         if bit == "1":
-            tables.append((2 * reached + 1, _joined(tables[-1][1], single, deadline)))
+            tables.append((2 * reached + 1, _joined(tables[-1][1], single, budget)))
     return tables
 
 
-def _joined(left: NDArray[np.int64], right: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
+def _joined(left: NDArray[np.int64], right: NDArray[np.int64], budget: Budget) -> NDArray[np.int64]:
     """[C + 1]: the greatest left[c - j] + right[j]; both start with 0 and never fall."""
     table = np.maximum(left, right)
     steps = np.flatnonzero(right[1:] > right[:-1]) + 1  # between two steps a larger j only leaves less for the left
     chunk = max(1, _STEPS_PER_CALL // len(table))
     for start in range(0, len(steps), chunk):
-        if time.monotonic() > deadline:
-            raise OutOfTimeError
-        _join_steps(table, left, right, steps[start : start + chunk])
+        part = steps[start : start + chunk]
+        budget.spend(int((len(table) - part).sum()) // 2)
+        _join_steps(table, left, right, part)
     return table
 
 

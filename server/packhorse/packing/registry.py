@@ -6,8 +6,9 @@ Owns the names; each packer stands in a file of its own.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+from packhorse.packing.balanced import balanced
 from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.first_fit import first_fit_decreasing
@@ -15,35 +16,75 @@ from packhorse.packing.greedy_knapsack import greedy_knapsack
 from packhorse.packing.krell import longest_pack_first, shortest_pack_first
 from packhorse.packing.length_sorted import length_sorted
 from packhorse.packing.options import checked_options, effective_counts
-from packhorse.packing.plan import PackingPlan, Template, checked_counts
+from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
 from packhorse.packing.worst_fit import worst_fit_batched, worst_fit_decreasing
 
-if TYPE_CHECKING:  # needs HiGHS and Numba, which planning with the other packers does not
-    from packhorse.packing.optimal import Improved
-
-HistogramPacker = Callable[[list[tuple[int, int]], int, int], Counter[Template]]
-"""(checked pairs by descending length, capacity, limit) → template → multiplicity."""
+Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
+"""(checked pairs by descending length, capacity, limit, time limit in seconds) → what it makes of them."""
 
 AUTO_GAP = 5e-5
-"""How far above the lower bound, as a share of it, best-fit may stay before "auto" goes on to "optimal"."""
-_DEFAULT_SECONDS = 60.0
+"""How far above the lower bound, as a share of it, a plan may stay before "auto" goes on to "optimal"."""
+_DEFAULT_SECONDS = 600.0
 
 
-def _optimal(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    start = best_fit_decreasing(pairs, capacity, limit)
-    return _improve(pairs, capacity, limit, start, bound_of_pairs(pairs, capacity, limit), _DEFAULT_SECONDS).templates
+def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[Template]]) -> Packer:
+    """A packer that is done in no time and proves nothing."""
+    return lambda pairs, capacity, limit, _: Packing(templates=pack(pairs, capacity, limit), algorithm=name)
 
 
-PACKERS: dict[str, HistogramPacker] = {
-    "best-fit": best_fit_decreasing,
-    "first-fit": first_fit_decreasing,
-    "greedy-knapsack": greedy_knapsack,
-    "length-sorted": length_sorted,
-    "longest-pack-first": longest_pack_first,
+def _optimal(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
+    """Column generation from a plain packer's plan, which it never gets worse than."""
+    packing = _improved(_start(pairs, capacity, limit), pairs, capacity, limit, time_limit_seconds)
+    return replace(packing, algorithm="optimal")
+
+
+def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
+    """The plain packers and, where they are not near the bound, column generation if its libraries are installed."""
+    start = _start(pairs, capacity, limit)
+    if _is_near(start, bound_of_pairs(pairs, capacity, limit)):
+        return start
+    try:
+        return _improved(start, pairs, capacity, limit, time_limit_seconds)
+    except ImportError as error:
+        return replace(start, note=str(error))
+
+
+def _start(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Packing:
+    """Best-fit or, where a limit of sequences leaves that far above the bound, what balanced packing makes."""
+    start = PACKERS["best-fit"](pairs, capacity, limit, 0)
+    if not pairs or limit >= capacity // pairs[-1][0] or _is_near(start, bound_of_pairs(pairs, capacity, limit)):
+        return start
+    return min(start, PACKERS["balanced"](pairs, capacity, limit, 0), key=lambda packing: packing.templates.total())
+
+
+def _is_near(packing: Packing, bound: int) -> bool:
+    return packing.templates.total() - bound <= AUTO_GAP * bound
+
+
+def _improved(
+    start: Packing, pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float
+) -> Packing:
+    """Runs `optimal.improve`, or raises an ImportError that names the extra."""
+    try:
+        from packhorse.packing.optimal import improve  # needs HiGHS and Numba, which the other packers do not
+    except ImportError as error:
+        raise ImportError(
+            f'algorithm "optimal" needs highspy and numba ({error}): pip install "packhorse[prepare]"'
+        ) from error
+    return improve(pairs, capacity, limit, start, bound_of_pairs(pairs, capacity, limit), time_limit_seconds)
+
+
+PACKERS: dict[str, Packer] = {
+    "balanced": _plain("balanced", balanced),
+    "best-fit": _plain("best-fit", best_fit_decreasing),
+    "first-fit": _plain("first-fit", first_fit_decreasing),
+    "greedy-knapsack": _plain("greedy-knapsack", greedy_knapsack),
+    "length-sorted": _plain("length-sorted", length_sorted),
+    "longest-pack-first": _plain("longest-pack-first", longest_pack_first),
     "optimal": _optimal,
-    "shortest-pack-first": shortest_pack_first,
-    "worst-fit": worst_fit_decreasing,
-    "worst-fit-batched": worst_fit_batched,
+    "shortest-pack-first": _plain("shortest-pack-first", shortest_pack_first),
+    "worst-fit": _plain("worst-fit", worst_fit_decreasing),
+    "worst-fit-batched": _plain("worst-fit-batched", worst_fit_batched),
 }
 """All pack longest first."""
 
@@ -87,11 +128,13 @@ def pack_histogram(
     Args:
         counts: length in tokens → number of sequences; zeros are ignored.
         max_seq_len: a bin's capacity in tokens.
-        algorithm: a name of `PACKERS`, or "auto": best-fit, and where that stays more than `AUTO_GAP` above the lower
-            bound, "optimal" from there, if its libraries are installed.
+        algorithm: a name of `PACKERS`, or "auto": best-fit, under a limit of sequences "balanced" where that has fewer
+            bins, and where both stay more than `AUTO_GAP` above the lower bound, "optimal" from there, if its libraries
+            are installed.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        time_limit_seconds: how long "optimal" may go on improving the plan; when time is up, or at Ctrl-C, the best
-            plan so far is kept, and `plan.interrupted` says so.
+        time_limit_seconds: a safety net. "optimal" ends by itself after a fixed amount of work, half a minute or less
+            on most machines, with the same plan in every run. When time is up before, the best plan so far is kept, and
+            `plan.cut_off` says so: another run may then give another plan.
         align: a sequence takes a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before that. With either option templates, tokens and efficiency
             are of effective lengths, ceil((length + extra_tokens) / align) · align, and pools must be keyed by these.
@@ -112,49 +155,14 @@ def pack_histogram(
         pairs = sorted(effective_counts(dict(pairs), int(max_seq_len), align, extra_tokens).items(), reverse=True)
     capacity = int(max_seq_len)  # products with a NumPy integer could overflow
     begin = time.perf_counter()
-    first = "best-fit" if algorithm in ("auto", "optimal") else algorithm
-    templates = PACKERS[first](pairs, capacity, limit)
-    bound = bound_of_pairs(pairs, capacity, limit)
-    improved: Improved | None = None
-    note = ""
-    if algorithm == "optimal" or (algorithm == "auto" and templates.total() - bound > AUTO_GAP * bound):
-        try:
-            improved = _improve(pairs, capacity, limit, templates, bound, time_limit_seconds)
-        except ImportError as error:
-            if algorithm == "optimal":
-                raise
-            note = str(error)
-    if improved is None:
-        name = first
-    else:
-        saved = improved.templates.total() < templates.total()
-        name = "optimal" if saved or algorithm == "optimal" else "best-fit"
-        templates, bound, note = improved.templates, improved.lower_bound, improved.note
+    packing = (_auto if algorithm == "auto" else PACKERS[algorithm])(pairs, capacity, limit, time_limit_seconds)
     return PackingPlan(
-        templates=templates,
+        templates=packing.templates,
         max_seq_len=capacity,
-        lower_bound=bound,
-        algorithm=name,
+        lower_bound=max(packing.lower_bound, bound_of_pairs(pairs, capacity, limit)),
+        algorithm=packing.algorithm,
         seconds=time.perf_counter() - begin,
-        certificate=improved.certificate if improved else None,
-        interrupted=improved.interrupted if improved else False,
-        note=note,
+        certificate=packing.certificate,
+        cut_off=packing.cut_off,
+        note=packing.note,
     )
-
-
-def _improve(
-    pairs: list[tuple[int, int]],
-    capacity: int,
-    limit: int,
-    start: Counter[Template],
-    bound: int,
-    time_limit_seconds: float,
-) -> "Improved":
-    """Runs `optimal.improve`, or raises an ImportError that names the extra."""
-    try:
-        from packhorse.packing.optimal import improve
-    except ImportError as error:
-        raise ImportError(
-            f'algorithm "optimal" needs highspy and numba ({error}): pip install "packhorse[prepare]"'
-        ) from error
-    return improve(pairs, capacity, limit, start, bound, time_limit_seconds)

@@ -4,7 +4,6 @@ Owns the ways to round a solution of the master problem: down with best-fit for 
 where few enough bins are possible. Leaves the solution itself to `master`.
 """
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from math import floor
@@ -13,12 +12,16 @@ import highspy
 import numpy as np
 
 from packhorse.packing.best_fit import best_fit_decreasing
+from packhorse.packing.budget import Budget, OutOfTimeError
 from packhorse.packing.master import Column, Master
 from packhorse.packing.plan import Template
-from packhorse.packing.pricing import OutOfTimeError
 
 _NEARLY_WHOLE = 0.75
 """A dive rounds up what is at least this far to the next whole bin."""
+_STEPS_PER_LENGTH = 100
+"""Of the budget, that filling up a bin costs for each length."""
+_MOST_NODES = 2_000
+"""Of the tree that branch and bound searches; its work cannot be limited otherwise."""
 _MOST_BINS_TRIED = 20_000
 """How many partial bins `enumerate_bins` looks at before it gives up."""
 
@@ -98,18 +101,19 @@ def round_down(packed: Packed, columns: Sequence[Column], uses: Sequence[float],
     return sum(packed.use(column, whole * scale + floor(part * scale + 1e-6)) for column, whole, part in parts)
 
 
-def dive(master: Master, packed: Packed, deadline: float) -> None:
+def dive(master: Master, packed: Packed, budget: Budget) -> None:
     """Rounds, solves again for what is left, and so on until nothing is.
 
     Every step packs the whole parts and the uses that are nearly whole, or else the one nearest to it; the rest of the
     problem may then choose anew.
 
     Raises:
-        OutOfTimeError: the deadline (of `time.monotonic`) passed; `packed` is valid.
+        OutOfWorkError: the budget is spent; `packed` is valid.
+        OutOfTimeError: its deadline passed; `packed` is valid.
     """
     while any(packed.left):
         master.demand(packed.left)
-        master.solve(deadline)
+        master.solve(budget)
         uses = master.uses
         whole = round_down(packed, master.columns, uses, master.scale)
         if master.scale > 1:  # one bin at a time would take too long; what is left soon is small enough for that
@@ -122,8 +126,7 @@ def dive(master: Master, packed: Packed, deadline: float) -> None:
         for rank, (part, j) in enumerate(parts):
             if part < _NEARLY_WHOLE and (whole or rank):
                 break
-            if time.monotonic() > deadline:
-                raise OutOfTimeError
+            budget.spend(_STEPS_PER_LENGTH * len(packed.left))
             whole += packed.use_filled(master.columns[j])
         if not whole:
             return
@@ -166,21 +169,24 @@ def enumerate_bins(
     return found if extend(0, capacity, limit, (), capacity + 1) else None
 
 
-def solve_whole(columns: Sequence[Column], counts: Sequence[int], deadline: float) -> list[float]:
+def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget) -> list[float] | None:
     """Returns how often to use each column, in whole numbers, for the fewest bins that branch and bound finds.
 
+    None where it finds nothing within `_MOST_NODES`.
+
     Raises:
-        OutOfTimeError: there was none by the deadline (of `time.monotonic`).
+        OutOfTimeError: the budget's deadline passed, even where something was found: another run might find more.
     """
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    left = deadline - time.monotonic()
+    left = budget.seconds_left()
     if left <= 0:
         raise OutOfTimeError
-    options: dict[str, bool | float] = {
+    options: dict[str, bool | int | float] = {
         "output_flag": False,
         "threads": 1,
         "random_seed": 0,
         "time_limit": left,
+        "mip_max_nodes": _MOST_NODES,
         "mip_abs_gap": 0.99,  # bins come in ones
         "mip_rel_gap": 0.0,
     }
@@ -215,6 +221,6 @@ def solve_whole(columns: Sequence[Column], counts: Sequence[int], deadline: floa
     )
     solver.run()
     values: list[float] = np.round(solver.getSolution().col_value).tolist()
-    if len(values) != num or not any(values):
+    if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
         raise OutOfTimeError
-    return values
+    return values if len(values) == num and any(values) else None

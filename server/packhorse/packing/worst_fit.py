@@ -10,7 +10,8 @@ from packhorse.packing.groups import Group, fill_decreasing, spread_decreasing
 from packhorse.packing.plan import Template, checked_counts
 
 
-def _most_room(group: Group) -> tuple[int, int]:
+def most_room(group: Group) -> tuple[int, int]:
+    """Orders bins: most room first, of several the one opened earliest."""
     return -group.room, group.first
 
 
@@ -27,12 +28,12 @@ def worst_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int
     Returns:
         Template → multiplicity.
     """
-    return spread_decreasing(pairs, capacity, limit, _most_room, one_per_new_bin=False)
+    return spread_decreasing(pairs, capacity, limit, most_room, one_per_new_bin=False)
 
 
 def worst_fit_batched(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
     """As `worst_fit_decreasing`, but a bin that is taken is filled with the length: O(distinct lengths · log)."""
-    return fill_decreasing(pairs, capacity, limit, _most_room)
+    return fill_decreasing(pairs, capacity, limit, most_room)
 
 
 def pack_length_histogram(length_counts: Mapping[int, int], max_seq_len: int) -> Counter[Template]:

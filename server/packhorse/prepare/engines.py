@@ -5,11 +5,16 @@ functions are top-level and their tasks plain picklable descriptions, so that an
 """
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
+
+from packhorse.dataset import held_signals
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -44,7 +49,9 @@ class ProcessEngine:
             ChildProcessError: a process died, for example killed for memory.
         """
         try:
-            yield from self._executor.map(function, tasks)
+            with held_signals([signal.SIGINT]):  # processes start here; Ctrl-C is for this one, which ends them
+                results = self._executor.map(function, tasks)
+            yield from results
         except BrokenProcessPool:
             raise ChildProcessError(
                 "a worker process died before its task was done (out of memory, or a script that starts workers "
@@ -63,8 +70,26 @@ def open_engine(workers: int) -> Iterator[Engine]:
         yield InlineEngine()
         return
     # Not forked: a fork while Arrow's or Numba's threads hold locks can hang.
-    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    executor = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+    )
     try:
         yield ProcessEngine(executor)
+    except BaseException:
+        for process in list((executor._processes or {}).values()):
+            process.kill()  # a task may take minutes, and nobody waits for it any more
+        raise
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when the process that started it is gone, however that came to its end."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -4,6 +4,7 @@ Owns the order of things, from finding files to sealing the folder, and what the
 no sequence too long, no id twice). Leaves what happens within a task to `passes` and `duplicates`.
 """
 
+import glob
 import os
 import shutil
 from collections.abc import Sequence
@@ -23,7 +24,10 @@ from packhorse.dataset import (
     OverLength,
     OverLengthLedger,
     PrepareOptions,
+    create_array,
     open_prepared,
+    refuse_holding,
+    refuse_output,
     seal,
     write_seqpack_layout,
     written_whole,
@@ -45,17 +49,21 @@ from packhorse.prepare.passes import (
     sort_over_length,
 )
 from packhorse.prepare.progress import Passes, shown
-from packhorse.prepare.sources import Span, find_spans
+from packhorse.prepare.sources import Span, files_read, find_inputs, find_spans
 
 Layout = Literal["packhorse", "seqpack"]
 """How the folder is laid out."""
 
+Source = str | os.PathLike[str]
+"""A file, a folder or a pattern to read."""
+
 _LARGE_ROWS = 100_000_000
 _OURS = ".packhorse"
+_MOST_NAMES = 8
 
 
 def prepare(
-    input: str | os.PathLike[str],
+    input: Source | Sequence[Source],
     *,
     length_column: str | None = None,
     id_column: str | None = None,
@@ -80,11 +88,11 @@ def prepare(
     byte, for any number of workers.
 
     Args:
-        input: a Parquet file, a folder of them (every *.parquet below it, sorted by path), a glob pattern, or a
-            Megatron index `X.idx`, whose entries are the ids.
+        input: a Parquet file, a folder of them (every *.parquet below it, sorted by path), a glob pattern, or several
+            of these, read in the order given. Or one Megatron index `X.idx`, whose entries are the ids.
         length_column: the integer column of lengths in tokens; not for an `X.idx`.
-        id_column: the integer column of ids, each once in the dataset; None takes the row over all files in order,
-            counted from 0.
+        id_column: the integer column of ids, each once in the dataset; None takes the row over all files of all
+            inputs in order, counted from 0.
         max_seq_len: a bin's capacity in tokens, in [1, 2^31).
         output: the folder to write.
         algorithm: "auto" or a name of `packhorse.packing.PACKERS`.
@@ -97,9 +105,10 @@ def prepare(
         align: a sequence's place in its bin is rounded up to a multiple of so many tokens, as context and tensor
             parallelism need.
         extra_tokens: tokens kept free for each sequence beside its own, before rounding (BOS, EOS).
-        time_limit_seconds: how long a packer that improves its plan step by step may go on; the manifest then says
-            what gap is left. A plan that was interrupted can be another one on another machine.
-        overwrite: whether an existing `output` is replaced, at the very end.
+        time_limit_seconds: how long a packer that improves its plan step by step may go on. The manifest says what gap
+            is left, and by `plan_cut_off` whether the limit ended planning: the next run may then plan otherwise.
+        overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else ever
+            is: no file, no folder with other files in it, and none that holds an input or the working directory.
         workers: processes to read with. None takes 1 below 100 million rows, where starting processes costs more than
             they save, and one for each processor from there on; a script must then start its work under
             `if __name__ == "__main__":`, as for every spawned process.
@@ -110,13 +119,15 @@ def prepare(
         The manifest (with format="seqpack" too, where the folder itself keeps seqpack's fields only).
 
     Raises:
-        FileExistsError: `output` exists and `overwrite` is not set.
+        FileExistsError: `output` exists and `overwrite` is not set, or it is not what may be replaced.
         FileNotFoundError: nothing is at `input`.
+        OSError: the disk is full; nothing is left behind.
         ValueError: an argument, a file, a column, a length or an id is not as it must be; the message names it, with
             file, row and column where there are.
         ImportError: pyarrow is not installed.
     """
-    source, folder = os.fspath(input), Path(output)
+    sources = [os.fspath(input)] if isinstance(input, str | os.PathLike) else [os.fspath(one) for one in input]
+    folder = Path(output)
     options = _checked_options(
         max_seq_len, algorithm, over_length, keep, max_sequences_per_bin, *checked_options(align, extra_tokens)
     )
@@ -129,23 +140,36 @@ def prepare(
         )
     if workers is not None:
         checked_integer("workers", workers, 1)
-    if folder.exists() and not overwrite:  # said before hours of reading, and again by written_whole
-        raise FileExistsError(f"{folder} exists already; give another output, or --overwrite to replace it")
-    spans = find_spans(source, length_column, id_column)
+    refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
+    paths = find_inputs(sources)
+    refuse_holding(folder, [*map(Path, sources), *files_read(paths)])
+    spans = find_spans(paths, length_column, id_column)
     num_workers = workers or _default_workers(sum(span.num_rows for span in spans))
-    with open_engine(num_workers) as engine, shown(engine, progress) as passes:
-        has_ids = id_column is not None
-        sort = _Sort(passes, spans, options, num_workers, has_ids=has_ids, time_limit_seconds=time_limit_seconds)
-        name = Path(source).name or Path(source).resolve().name
-        with written_whole(folder, overwrite=overwrite) as partial:
-            if format == "packhorse":
-                return sort.write(partial, name)
-            ours = partial / _OURS
-            ours.mkdir()
-            manifest = sort.write(ours, name)
-            write_seqpack_layout(open_prepared(ours, check_pool=False), partial)
-            shutil.rmtree(ours)
-            return manifest
+    with (
+        written_whole(folder, overwrite=overwrite) as partial,
+        open_engine(num_workers) as engine,
+        shown(engine, progress) as passes,
+    ):
+        sort = _Sort(passes, spans, options, num_workers, id_column=id_column, time_limit_seconds=time_limit_seconds)
+        if format == "packhorse":
+            return sort.write(partial, _name_of(sources))
+        ours = partial / _OURS
+        ours.mkdir()
+        manifest = sort.write(ours, _name_of(sources))
+        write_seqpack_layout(open_prepared(ours, check_pool=False), partial)
+        shutil.rmtree(ours)
+        return manifest
+
+
+def _name_of(sources: Sequence[str]) -> str:
+    """What the manifest calls the inputs: last components, and of a pattern its folder too."""
+    names = []
+    for source in sources[:_MOST_NAMES]:
+        path = Path(source).absolute()
+        names.append("/".join(path.parts[-2:]).removeprefix("//") if glob.has_magic(path.name) else path.name)
+    if len(sources) > _MOST_NAMES:
+        names.append(f"{len(sources) - _MOST_NAMES:,} more")
+    return os.fsencode(", ".join(names)).decode(errors="replace")
 
 
 def _checked_options(
@@ -196,7 +220,7 @@ class _Sort:
     spans: list[Span]
     options: PrepareOptions
     workers: int
-    has_ids: bool
+    id_column: str | None
     time_limit_seconds: float
 
     def write(self, folder: Path, source: str) -> Manifest:
@@ -208,6 +232,14 @@ class _Sort:
         ledger = _over_length_ledger(found, options)
         lengths, counts = _merged(found)
         by_length = dict(zip(lengths.tolist(), counts.tolist(), strict=True))
+        low, high = min(part.id_low for part in found), max(part.id_high for part in found)
+        id_dtype: Literal["uint32", "int64"] = "uint32" if low >= 0 and high < 2**32 else "int64"
+        start_dtype = _start_dtype(found, options)
+        edges = np.concatenate(([0], np.cumsum(counts)))
+        shape = (int(edges[-1]),)
+        pool = _created(folder / POOLS, id_dtype, shape)
+        starts = _created(folder / STARTS, start_dtype, shape) if start_dtype else None
+        over = _created(folder / OVER_LENGTH, "int64", (ledger.sequences, 2)) if ledger.sequences else None
         with self.passes.step("planning"):
             plan = pack_histogram(
                 by_length,
@@ -216,24 +248,11 @@ class _Sort:
                 max_sequences_per_bin=options.max_sequences_per_bin,
                 time_limit_seconds=self.time_limit_seconds,
             )
-        low, high = min(part.id_low for part in found), max(part.id_high for part in found)
-        id_dtype: Literal["uint32", "int64"] = "uint32" if low >= 0 and high < 2**32 else "int64"
-        pool = str(folder / POOLS)
-        edges = np.concatenate(([0], np.cumsum(counts)))
-        np.lib.format.open_memmap(pool, mode="w+", dtype=np.dtype(id_dtype).newbyteorder("<"), shape=(int(edges[-1]),))
-        start_dtype = _start_dtype(found, options)
-        starts = str(folder / STARTS) if start_dtype else None
-        if starts:
-            dtype = np.dtype(start_dtype).newbyteorder("<")
-            np.lib.format.open_memmap(starts, mode="w+", dtype=dtype, shape=(int(edges[-1]),))
-        over = str(folder / OVER_LENGTH) if ledger.sequences else None
-        if over:
-            np.lib.format.open_memmap(over, mode="w+", dtype=np.dtype("<i8"), shape=(ledger.sequences, 2))
         places = _place_tasks(tasks, found, pool, starts, over, lengths, edges)
         for _ in self.passes.run("placing ids", place_task, places, sizes):
             pass
         sums = self._finish(pool, starts, edges)
-        if self.has_ids:
+        if self.id_column is not None:
             split_starts = starts if options.over_length == "split" else None
             self._check_unique(pool, split_starts, edges, low, high, tasks)
             if over:
@@ -248,6 +267,7 @@ class _Sort:
             start_dtype=start_dtype,
             ids_sum=sums,
             source=source,
+            id_column=self.id_column,
         )
 
     def _finish(self, pool: str, starts: str | None, edges: NDArray[np.int64]) -> tuple[int, int]:
@@ -261,12 +281,12 @@ class _Sort:
                         pool=pool,
                         starts_path=starts,
                         edges=tuple(edges[begin : segment + 1].tolist()),
-                        sort=self.has_ids,
+                        sort=self.id_column is not None,
                     )
                 )
                 begin = segment
         sizes = [task.edges[-1] - task.edges[0] for task in tasks]
-        name = "sorting ids" if self.has_ids else "summing ids"
+        name = "sorting ids" if self.id_column is not None else "summing ids"
         sums = list(self.passes.run(name, finish_task, tasks, sizes))
         return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
 
@@ -291,6 +311,11 @@ class _Sort:
                     f"id {duplicate} occurs {len(places)} times ({named}{'; …' if len(places) > 4 else ''}); every id "
                     "must occur once: repair the id column, or leave out --id-column to use row numbers"
                 )
+
+
+def _created(path: Path, dtype_name: str, shape: tuple[int, ...]) -> str:
+    create_array(path, dtype_name, shape)
+    return str(path)
 
 
 def _over_length_ledger(found: Sequence[TaskCounts], options: PrepareOptions) -> OverLengthLedger:

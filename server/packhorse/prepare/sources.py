@@ -4,10 +4,11 @@ Owns finding files, reading columns batch by batch and refusing bad values with 
 placing to `passes`.
 """
 
-import glob
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from packhorse.prepare.extras import require
 _BATCH_ROWS = 1 << 17
 _READ_BUFFER_BYTES = 1 << 20
 _INDEX_SPAN_ROWS = 1 << 20
+_INDEX_SUFFIX = ".idx"
 _INT64_MAX = 2**63 - 1
 
 
@@ -153,27 +155,66 @@ def check_lengths(lengths: NDArray[np.int64], path: str, what: str, first_row: i
         )
 
 
-def find_spans(source: str, length_column: str | None, id_column: str | None) -> list[Span]:
-    """Finds what an input names, as spans in order; each is small enough to make tasks from.
+def find_inputs(sources: Sequence[str]) -> list[str]:
+    """Finds the files that inputs name, in the order that numbers their rows.
 
     Args:
-        source: a Parquet file, a folder of them (at any depth), a glob pattern, or a Megatron `X.idx`.
-        length_column: the column of lengths in tokens; None for an `X.idx`.
-        id_column: the column of ids; None takes the row over all files in sorted order.
+        sources: each a Parquet file, a folder of them (at any depth), a glob pattern, or a Megatron `X.idx`.
+
+    Returns:
+        At least one path: those of the first input, sorted, then those of the next.
 
     Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: no files, files of another kind, a column that is missing or holds no integers, or no rows at all.
+        FileNotFoundError: nothing is at one of them.
+        ValueError: two inputs name the same file, or several inputs name a Megatron index.
     """
-    if source.endswith(".idx") and not glob.has_magic(source):
+    if not sources:
+        raise ValueError("--input names nothing")
+    paths: list[str] = []
+    named_by: dict[str, str] = {}
+    for source in sources:
+        found = [str(path) for path in find_files(source, ".parquet")]
+        real_paths = [os.path.realpath(path) for path in found]
+        for path, real_path in zip(found, real_paths, strict=True):
+            if real_path in named_by:
+                raise ValueError(
+                    f"{path} is named twice, by --input {named_by[real_path]} and --input {source}; name each file once"
+                )
+        named_by.update(dict.fromkeys(real_paths, source))
+        paths += found
+    indices = [path for path in paths if path.endswith(_INDEX_SUFFIX)]
+    if indices and len(paths) > 1:
+        raise ValueError(
+            f"{indices[0]} is a Megatron index, whose entries are the ids, so it can only be prepared alone, and "
+            f"--input names {len(paths)} files; join the indices first, or prepare each into a dataset of its own"
+        )
+    return paths
+
+
+def files_read(paths: Sequence[str]) -> list[Path]:
+    """Returns every file that preparing these paths reads: a Megatron index's tokens are looked at as well."""
+    return [file for path in paths for file in (megatron_paths(path) if path.endswith(_INDEX_SUFFIX) else [Path(path)])]
+
+
+def find_spans(paths: Sequence[str], length_column: str | None, id_column: str | None) -> list[Span]:
+    """Cuts files into spans in order; each is small enough to make tasks from.
+
+    Args:
+        paths: from `find_inputs`.
+        length_column: the column of lengths in tokens; None for an `X.idx`.
+        id_column: the column of ids; None takes the row over all files in order.
+
+    Raises:
+        ValueError: files of another kind, a column that is missing or holds no integers, or no rows at all.
+    """
+    if paths[0].endswith(_INDEX_SUFFIX):
         if length_column is not None or id_column is not None:
             raise ValueError(
-                f"{source} is a Megatron index, which has no columns: leave out --length-column/--id-column"
+                f"{paths[0]} is a Megatron index, which has no columns: leave out --length-column/--id-column"
             )
-        return _index_spans(source)
-    paths = [str(path) for path in find_files(source, ".parquet")]
+        return _index_spans(paths[0])
     if length_column is None:
-        raise ValueError(f"{source} is read as Parquet: --length-column must name its column of lengths")
+        raise ValueError(f"{paths[0]} is read as Parquet: --length-column must name its column of lengths")
     require("pyarrow.parquet")
     spans: list[Span] = []
     index = 0
@@ -182,7 +223,7 @@ def find_spans(source: str, length_column: str | None, id_column: str | None) ->
         spans.extend(found)
         index += sum(span.num_rows for span in found)
     if not spans:
-        raise ValueError(f"{source} holds no rows, so there is nothing to prepare")
+        raise ValueError(f"--input holds no rows in {len(paths):,} files, so there is nothing to prepare")
     return spans
 
 

@@ -1,4 +1,4 @@
-"""A running server: sockets, health, reflection, metrics, and a shutdown that loses nothing.
+"""A running server: sockets, health, reflection, metrics, and a shutdown that loses nothing and ends in time.
 
 Owns the process's life; leaves requests to the servicer.
 """
@@ -8,28 +8,43 @@ import logging
 import os
 import signal
 import socket
+import sys
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 
 from packhorse.server.backend import Backend
 from packhorse.server.catalog import Catalog
 from packhorse.server.config import ServeConfig, split_address
+from packhorse.server.decoding import Decoding
 from packhorse.server.kernels import compile_kernels
+from packhorse.server.lanes import Lane, Lanes
+from packhorse.server.logs import GRPC_LOGGER, Sparing
 from packhorse.server.metrics import Metrics
+from packhorse.server.metrics_port import MetricsServer
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
-from packhorse.server.shrinking import survive_shrinking_files
 from packhorse.v1 import packing_pb2, packing_pb2_grpc
 
 _LOG = logging.getLogger(__name__)
 
 SERVICE_NAME = packing_pb2.DESCRIPTOR.services_by_name["PackingService"].full_name
+
+PROBE_SECONDS = 10.0
+"""How long the streams' lane may take to answer before health turns NOT_SERVING; it is asked again at once."""
+
+_PROBE_EVERY_SECONDS = 2.0
+
+_SWITCH_SECONDS = 0.0005
+"""How long a thread that computes in Python may keep the interpreter when another wants it. Python's own 5 ms would let
+one packing thread take most of every stream's time."""
+
+_OVERDUE_SECONDS = 3.0
+"""How long after the grace period the process ends whatever it does."""
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a silent share
@@ -45,6 +60,9 @@ _OPTIONS = (
 async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> None:
     """Serves until SIGTERM or SIGINT, then drains: streams end at a block, and clients go on elsewhere.
 
+    A second signal ends the drain. SIGHUP is ignored. Threads may still be inside kernels afterwards, which nothing can
+    end: leave the process by `os._exit`.
+
     Args:
         config: how.
         ready: called once with the address listened on, the URL of the metrics or None, and the datasets' names.
@@ -53,13 +71,14 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
         PreparedDatasetError: no dataset can be served.
         OSError: an address cannot be listened on.
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    logging.getLogger(GRPC_LOGGER).addFilter(Sparing())
     catalog = Catalog(config.data_root)
     compile_kernels()
-    survive_shrinking_files()
     metrics = Metrics(catalog.opened)
-    executor = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="kernels")
-    servicer = PackingServicer(Backend(catalog), metrics, executor, config.max_streams)
-    server = grpc.aio.server(options=_OPTIONS)
+    lanes = Lanes.for_this_machine()
+    servicer = PackingServicer(Backend(catalog), metrics, lanes, config.max_streams)
+    server = grpc.aio.server(options=_OPTIONS, interceptors=(Decoding(SERVICE_NAME),))
     packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
@@ -70,28 +89,68 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     if config.metrics_listen is not None:
         host, port = split_address("--metrics-listen", config.metrics_listen)
         try:
-            metrics_server, _ = start_http_server(port, host, registry=metrics.registry)
+            metrics_server = MetricsServer(host, port, metrics.registry)
         except OSError as error:
             raise OSError(f"--metrics-listen {config.metrics_listen}: {error.strerror}") from None
         metrics_url = f"http://{host}:{metrics_server.server_port}/metrics"
 
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    stopping, hurrying = _signals(config.grace_seconds)
     await server.start()
-    for name in ("", SERVICE_NAME):
-        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    await health_servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    await health_servicer.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
+    probing = asyncio.create_task(_probe(lanes.streams, health_servicer))
     ready(address, metrics_url, catalog.names())
     try:
         await stopping.wait()
-        _LOG.info("draining for at most %g seconds", config.grace_seconds)
+        _LOG.info("draining for at most %g seconds; a second signal ends it", config.grace_seconds)
+        probing.cancel()
         await health_servicer.enter_graceful_shutdown()
         servicer.drain()
-        await server.stop(config.grace_seconds)
+        stopped = asyncio.ensure_future(server.stop(config.grace_seconds))
+        enough = (asyncio.ensure_future(servicer.only_unread()), asyncio.ensure_future(hurrying.wait()))
+        await asyncio.wait((stopped, *enough), return_when=asyncio.FIRST_COMPLETED)
+        if not stopped.done():
+            await server.stop(None)
+        await stopped
+        for waiting in enough:
+            waiting.cancel()
     finally:
         if metrics_server is not None:
             metrics_server.shutdown()
-        executor.shutdown(wait=False, cancel_futures=True)
+        lanes.close()
+
+
+def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event]:
+    """Listens to signals; returns what the first SIGTERM or SIGINT sets, and what the second."""
+    stopping, hurrying = asyncio.Event(), asyncio.Event()
+
+    def stop() -> None:
+        if stopping.is_set():
+            hurrying.set()
+            return
+        stopping.set()
+        overdue = threading.Timer(grace_seconds + _OVERDUE_SECONDS, os._exit, (1,))
+        overdue.daemon = True
+        overdue.start()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, _LOG.info, "SIGHUP is ignored; SIGTERM drains and ends the server")
+    return stopping, hurrying
+
+
+async def _probe(lane: Lane, health_servicer: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]
+    """Sets the service's health by whether the lane answers."""
+    status = health_pb2.HealthCheckResponse
+    while True:
+        try:
+            await asyncio.wait_for(lane.submit(int), PROBE_SECONDS)
+            await health_servicer.set(SERVICE_NAME, status.SERVING)
+            await asyncio.sleep(_PROBE_EVERY_SECONDS)
+        except TimeoutError:
+            _LOG.error("no block could be made for %g seconds; health is NOT_SERVING", PROBE_SECONDS)
+            await health_servicer.set(SERVICE_NAME, status.NOT_SERVING)
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> str:

@@ -1,7 +1,7 @@
 """The service without a transport: protocol messages in, protocol messages out.
 
-Owns what every method does, for gRPC and for embedded clients alike, which is why both give the same bytes. Leaves
-statuses, threads and limits to the servicer.
+Owns what every method does, for gRPC and for embedded clients alike, which is why both give the same bytes. Long work
+is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the servicer.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,12 +9,14 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import Bins, EpochStream, EpochView, StreamMode, Topology, independent_seed
 from packhorse.server import pack, requests
 from packhorse.server.catalog import Catalog
 from packhorse.server.faults import too_large
+from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum, block_context, get_bins_context, header_checksum
 
@@ -22,10 +24,22 @@ BLOCK_BYTES = 512 << 10
 """What later blocks of a stream grow to."""
 
 MAX_LOCATE_IDS = 10_000
-"""Ids in one LocateSequences: each costs a bisection for every distinct length."""
+"""Ids in one LocateSequences."""
+
+MAX_LOCATE_BISECTIONS = 1 << 27
+"""Bisections in one LocateSequences: each id takes one for every distinct length. Some 40 seconds of one core."""
+
+_BISECTIONS_AT_ONCE = 1 << 16
+"""Bisections in one call of the kernel: some 20 ms."""
 
 MAX_LOCATIONS = 500_000
 """Answers to one LocateSequences: an id has one for each piece."""
+
+_COPIES = 3
+"""An answer is held so often while it is made: in arrays, in the message and in the bytes that are sent."""
+
+_BYTES_PER_LOCATION = 320
+"""What one SequenceLocation takes, as a message and in the bytes that are sent."""
 
 _ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 
@@ -109,61 +123,83 @@ class Backend:
 
     def get_bins(self, request: pb.GetBinsRequest) -> pb.GetBinsResponse:
         """Returns the bins at any positions."""
+        return finish(self.get_bins_in_pieces(request))
+
+    def get_bins_in_pieces(self, request: pb.GetBinsRequest) -> Pieces[pb.GetBinsResponse]:
+        """As `get_bins`, in pieces."""
         dataset = self._catalog.get(request.dataset)
         requests.check_digest(dataset, request.expected_digest)
-        requests.check_message_size("positions", len(request.positions), dataset)
+        least = requests.BYTES_PER_BIN + requests.bytes_per_sequence(dataset)
+        most_positions = requests.MAX_MESSAGE_BYTES // least
+        requests.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
         positions = np.array(request.positions, dtype=np.int64)
         outside = positions[(positions < 0) | (positions >= dataset.plan.num_bins)]
         if len(outside):
             requests.integer("positions", int(outside[0]), 0, dataset.plan.num_bins - 1)
+        most = requests.most_bytes_per_bin(dataset)
+        yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)
         view = self._view(dataset, request.seed, request.epoch)
+        parts = []
+        num_bytes = 0
+        at_once = max(1, BLOCK_BYTES // most)
+        pace = Pace()
+        for first in range(0, len(positions), at_once):
+            part = view.bins(positions[first : first + at_once])
+            num_bytes += requests.BYTES_PER_BIN * len(part.bin_ends)
+            num_bytes += requests.bytes_per_sequence(dataset) * len(part.ids)
+            requests.check_answer_size("positions", num_bytes, first, len(positions))
+            parts.append(part)
+            if pace.is_over():
+                yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)
+                pace.restart()
         response = pb.GetBinsResponse(digest=dataset.manifest.digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
-        _encode(view.bins(positions), response.bins)
-        self._catalog.confirm(dataset)
+        _encode(_end_to_end(parts or [view.bins(positions)]), response.bins)
         context = get_bins_context(request, response.digest, response.id_type)
         response.bins.checksum = bins_checksum(response.bins, context)
+        del parts
+        yield (_COPIES - 1) * num_bytes
         return response
 
     def locate_sequences(self, request: pb.LocateSequencesRequest) -> pb.LocateSequencesResponse:
         """Tells where each id stands in an epoch."""
+        return finish(self.locate_in_pieces(request))
+
+    def locate_in_pieces(self, request: pb.LocateSequencesRequest) -> Pieces[pb.LocateSequencesResponse]:
+        """As `locate_sequences`, in pieces."""
         dataset = self._catalog.get(request.dataset)
         requests.check_digest(dataset, request.expected_digest)
-        if len(request.ids) > MAX_LOCATE_IDS:
-            raise too_large("ids", MAX_LOCATE_IDS, f"ids holds {len(request.ids)}; ask for at most {MAX_LOCATE_IDS}")
+        num_lengths = len(dataset.plan.lengths)
+        most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_lengths)
+        if len(request.ids) > most_ids:
+            raise too_large("ids", most_ids, f"ids holds {len(request.ids)}; ask this dataset for at most {most_ids}")
         view = self._view(dataset, request.seed, request.epoch)
         stream = None
         if request.HasField("topology"):
             stream = EpochStream(view, requests.topology(request.topology, dataset.plan.num_bins))
-        found = view.locate(np.array(request.ids, dtype=np.int64))
-        self._catalog.confirm(dataset)
-        if len(found.ids) > MAX_LOCATIONS:
-            raise too_large(
-                "ids", MAX_LOCATIONS, f"ids has {len(found.ids)} pieces, over {MAX_LOCATIONS}; ask for fewer ids"
-            )
         response = pb.LocateSequencesResponse(digest=dataset.manifest.digest)
-        for sequence_id, start, length, position, index in zip(
-            found.ids.tolist(),
-            found.starts.tolist(),
-            found.lengths.tolist(),
-            found.positions.tolist(),
-            found.index_in_bin.tolist(),
-            strict=True,
-        ):
-            location = response.locations.add(id=sequence_id, found=length >= 0)
-            if length < 0:
-                continue
-            location.length, location.position, location.index_in_bin = length, position, index
-            location.start = start
-            place = stream.place(position, index) if stream else None
-            if place:
-                location.place.CopyFrom(
-                    pb.StreamPlace(step=place.step, rank=place.rank, worker=place.worker, slot=place.slot)
-                )
+        ids = np.array(request.ids, dtype=np.int64)
+        at_once = max(1, _BISECTIONS_AT_ONCE // num_lengths)
+        pace = Pace()
+        for first in range(0, len(ids), at_once):
+            for location in _locations(view, stream, ids[first : first + at_once]):
+                response.locations.append(location)
+                if len(response.locations) > MAX_LOCATIONS:
+                    raise too_large(
+                        "ids", MAX_LOCATIONS, f"ids has more than {MAX_LOCATIONS} pieces; ask for fewer ids"
+                    )
+                if pace.is_over():
+                    yield _BYTES_PER_LOCATION * len(response.locations)
+                    pace.restart()
+        yield _BYTES_PER_LOCATION * len(response.locations)
         return response
 
     def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
         """Packs the given lengths at once."""
-        return pack.pack_sequences(request)
+        return finish(self.pack_in_pieces(request))
+
+    def pack_in_pieces(self, request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesResponse]:
+        """As `pack_sequences`, in pieces."""
+        return pack.pack_in_pieces(request)
 
     def pack_session(self) -> pack.PackSession:
         """A PackStream of which the caller brings the messages."""
@@ -180,12 +216,35 @@ def _view(dataset: PreparedDataset, seed: int, epoch: int) -> EpochView:
     return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch, starts=dataset.starts)
 
 
+def _locations(view: EpochView, stream: EpochStream | None, ids: NDArray[np.int64]) -> Iterator[pb.SequenceLocation]:
+    """Where each id stands, one after the other; an id that was split has one for each piece."""
+    found = view.locate(ids)
+    for sequence_id, start, length, position, index in zip(
+        found.ids.tolist(),
+        found.starts.tolist(),
+        found.lengths.tolist(),
+        found.positions.tolist(),
+        found.index_in_bin.tolist(),
+        strict=True,
+    ):
+        location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
+        if length >= 0:
+            location.length, location.position, location.index_in_bin = length, position, index
+            location.start = start
+            place = stream.place(position, index) if stream else None
+            if place:
+                location.place.CopyFrom(
+                    pb.StreamPlace(step=place.step, rank=place.rank, worker=place.worker, slot=place.slot)
+                )
+        yield location
+
+
 def _steps_per_block(dataset: PreparedDataset, batch_size: int) -> int:
     """How many steps fill a block on average, and certainly fit into a message."""
     sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
     bytes_per_sequence = requests.bytes_per_sequence(dataset)
     average = requests.BYTES_PER_BIN + bytes_per_sequence * sequences_per_bin
-    most = requests.BYTES_PER_BIN + bytes_per_sequence * dataset.plan.max_sequences_per_bin
+    most = requests.most_bytes_per_bin(dataset)
     return max(1, min(int(BLOCK_BYTES / (average * batch_size)), requests.MAX_MESSAGE_BYTES // (most * batch_size)))
 
 
@@ -197,6 +256,19 @@ def _encode(bins: Bins, message: pb.Bins) -> None:
     message.positions = bins.positions.astype("<i8", copy=False).tobytes()
     if bins.starts is not None:
         message.starts = bins.starts.astype("<i8").tobytes()
+
+
+def _end_to_end(parts: list[Bins]) -> Bins:
+    """Returns blocks of bins (at least one) as one."""
+    first_sequence = np.cumsum([0, *(len(part.ids) for part in parts[:-1])])
+    starts = [part.starts for part in parts if part.starts is not None]
+    return Bins(
+        ids=np.concatenate([part.ids for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        bin_ends=np.concatenate([part.bin_ends + first for part, first in zip(parts, first_sequence, strict=True)]),
+        positions=np.concatenate([part.positions for part in parts]),
+        starts=np.concatenate(starts) if starts else None,
+    )
 
 
 def _describe(dataset: PreparedDataset) -> pb.Dataset:

@@ -13,21 +13,39 @@ from packhorse.packing.lengths import checked_lengths
 from packhorse.packing.online import OnlineBin, OnlinePacker
 from packhorse.packing.options import effective_lengths
 from packhorse.packing.plan import MAX_SEQ_LEN
+from packhorse.packing.registry import LIST_ONLY
 from packhorse.packing.sequences import pack_sequences as packed
 from packhorse.packing.split import split_to_multiple
 from packhorse.server import requests
 from packhorse.server.faults import ServiceError, invalid_field, too_large
+from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum
 
 MAX_PACK_SEQUENCES = 1_000_000
 """Sequences in one PackSequences."""
 
+MAX_PACK_LENGTHS = 1 << 17
+"""Distinct lengths in one PackSequences: packers that plan by length take time and memory for each, a second or two and
+some 100 MB together. Those that go through the sequences in their order have no such limit."""
+
+MAX_MULTIPLE = 1 << 16
+"""Of `num_bins_multiple_of`: fewer bins than that are split off one by one."""
+
+SEARCHING = frozenset({"auto", "optimal"})
+"""Packers that go on improving their bins until MAX_PACK_SECONDS are over."""
+
 MAX_PACK_SECONDS = 10.0
 """How long a packer that improves its bins may go on: clients wait two minutes for an answer."""
 
+BYTES_PER_LENGTH = 160
+"""What packing a length takes, at most."""
+
 MAX_STREAM_SEQUENCES = 100_000
 """Sequences in one message of a PackStream."""
+
+_BYTES_PER_STREAMED = 200
+"""What a sequence of a message takes until the response has left."""
 
 MAX_WINDOW_SEQUENCES = 10_000
 """The most that a PackStream holds back: its memory on the server."""
@@ -35,13 +53,19 @@ MAX_WINDOW_SEQUENCES = 10_000
 
 def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
     """Packs the given lengths at once."""
+    return finish(pack_in_pieces(request))
+
+
+def pack_in_pieces(request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesResponse]:
+    """As `pack_sequences`; yields once, before it begins."""
     if len(request.lengths) > MAX_PACK_SEQUENCES:
         raise too_large(
             "lengths", MAX_PACK_SEQUENCES, f"lengths holds {len(request.lengths)}; send at most {MAX_PACK_SEQUENCES}"
         )
+    yield BYTES_PER_LENGTH * len(request.lengths)
     capacity = requests.integer("max_seq_len", request.max_seq_len, 1, MAX_SEQ_LEN)
     limit = requests.integer("max_sequences_per_bin", request.max_sequences_per_bin, 0) or None
-    multiple = requests.integer("num_bins_multiple_of", request.num_bins_multiple_of, 0) or 1
+    multiple = requests.integer("num_bins_multiple_of", request.num_bins_multiple_of, 0, MAX_MULTIPLE) or 1
     align = requests.integer("align", request.align, 0, capacity) or 1
     extra = requests.integer("extra_tokens", request.extra_tokens, 0, capacity - 1)
     try:
@@ -50,6 +74,14 @@ def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse
     except ValueError as error:
         raise invalid_field("lengths", str(error)) from None
     algorithm = request.algorithm or "best-fit"
+    counts = Counter(dict(zip(*(part.tolist() for part in np.unique(sizes, return_counts=True)), strict=True)))
+    if len(counts) > MAX_PACK_LENGTHS and algorithm not in LIST_ONLY:
+        raise too_large(
+            "lengths",
+            MAX_PACK_LENGTHS,
+            f"lengths holds {len(counts)} distinct ones; {algorithm!r} takes at most {MAX_PACK_LENGTHS}: send "
+            "fewer, or choose the algorithm 'random-order' or 'next-fit'",
+        )
     try:
         bins = packed(
             sizes,
@@ -71,7 +103,6 @@ def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse
         indices, bin_ends = split_to_multiple(bins.indices, bins.bin_ends, sizes, multiple)
     except ValueError as error:
         raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
-    counts = Counter(dict(zip(*(part.tolist() for part in np.unique(sizes, return_counts=True)), strict=True)))
     return pb.PackSequencesResponse(
         indices=indices.astype("<u4").tobytes(),
         bin_ends=bin_ends.astype("<u4").tobytes(),
@@ -91,6 +122,14 @@ class PackSession:
         """Takes one message and returns its response.
 
         Raises:
+            ServiceError: as `answer_in_pieces`.
+        """
+        return finish(self.answer_in_pieces(request))
+
+    def answer_in_pieces(self, request: pb.PackStreamRequest) -> Pieces[pb.PackStreamResponse]:
+        """As `answer`, in pieces: one bin takes up to 25 ms, and each sequence may make one leave.
+
+        Raises:
             ServiceError: the message is out of turn, or a field is out of range; nothing of it is taken then.
         """
         payload = request.WhichOneof("payload")
@@ -101,12 +140,12 @@ class PackSession:
             return self._response([])
         assert self._packer is not None
         if payload == "sequences":
-            return self._response(self._add(self._packer, request.sequences))
+            return self._response((yield from self._add(self._packer, request.sequences)))
         if payload == "flush":
             return self._response(self._packer.flush())
         raise invalid_field("payload", "a message must hold options, sequences or flush")
 
-    def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> list[OnlineBin]:
+    def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Pieces[list[OnlineBin]]:
         ids, lengths = list(sequences.ids), list(sequences.lengths)
         if len(lengths) != len(ids):
             raise invalid_field("sequences.lengths", f"sequences.lengths holds {len(lengths)} for {len(ids)} ids")
@@ -121,7 +160,14 @@ class PackSession:
                 packer.size_of(length)
             except ValueError as error:
                 raise invalid_field("sequences.lengths", str(error)) from None
-        return [bin_ for pair in zip(ids, lengths, strict=True) for bin_ in packer.add(*pair)]
+        bins: list[OnlineBin] = []
+        pace = Pace()
+        for sequence_id, length in zip(ids, lengths, strict=True):
+            bins += packer.add(sequence_id, length)
+            if pace.is_over():
+                yield _BYTES_PER_STREAMED * len(ids)
+                pace.restart()
+        return bins
 
     def _response(self, bins: list[OnlineBin]) -> pb.PackStreamResponse:
         ids = np.array([number for bin_ in bins for number in bin_.ids], dtype="<i8")

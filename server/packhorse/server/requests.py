@@ -99,14 +99,29 @@ def bytes_per_sequence(dataset: PreparedDataset) -> int:
     return BYTES_PER_SEQUENCE + (0 if dataset.starts is None else BYTES_PER_START)
 
 
+def most_bytes_per_bin(dataset: PreparedDataset) -> int:
+    """Returns what a bin takes in a message of bins, at most."""
+    return BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.plan.max_sequences_per_bin
+
+
 def check_message_size(field: str, num_bins: int, dataset: PreparedDataset) -> None:
     """Refuses a number of bins that may not fit into one message."""
-    bytes_per_bin = BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.plan.max_sequences_per_bin
-    limit = max(MAX_MESSAGE_BYTES // bytes_per_bin, 1)
+    limit = max(MAX_MESSAGE_BYTES // most_bytes_per_bin(dataset), 1)
     if num_bins > limit:
         raise too_large(
             field,
             limit,
             f"{field} asks for {num_bins} bins in one message; of this dataset, with up to "
             f"{dataset.plan.max_sequences_per_bin} sequences in a bin, at most {limit} fit",
+        )
+
+
+def check_answer_size(field: str, num_bytes: int, num_fitting: int, num_bins: int) -> None:
+    """Refuses bins that do not fit into one message, of which the first `num_fitting` do."""
+    if num_bytes > MAX_MESSAGE_BYTES:
+        raise too_large(
+            field,
+            num_fitting,
+            f"{field} asks for {num_bins} bins, more than the {MAX_MESSAGE_BYTES >> 20} MiB that one message holds; "
+            f"the first {num_fitting} fit",
         )

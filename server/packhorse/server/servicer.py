@@ -1,22 +1,28 @@
 """The gRPC face of the backend.
 
-Owns threads, limits, draining, metrics and statuses; leaves what a request means to `backend`.
+Owns lanes, limits, draining, metrics and statuses; leaves what a request means to `backend`.
 """
 
 import asyncio
+import errno
 import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Executor
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 import numpy as np
+from google.protobuf.message import Message
 
-from packhorse.server.backend import Backend
+from packhorse.server.backend import BLOCK_BYTES, Backend
 from packhorse.server.faults import ServiceError
+from packhorse.server.lanes import Lane, LaneFullError, Lanes
+from packhorse.server.memory import MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.metrics import Metrics
+from packhorse.server.pack import SEARCHING
+from packhorse.server.pieces import Pieces
 from packhorse.server.status import STATUS_OF_REASON, reason_name, status_details
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
@@ -25,13 +31,28 @@ _LOG = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1.0
 
-_Request = TypeVar("_Request")
-_Response = TypeVar("_Response")
+MEMORY_BYTES = 512 << 20
+"""What single answers and packing take together, and blocks of streams that are larger than BLOCK_BYTES."""
+
+MEMORY_WAIT_SECONDS = 1.0
+"""How long a request waits for memory before it is refused."""
+
+UNREAD_SECONDS = 1.0
+"""How long a drain waits for a stream whose consumer does not read."""
+
+BYTES_PER_REQUEST_BYTE = 8
+"""A decoded request takes at most so many times its size on the wire: a number of one byte becomes one of eight."""
+
+BLOCKS_IN_MEMORY = 4
+"""A large block counts as often: as message and as bytes on their way, and the next one as message and in arrays."""
+
+_Request = TypeVar("_Request", bound=Message)
+_Result = TypeVar("_Result")
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
-    """Answers from the backend, in the executor's threads.
+    """Answers from the backend, each kind of request in its lane. Made within a running event loop.
 
     Each stream holds at most two blocks: the one being sent, and the next, made meanwhile. How fast a consumer reads
     changes nothing about that.
@@ -39,138 +60,188 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     Args:
         backend: answers requests.
         metrics: moves with them.
-        executor: runs the kernels, which release the GIL.
+        lanes: where requests run.
         max_streams: streams open at once.
     """
 
-    def __init__(self, backend: Backend, metrics: Metrics, executor: Executor, max_streams: int) -> None:
+    def __init__(self, backend: Backend, metrics: Metrics, lanes: Lanes, max_streams: int) -> None:
         self._backend = backend
         self._metrics = metrics
-        self._executor = executor
+        self._lanes = lanes
+        self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
         self._max_streams = max_streams
         self._num_streams = 0
-        self._draining = False
-        self._drained = asyncio.Event()
+        self._num_calls = 0
+        self._num_sending = 0  # streams that wait for their consumer
+        self._drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def drain(self) -> None:
-        """Ends every stream at its next block or message, idle ones at once, and refuses new ones."""
-        self._draining = True
-        self._drained.set()
+        """Ends every stream at its next block or message, those that wait for one at once, and refuses new ones."""
+        if not self._drained.done():
+            self._drained.set_result(None)
+
+    async def only_unread(self) -> None:
+        """Returns once all calls that are left are streams whose consumers have not read for UNREAD_SECONDS."""
+        begin = time.monotonic()
+        while self._num_calls > self._num_sending or (
+            self._num_calls and time.monotonic() - begin < UNREAD_SECONDS  # what a consumer reads by then has ended
+        ):
+            await asyncio.sleep(0.02)
 
     async def ListDatasets(self, request: pb.ListDatasetsRequest, context: _Context) -> pb.ListDatasetsResponse:  # noqa: N802
         """Lists the datasets that are served."""
-        return await self._answer(self._backend.list_datasets, request, context)
+        return await self._answer(_whole(self._backend.list_datasets), request, context, self._lanes.answers)
 
     async def GetDataset(self, request: pb.GetDatasetRequest, context: _Context) -> pb.GetDatasetResponse:  # noqa: N802
         """Describes one dataset."""
-        return await self._answer(self._backend.get_dataset, request, context)
+        return await self._answer(_whole(self._backend.get_dataset), request, context, self._lanes.answers)
 
     async def GetBins(self, request: pb.GetBinsRequest, context: _Context) -> pb.GetBinsResponse:  # noqa: N802
         """Returns the bins at any positions."""
-        return await self._answer(self._backend.get_bins, request, context)
+        return await self._answer(self._backend.get_bins_in_pieces, request, context, self._lanes.answers)
 
     async def LocateSequences(  # noqa: N802
         self, request: pb.LocateSequencesRequest, context: _Context
     ) -> pb.LocateSequencesResponse:
         """Tells where each id stands in an epoch."""
-        return await self._answer(self._backend.locate_sequences, request, context)
+        return await self._answer(self._backend.locate_in_pieces, request, context, self._lanes.answers)
 
     async def PackSequences(self, request: pb.PackSequencesRequest, context: _Context) -> pb.PackSequencesResponse:  # noqa: N802
         """Packs the given lengths at once."""
-        return await self._answer(self._backend.pack_sequences, request, context)
+        searches = not isinstance(request, ServiceError) and request.algorithm in SEARCHING
+        lane = self._lanes.searching if searches else self._lanes.packing
+        return await self._answer(self._backend.pack_in_pieces, request, context, lane)
 
     async def PackStream(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.PackStreamRequest], context: _Context
     ) -> AsyncIterator[pb.PackStreamResponse]:
         """Packs sequences that arrive one by one; every message is answered before the next is read."""
-        await self._enter(context)
-        session = self._backend.pack_session()
-        draining = asyncio.ensure_future(self._drained.wait())
-        arriving: asyncio.Future[pb.PackStreamRequest | None] | None = None
-        try:
-            while True:
-                arriving = asyncio.ensure_future(anext(request_iterator, None))
-                await asyncio.wait((arriving, draining), return_when=asyncio.FIRST_COMPLETED)
-                if self._draining:  # an idle stream would outlast the grace period
-                    raise _shutting_down()
-                message = arriving.result()
-                if message is None:
-                    return
-                yield await asyncio.get_running_loop().run_in_executor(self._executor, session.answer, message)
-        except ServiceError as error:
-            await self._fail(error, context)
-        except Exception as error:
-            await self._fail(_incident(error), context)
-        finally:
-            self._leave()
-            draining.cancel()
-            if arriving is not None:
-                arriving.cancel()
+        async with self._call(context) as memory:
+            with self._stream():
+                session = self._backend.pack_session()
+                while True:
+                    message = await self._unless_draining(asyncio.ensure_future(anext(request_iterator, None)))
+                    if message is None:
+                        return
+                    answer = self._run(self._lanes.packing, session.answer_in_pieces, message, memory)
+                    response = await self._unless_draining(asyncio.ensure_future(answer))
+                    with self._sending():
+                        yield response
 
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
         """Streams a header and blocks, making the next block while one is sent."""
         started = time.perf_counter()
-        await self._enter(context)
-        messages = self._backend.stream_bins(request)
-        upcoming = self._make(messages)
-        num_blocks = 0
-        try:
-            while (message := await upcoming) is not None:
-                if self._draining:
-                    raise _shutting_down()
+        async with self._call(context) as memory:
+            with self._stream():
+                messages = self._backend.stream_bins(_decoded(request))
                 upcoming = self._make(messages)
-                yield message
-                if message.HasField("block"):
-                    num_blocks += 1
-                    if num_blocks == 1:
-                        self._metrics.first_block.observe(time.perf_counter() - started)
-                    self._count(request.dataset, message.block.bins)
-        except ServiceError as error:
-            await self._fail(error, context)
-        except Exception as error:
-            await self._fail(_incident(error), context)
-        finally:
-            self._leave()
-            upcoming.cancel()
+                num_blocks = 0
+                try:
+                    while (message := await self._unless_draining(upcoming)) is not None:
+                        size = message.ByteSize()
+                        await memory.hold(BLOCKS_IN_MEMORY * size if size > BLOCK_BYTES + BLOCK_BYTES // 2 else 0)
+                        upcoming = self._make(messages)
+                        with self._sending():
+                            yield message
+                        if message.HasField("block"):
+                            num_blocks += 1
+                            if num_blocks == 1:
+                                self._metrics.first_block.observe(time.perf_counter() - started)
+                            self._count(request.dataset, message.block.bins)
+                finally:
+                    upcoming.cancel()
 
-    async def _enter(self, context: _Context) -> None:
-        """Counts a stream, or refuses it; every one that was counted leaves again."""
+    async def _answer(
+        self, method: Callable[[_Request], Pieces[_Result]], request: _Request, context: _Context, lane: Lane
+    ) -> _Result:
+        async with self._call(context) as memory:
+            return await self._run(lane, method, request, memory)
+        raise AssertionError("a refusal always raises")
+
+    async def _run(
+        self, lane: Lane, method: Callable[[_Request], Pieces[_Result]], request: _Request, memory: MemoryShare
+    ) -> _Result:
+        """Runs a method in a lane; its memory counts until the answer has been read, or another request begins."""
+        request_bytes = BYTES_PER_REQUEST_BYTE * _decoded(request).ByteSize()
+        await memory.hold(request_bytes)
+        return await lane.run(method(request), lambda num_bytes: memory.hold(request_bytes + num_bytes))
+
+    @asynccontextmanager
+    async def _call(self, context: _Context) -> AsyncIterator[MemoryShare]:
+        """Counts a call, turns what it raises into a status, and gives it memory until it is over."""
+        self._num_calls += 1
+        memory = self._memory.share()
+        aborts: list[grpc.aio.AbortError] = []
+
+        def end(_: Any) -> None:
+            self._num_calls -= 1
+            memory.end()
+            for abort in aborts:  # gRPC keeps it with the call: a cycle that holds every frame's request and answer
+                abort.__traceback__ = abort.__context__ = None
+            aborts.clear()
+
+        context.add_done_callback(end)  # type: ignore[arg-type]
+        try:
+            yield memory
+        except Exception as error:
+            try:
+                await self._fail(_refusal(error), context)
+            except grpc.aio.AbortError as abort:
+                aborts.append(abort)
+                raise
+
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        """Counts a stream, or refuses it."""
         if self._num_streams >= self._max_streams:
-            full = ServiceError(
+            raise ServiceError(
                 pb.ERROR_REASON_TOO_MANY_STREAMS,
                 f"{self._max_streams} streams are open, which is this server's limit",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-            await self._fail(full, context)
         self._num_streams += 1
         self._metrics.active_streams.inc()
+        try:
+            yield
+        finally:
+            self._num_streams -= 1
+            self._metrics.active_streams.dec()
 
-    def _leave(self) -> None:
-        self._num_streams -= 1
-        self._metrics.active_streams.dec()
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Counts a stream that waits for its consumer."""
+        self._num_sending += 1
+        try:
+            yield
+        finally:
+            self._num_sending -= 1
+
+    async def _unless_draining(self, work: "asyncio.Future[_Result]") -> _Result:
+        """Waits for work, or gives it up once the server drains: what is idle would outlast the grace period."""
+        try:
+            await asyncio.wait((work, self._drained), return_when=asyncio.FIRST_COMPLETED)
+            if self._drained.done():
+                raise ServiceError(
+                    pb.ERROR_REASON_SHUTTING_DOWN, "this server is shutting down; continue with another replica"
+                )
+            return work.result()
+        finally:
+            work.cancel()
 
     def _make(self, messages: Iterator[pb.StreamBinsResponse]) -> "asyncio.Future[pb.StreamBinsResponse | None]":
         def timed() -> pb.StreamBinsResponse | None:
             with self._metrics.block.time():
                 return next(messages, None)
 
-        return asyncio.get_running_loop().run_in_executor(self._executor, timed)
+        return self._lanes.streams.submit(timed)
 
     def _count(self, dataset: str, bins: pb.Bins) -> None:
         lengths = np.frombuffer(bins.lengths, dtype="<i4")
         self._metrics.bins.labels(dataset).inc(len(bins.bin_ends) // 4)
         self._metrics.sequences.labels(dataset).inc(len(lengths))
         self._metrics.tokens.labels(dataset).inc(int(lengths.sum(dtype=np.int64)))
-
-    async def _answer(self, method: Callable[[_Request], _Response], request: _Request, context: _Context) -> _Response:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, method, request)
-        except ServiceError as error:
-            await self._fail(error, context)
-        except Exception as error:
-            await self._fail(_incident(error), context)
 
     async def _fail(self, error: ServiceError, context: _Context) -> NoReturn:
         self._metrics.errors.labels(reason_name(error.reason)).inc()
@@ -182,8 +253,38 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         raise AssertionError("abort always raises")
 
 
-def _shutting_down() -> ServiceError:
-    return ServiceError(pb.ERROR_REASON_SHUTTING_DOWN, "this server is shutting down; continue with another replica")
+def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], Pieces[_Result]]:
+    """A method of one piece."""
+
+    def piece(request: _Request) -> Pieces[_Result]:
+        return method(request)
+        yield  # makes it a generator
+
+    return piece
+
+
+def _decoded(request: _Request) -> _Request:
+    """Returns the request, or raises what `decoding` put in its place."""
+    if isinstance(request, ServiceError):
+        raise request
+    return request
+
+
+def _refusal(error: Exception) -> ServiceError:
+    """What the caller is told of an exception."""
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, LaneFullError):
+        return _too_many_requests("as many requests of this kind wait as may")
+    if isinstance(error, OutOfMemoryBudgetError):
+        return _too_many_requests("other requests hold the memory that this one needs")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return _too_many_requests("this server has as many files and connections open as it may")
+    return _incident(error)
+
+
+def _too_many_requests(why: str) -> ServiceError:
+    return ServiceError(pb.ERROR_REASON_TOO_MANY_REQUESTS, f"{why}; try again", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 def _incident(error: Exception) -> ServiceError:

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from packhorse.client.batch import PackedBatch
 from packhorse.client.labels import IGNORE_INDEX
 from packhorse.client.presets.preset import Preset
+from packhorse.client.separators import check_token_id
 
 
 def llama_factory_preset(*, pad_token_id: int = 0) -> Preset:
@@ -27,7 +28,11 @@ def llama_factory_preset(*, pad_token_id: int = 0) -> Preset:
 
     Args:
         pad_token_id: the token at the end of every row; the same as PackedDataset's.
+
+    Raises:
+        ValueError: `pad_token_id` is no token id.
     """
+    check_token_id("pad_token_id", pad_token_id)
     return Preset(
         name="llama-factory",
         consumer="supervised stage of LLaMA-Factory (0.9.5) with neat_packing, in front of its collator",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources.base import TokenSourceError
-from packhorse.client.sources.ids import RowLookup
+from packhorse.client.sources.ids import RowLookup, TableSource
 from packhorse.client.sources.lists import (
     ListColumn,
     check_id_type,
@@ -33,7 +33,7 @@ SAVED_STATE = "state.json"
 _FILE_MAGIC = b"ARROW1"
 
 
-class ArrowSource(SpanSource):
+class ArrowSource(TableSource, SpanSource):
     """Tokens of a list column of Arrow data, memory-mapped; a sequence's id is its row, or what an id column says.
 
     Rows are numbered over all files in order. Forks share the maps; a source of files pickles as their paths, one of a
@@ -74,6 +74,17 @@ class ArrowSource(SpanSource):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None, "_lookup": None}
+
+    @property
+    def where(self) -> str:
+        """The files, or the dataset."""
+        return self._tables.where
+
+    def _has_column(self, name: str) -> bool:
+        return name in self._tables.schema().names
+
+    def _check_id_column(self, name: str) -> None:
+        check_id_type(self._tables.schema(), name, self.where)
 
     def _spans(self, ids: NDArray[np.int64]) -> Spans:
         tokens, selection = self._open()

@@ -39,6 +39,25 @@ class TokenSource(ABC):
             TokenSourceError: the source has no such id, or its tokens are not a 1-D array of integers.
         """
 
+    @property
+    def where(self) -> str:
+        """What it reads, for messages; a path where there is one."""
+        return type(self).__name__
+
+    def for_ids(self, id_column: str) -> "TokenSource":
+        """Returns this source, or one like it, that takes the ids of a dataset.
+
+        A source of your own takes the ids that it is asked for as they are. One that numbers rows looks them up in the
+        column that they come from, where it has that column.
+
+        Args:
+            id_column: the column of the dataset's input that ids come from; empty where an id is a row number.
+
+        Raises:
+            TokenSourceError: ids come from a column, and this source knows rows by their numbers only.
+        """
+        return self
+
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns whole sequences' lengths in tokens: int64 [S], of ids int64 [S].
 
@@ -87,13 +106,25 @@ class TokenSource(ABC):
             out[at : at + length] = tokens
 
 
-def as_integers(sequence_id: int, item: Any) -> NDArray[np.integer]:
+def as_integers(sequence_id: int, item: Any, *, takes_bool: bool = False) -> NDArray[np.integer]:
     """Returns tokens given as a tensor, array or list as integers [n].
+
+    Args:
+        sequence_id: theirs, for messages.
+        item: the tokens.
+        takes_bool: whether True and False are taken for 1 and 0, as in loss masks.
 
     Raises:
         TokenSourceError: they are not 1-D, or no integers.
     """
     tokens = item.detach().cpu().numpy() if isinstance(item, torch.Tensor) else np.asarray(item)
+    if tokens.dtype == np.bool_ and tokens.ndim == 1:
+        if takes_bool:
+            return tokens.view(np.uint8)
+        raise TokenSourceError(
+            f"sequence {sequence_id}: tokens must be integers, got bool; a loss mask is given as loss_mask=..., or as "
+            "IndexableSource(..., takes_bool=True)"
+        )
     if tokens.ndim != 1 or (tokens.dtype.kind not in "iu" and tokens.size):
         raise TokenSourceError(
             f"sequence {sequence_id}: tokens must be a 1-D list of integers, "

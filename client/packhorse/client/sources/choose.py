@@ -27,7 +27,9 @@ class _Columns(TypedDict):
     id_column: str | None
 
 
-def as_token_source(obj: Any, *, column: str | None = None, id_column: str | None = None) -> TokenSource:
+def as_token_source(
+    obj: Any, *, column: str | None = None, id_column: str | None = None, is_loss_mask: bool = False
+) -> TokenSource:
     """Picks the source for what a user passes.
 
     Args:
@@ -38,7 +40,9 @@ def as_token_source(obj: Any, *, column: str | None = None, id_column: str | Non
             a `datasets.Dataset`; else anything with `__getitem__(id)`.
         column: holds the tokens, where the data has columns and it is not evident; for other objects, the key of an
             item's tokens.
-        id_column: holds the ids, where a row's number is not its sequence's id.
+        id_column: holds the ids, where a row's number is not its sequence's id. None also finds the column that a
+            dataset's ids come from, where the data has it (`TokenSource.for_ids`).
+        is_loss_mask: whether it holds a loss mask, so that True and False are taken for 1 and 0.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -61,7 +65,7 @@ def as_token_source(obj: Any, *, column: str | None = None, id_column: str | Non
         return _of_files([Path(item) for item in obj], obj, columns)
     if id_column is not None:
         raise TokenSourceError(f"{type(obj).__name__} is asked for ids itself: it has no id_column {id_column!r}")
-    return IndexableSource(obj, key=column)
+    return IndexableSource(obj, key=column, takes_bool=is_loss_mask)
 
 
 def _of_folder(folder: Path, columns: _Columns) -> TokenSource:

@@ -3,10 +3,29 @@
 Owns the look-up and its refusals; leaves reading a column to the sources.
 """
 
+import copy
+from abc import abstractmethod
+from typing import NoReturn, Self
+
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources.base import TokenSourceError
+from packhorse.client.sources.base import TokenSource, TokenSourceError
+
+
+def refuse_row_numbers(where: str, id_column: str, why: str, way_out: str) -> NoReturn:
+    """Raises the TokenSourceError of a source that has rows only, for a dataset whose ids come from a column.
+
+    Args:
+        where: the source's data.
+        id_column: of the dataset's input.
+        why: what the source lacks.
+        way_out: what to pass instead.
+    """
+    raise TokenSourceError(
+        f"the dataset's ids come from the column {id_column!r} of its input, but {where} {why}; row numbers would give "
+        f"other sequences' tokens. {way_out}, or prepare the dataset without --id-column"
+    )
 
 
 class RowLookup:
@@ -66,3 +85,35 @@ class RowLookup:
                 "Use the data that the dataset was prepared from"
             )
         return rows if self._order is None else self._order[rows].astype(np.int64)
+
+
+class TableSource(TokenSource):
+    """A source of a table's rows, which may have a column of ids."""
+
+    _id_column: str | None
+    """Where ids stand; None where a row's number is its sequence's id."""
+    _lookup: RowLookup | None
+    """Made when first needed."""
+
+    def for_ids(self, id_column: str) -> Self:
+        """Returns a source that looks ids up in their column, where the data has it; see `TokenSource.for_ids`.
+
+        One that was told `id_column` stays as it is: its caller knows where these ids stand.
+        """
+        if not id_column or self._id_column is not None:
+            return self
+        if not self._has_column(id_column):
+            way_out = f"Say which column holds these ids with {type(self).__name__}(..., id_column=...)"
+            refuse_row_numbers(self.where, id_column, "has no such column", way_out)
+        self._check_id_column(id_column)
+        by_column = copy.copy(self)
+        by_column._id_column, by_column._lookup = id_column, None
+        return by_column
+
+    @abstractmethod
+    def _has_column(self, name: str) -> bool:
+        """Whether all of the data has the column."""
+
+    @abstractmethod
+    def _check_id_column(self, name: str) -> None:
+        """Refuses a column that does not hold integers; a TokenSourceError."""

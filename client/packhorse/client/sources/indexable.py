@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.sources.base import TokenSourceError, as_integers
 from packhorse.client.sources.fetched import FetchSource
+from packhorse.client.sources.ids import refuse_row_numbers
 
 
 class IndexableSource(FetchSource):
@@ -20,12 +21,17 @@ class IndexableSource(FetchSource):
     it survives fork and spawn is up to the object.
     """
 
-    def __init__(self, indexable: Any, *, key: str | None = None) -> None:
+    def __init__(
+        self, indexable: Any, *, key: str | None = None, by_id: bool | None = None, takes_bool: bool = False
+    ) -> None:
         """Wraps the object.
 
         Args:
             indexable: has `__getitem__`, taking ids.
             key: where the tokens are in each item, for items that are mappings (`"input_ids"`).
+            by_id: True where `indexable[id]` takes the dataset's ids, whatever they are; False where it takes row
+                numbers, so that a dataset whose ids come from a column is refused. None: True for a Mapping.
+            takes_bool: whether True and False are taken for 1 and 0, as in loss masks.
 
         Raises:
             TokenSourceError: the object cannot be indexed.
@@ -38,9 +44,30 @@ class IndexableSource(FetchSource):
             )
         self._indexable = indexable
         self._key = key
+        self._by_id = isinstance(indexable, Mapping) if by_id is None else by_id
+        self._takes_bool = takes_bool
+
+    @property
+    def where(self) -> str:
+        """The object's type, for messages."""
+        return f"the {type(self._indexable).__name__}"
+
+    def for_ids(self, id_column: str) -> "IndexableSource":
+        """Returns itself where it takes ids; see `TokenSource.for_ids`."""
+        if id_column and not self._by_id:
+            refuse_row_numbers(
+                self.where,
+                id_column,
+                "is asked for row numbers",
+                "Pass a dict from id to tokens, or IndexableSource(..., by_id=True) if it takes these ids",
+            )
+        return self
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
-        return [as_integers(sequence_id, self._item(sequence_id)) for sequence_id in ids.tolist()]
+        return [self._integers(sequence_id) for sequence_id in ids.tolist()]
+
+    def _integers(self, sequence_id: int) -> NDArray[np.integer]:
+        return as_integers(sequence_id, self._item(sequence_id), takes_bool=self._takes_bool)
 
     def _item(self, sequence_id: int) -> Any:
         # A list would take -1 for its last item.

@@ -12,12 +12,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from packhorse.client.sources.base import TokenSourceError, as_integers
 from packhorse.client.sources.fetched import FetchSource
-from packhorse.client.sources.ids import RowLookup
+from packhorse.client.sources.ids import RowLookup, TableSource
 from packhorse.client.sources.lists import choose_by_name
 from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
 
 
-class MdsSource(FetchSource):
+class MdsSource(TableSource, FetchSource):
     """Tokens of one column of MDS shards; a sequence's id is its row over all shards, or what an id column says.
 
     Columns are arrays (`ndarray`, with or without type and shape), lists (`json`), or raw numbers (`bytes`, with the
@@ -62,10 +62,8 @@ class MdsSource(FetchSource):
         reason = self._reason_against(column)
         if reason is not None:
             raise TokenSourceError(f"{self._shards.path}: column {column!r} {reason}")
-        if id_column is not None and columns[id_column] not in INTEGERS:
-            raise TokenSourceError(
-                f"{self._shards.path}: column {id_column!r} is encoded as {columns[id_column]!r}, but ids are integers"
-            )
+        if id_column is not None:
+            self._check_id_column(id_column)
         self._column, self._encoding = column, columns[column]
         self._id_column = id_column
         self._lookup: RowLookup | None = None
@@ -75,6 +73,19 @@ class MdsSource(FetchSource):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_lookup": None}
+
+    @property
+    def where(self) -> str:
+        """The index of the shards."""
+        return str(self._shards.path)
+
+    def _has_column(self, name: str) -> bool:
+        return name in self._shards.columns
+
+    def _check_id_column(self, name: str) -> None:
+        encoding = self._shards.columns[name]
+        if encoding not in INTEGERS:
+            raise TokenSourceError(f"{self.where}: column {name!r} is encoded as {encoding!r}, but ids are integers")
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
         if self._lookup is None:

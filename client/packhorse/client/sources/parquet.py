@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.sources.base import TokenSourceError
 from packhorse.client.sources.fetched import FetchSource
-from packhorse.client.sources.ids import RowLookup
+from packhorse.client.sources.ids import RowLookup, TableSource
 from packhorse.client.sources.lists import (
     ListColumn,
     check_id_type,
@@ -29,7 +29,7 @@ from packhorse.formats.files import FileStamp, find_files
 DEFAULT_CACHE_BYTES = 1 << 28
 
 
-class ParquetSource(FetchSource):
+class ParquetSource(TableSource, FetchSource):
     """Tokens of a list column of Parquet files; a sequence's id is its row, or what an id column says.
 
     Parquet cannot be mapped: a row group is decoded when one of its sequences is wanted, and the last ones are kept.
@@ -98,6 +98,23 @@ class ParquetSource(FetchSource):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_lookup": None, "_decoded": OrderedDict()}
+
+    @property
+    def where(self) -> str:
+        """The files."""
+        return self._where
+
+    def _has_column(self, name: str) -> bool:
+        return all(name in schema.names for schema in self._schemas())
+
+    def _check_id_column(self, name: str) -> None:
+        for path, schema in zip(self._paths, self._schemas(), strict=True):
+            check_id_type(schema, name, str(path))
+
+    def _schemas(self) -> Iterator[Any]:
+        for path in self._paths:
+            with _open_parquet(path) as file:
+                yield file.schema_arrow
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
         rows = self._find(ids)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from packhorse.client.sources.base import TokenSourceError
-from packhorse.client.sources.ids import RowLookup
+from packhorse.client.sources.ids import RowLookup, refuse_row_numbers
 from packhorse.client.sources.spans import Spans, SpanSource
 from packhorse.formats import FlatTokens, MegatronTokens
 from packhorse.formats.mapping import map_file
@@ -37,6 +37,22 @@ class _StoredSource(SpanSource):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mapped": None}
+
+    @property
+    def where(self) -> str:
+        """The token file."""
+        return str(self._tokens.path)
+
+    def for_ids(self, id_column: str) -> "_StoredSource":
+        """Returns itself where ids are row numbers; see `TokenSource.for_ids`."""
+        if id_column:
+            refuse_row_numbers(
+                self.where,
+                id_column,
+                "holds no ids, only rows",
+                "Pass an Arrow or Parquet file that has the column, or a dict from id to tokens",
+            )
+        return self
 
     def _spans(self, ids: NDArray[np.int64]) -> Spans:
         rows = self._lookup.rows(ids)

@@ -1,0 +1,89 @@
+"""The folder's array files: made with their disk space, and mapped only if they are what the manifest implies.
+
+Owns the one header that an array file can have; leaves what the numbers mean to others.
+"""
+
+import errno
+import io
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.files import named, open_file
+
+_CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_ZEROS = bytes(1 << 20)
+
+
+def create_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> None:
+    """Makes an array file of zeros that owns its disk space, so that writing through a map cannot run out of it.
+
+    Args:
+        path: the file; nothing is there yet.
+        dtype_name: "uint32" or "int64"; stored little-endian.
+        shape: of the array.
+
+    Raises:
+        OSError: the disk is full (ENOSPC), or the file cannot be made. Its size then says how much was wanted.
+    """
+    header = _header(dtype_name, shape)
+    with path.open("xb") as file:
+        file.write(header)
+        file.flush()
+        _reserve(file.fileno(), _num_bytes(header, dtype_name, shape))
+
+
+def map_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Maps an array file read-only.
+
+    Its header can only be the one that type and shape imply; NumPy never parses another.
+
+    Raises:
+        PreparedDatasetError: the file is missing, or is not such an array.
+    """
+    header = _header(dtype_name, shape)
+    wanted_bytes = _num_bytes(header, dtype_name, shape)
+    with open_file(path) as file:
+        begins = file.read(len(header))
+        num_bytes = os.fstat(file.fileno()).st_size
+        if begins != header or num_bytes != wanted_bytes:
+            raise PreparedDatasetError(
+                f"{named(path)} was truncated or altered: it is no array of {dtype_name} {list(shape)}, as the "
+                f"manifest states, in {wanted_bytes} bytes; it has {num_bytes} bytes"
+            )
+        return np.asarray(np.memmap(file, dtype=_dtype(dtype_name), mode="r", offset=len(header), shape=shape))
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(name).newbyteorder("<")
+
+
+def _header(dtype_name: str, shape: tuple[int, ...]) -> bytes:
+    header = io.BytesIO()
+    content = {"descr": _dtype(dtype_name).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, content)
+    return header.getvalue()
+
+
+def _num_bytes(header: bytes, dtype_name: str, shape: tuple[int, ...]) -> int:
+    return len(header) + math.prod(shape) * _dtype(dtype_name).itemsize
+
+
+def _reserve(descriptor: int, num_bytes: int) -> None:
+    """Extends a file to a size and claims the disk space for it, by writing zeros where there is no other way."""
+    begins = os.fstat(descriptor).st_size
+    os.ftruncate(descriptor, num_bytes)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, num_bytes)
+            return
+    except OSError as error:
+        if error.errno not in _CANNOT_RESERVE:
+            raise
+    while begins < num_bytes:
+        begins += os.pwrite(descriptor, _ZEROS[: num_bytes - begins], begins)

@@ -1,0 +1,51 @@
+"""One folder takes another's place in a single step, or as nearly so as the system allows.
+
+Owns the swap; leaves what is written and what may be replaced to `whole` and `replaceable`.
+"""
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+
+
+def swap(new: Path, old: Path) -> None:
+    """Lets two folders of one file system trade their names.
+
+    Where Linux and the file system can, there is no moment without a folder at `old`. Elsewhere there is a short one,
+    but never after a failure: what was moved aside is put back.
+
+    Raises:
+        OSError: they could not; both are where they were.
+    """
+    try:
+        _exchange(new, old)
+    except OSError as error:
+        if error.errno not in _CANNOT_EXCHANGE:
+            raise
+        _swap_by_three_renames(new, old)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # not Linux, or an old C library
+        raise OSError(errno.ENOSYS, "renameat2 is not there") from None
+    if renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), ctypes.c_uint(_RENAME_EXCHANGE)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(new), None, str(old))
+
+
+def _swap_by_three_renames(new: Path, old: Path) -> None:
+    aside = new.with_name(f"{new.name}.old")
+    old.rename(aside)
+    try:
+        new.rename(old)
+    except BaseException:
+        aside.rename(old)
+        raise
+    aside.rename(new)

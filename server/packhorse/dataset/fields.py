@@ -1,0 +1,71 @@
+"""Whether JSON values have the types that a dataclass declares for its fields.
+
+Owns that comparison, from the annotations alone; leaves ranges to the dataclass.
+"""
+
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+def check_fields(kind: type, content: object, path: str = "") -> None:
+    """Compares an object's keys and values with a dataclass's fields, nested ones too.
+
+    Args:
+        kind: the dataclass. Its fields are of int, float, bool, str, Literal, dict[str, …], dataclasses, and unions.
+        content: what `json.loads` returned.
+        path: what messages put before a field's name.
+
+    Raises:
+        ValueError: a field is missing, unknown, or of another type. A bool is no int, and a float is finite.
+    """
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.removesuffix('.') or 'it'} is not an object")
+    names = [f.name for f in fields(kind)]
+    missing = [name for name in names if name not in content]
+    if missing:
+        raise ValueError(f"lacks {_listed(missing, path)}")
+    unknown = sorted(content.keys() - set(names))
+    if unknown:
+        raise ValueError(f"has fields that this release does not know: {_listed(unknown, path)}")
+    hints = get_type_hints(kind)
+    for name in names:
+        _check_value(hints[name], content[name], path + name)
+
+
+def _check_value(hint: Any, value: object, name: str) -> None:
+    if not _fits(hint, value, name):
+        raise ValueError(f"{name} is {repr(value)[:60]}, which is no {getattr(hint, '__name__', hint)}")
+
+
+def _fits(hint: Any, value: object, name: str) -> bool:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return isinstance(value, str) and value in arguments
+    if origin in (Union, types.UnionType):
+        return any(_fits(argument, value, name) for argument in arguments)
+    if origin is dict:
+        return isinstance(value, Mapping) and all(_fits(arguments[1], item, name) for item in value.values())
+    if hint is float:
+        return type(value) is float and math.isfinite(value)
+    if hint is str:
+        return isinstance(value, str) and _is_text(value)
+    if hint in (int, bool, types.NoneType):
+        return type(value) is hint
+    check_fields(hint, value, f"{name}.")
+    return True
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which can neither be printed nor sent
+        return False
+    return True
+
+
+def _listed(names: list[str], path: str) -> str:
+    listed = ", ".join(repr(path + name)[:60] for name in names[:6])
+    return listed + (", …" if len(names) > 6 else "")

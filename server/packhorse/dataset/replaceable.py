@@ -1,0 +1,92 @@
+"""What `--overwrite` may replace: a prepared folder with nothing else in it, and never what is being read.
+
+Owns that judgement; leaves the replacing to `whole`.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.files import read_file
+from packhorse.dataset.layout import COUNTS, FILES, MANIFEST, SEQPACK_POOLS, TEMPLATES
+from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
+
+_OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})
+_SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
+_SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
+_SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
+
+
+def refuse_output(output: Path, *, overwrite: bool) -> None:
+    """Refuses to write where something stands that may not be replaced.
+
+    Args:
+        output: the folder to be.
+        overwrite: whether a prepared folder, ours or seqpack's, may be replaced. Nothing else ever is.
+
+    Raises:
+        FileExistsError: something is there; the message says what stands in the way, and the way out.
+    """
+    if not os.path.lexists(output):
+        return
+    obstacle = _obstacle(output)
+    if obstacle:
+        raise FileExistsError(
+            f"{output} is there already and {obstacle}: --overwrite replaces a prepared dataset and nothing else; give "
+            "another --output, or move what is there away yourself"
+        )
+    if not overwrite:
+        raise FileExistsError(f"{output} exists already; give another output, or --overwrite to replace it")
+
+
+def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
+    """Refuses an output that is, or holds, something that is being read or worked in.
+
+    Args:
+        output: the folder to be; symbolic links are followed, here and in `inputs`.
+        inputs: every file and folder that is read.
+
+    Raises:
+        FileExistsError: the output holds one of them, or the working directory.
+    """
+    place = output.resolve()
+    for path, name in ((Path.cwd(), "the working directory"), *((path, f"the input {path}") for path in inputs)):
+        kept = path.resolve()
+        if place == kept or place in kept.parents:
+            relation = "is" if place == kept else "holds"
+            raise FileExistsError(
+                f"--output {output} {relation} {name} and would be replaced with it; give another --output"
+            )
+
+
+def _obstacle(output: Path) -> str:
+    """Says what else than a prepared dataset is there; empty where it is one."""
+    if not output.is_dir():
+        return "is not a folder"
+    try:
+        fields = json.loads(read_file(output / MANIFEST, MOST_MANIFEST_BYTES))
+    except PreparedDatasetError:
+        return f"has no {MANIFEST} of a dataset"
+    except (ValueError, RecursionError):
+        fields = None
+    is_ours = isinstance(fields, dict) and fields.keys() >= _OUR_FIELDS
+    is_seqpack = isinstance(fields, dict) and fields.keys() >= _SEQPACK_FIELDS
+    if not is_ours and not is_seqpack:
+        return f"its {MANIFEST} is not a dataset's"
+    for entry in sorted(os.scandir(output), key=lambda entry: entry.name):
+        if entry.is_file(follow_symlinks=False):
+            belongs = entry.name in (FILES if is_ours else _SEQPACK_FILES)
+        else:
+            belongs = is_seqpack and entry.name == SEQPACK_POOLS and _holds_pools_alone(entry)
+        if not belongs:
+            return f"holds {entry.name!r}, which `packhorse prepare` does not write"
+    return ""
+
+
+def _holds_pools_alone(folder: "os.DirEntry[str]") -> bool:
+    return folder.is_dir(follow_symlinks=False) and all(
+        entry.is_file(follow_symlinks=False) and _SEQPACK_POOL.fullmatch(entry.name) for entry in os.scandir(folder)
+    )

@@ -1,0 +1,80 @@
+"""A folder that appears whole or not at all.
+
+Owns the order of writing beside, making durable, and taking the place; leaves what may be replaced to `replaceable`.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from packhorse.dataset.exchange import swap
+from packhorse.dataset.held_signals import held_signals
+from packhorse.dataset.replaceable import refuse_output
+
+
+@contextmanager
+def written_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Gives a folder beside `output` to write into, and renames it to `output` at the end.
+
+    After an exception nothing is left behind and an existing `output` is as it was. Files are made durable before the
+    rename, so a crash leaves the old folder or the new one, never half of one. Signals wait while folders trade places
+    and while leftovers are removed.
+
+    Args:
+        output: the folder to be.
+        overwrite: whether a prepared folder at `output` may be replaced.
+
+    Raises:
+        FileExistsError: `output` exists and may not be replaced; looked at now, and again at the end.
+        OSError: the disk is full; the message names the folder, the bytes that are needed and those that are free.
+    """
+    output = output.resolve()
+    refuse_output(output, overwrite=overwrite)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.mkdir()
+        yield partial
+        for path in [*partial.rglob("*"), partial]:
+            _sync(path)
+        with held_signals():
+            refuse_output(output, overwrite=overwrite)
+            if output.exists():
+                swap(partial, output)
+                shutil.rmtree(partial, ignore_errors=True)  # the old one
+            else:
+                partial.rename(output)
+            _sync(output.parent)
+    except BaseException as error:
+        with held_signals():
+            needed_bytes = _size_bytes(partial)
+            shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_full(output, needed_bytes) from None
+        raise
+
+
+def _disk_full(output: Path, needed_bytes: int) -> OSError:
+    free_bytes = shutil.disk_usage(output.parent).free
+    error = OSError(
+        f"{output.parent} has too little space: {output.name} needs at least {needed_bytes:,} bytes and "
+        f"{free_bytes:,} are free; make room, or give an --output on another disk"
+    )
+    error.errno = errno.ENOSPC
+    return error
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

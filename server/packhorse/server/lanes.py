@@ -1,0 +1,114 @@
+"""Lanes: requests of one kind run in threads of their own, so that no kind makes another wait.
+
+Owns the threads, their priority, and how many requests may wait for them; leaves what runs there to the servicer.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from packhorse.server.pieces import Pieces
+
+_Result = TypeVar("_Result")
+
+
+class LaneFullError(Exception):
+    """As many requests as may are in the lane."""
+
+
+class Lane:
+    """Threads, and a first-come queue of pieces of work. Used from one event loop only.
+
+    Args:
+        name: of the threads.
+        threads: how many pieces run at once, at least 1.
+        most_requests: how many requests may be in the lane, running or waiting; None for any number.
+        niceness: of the threads, 0 to 19, on Linux. A nice thread gives way to others that want the processor: at 10
+            it gets about a tenth of another's share.
+    """
+
+    def __init__(self, name: str, *, threads: int, most_requests: int | None = None, niceness: int = 0) -> None:
+        self._threads = ThreadPoolExecutor(threads, name, initializer=_be_nice, initargs=(niceness,))
+        self._most_requests = most_requests
+        self._num_requests = 0
+
+    def submit(self, work: Callable[..., _Result], *arguments: Any) -> "asyncio.Future[_Result]":
+        """Runs one piece in a thread, whatever else waits. Cancelled before its turn, it never runs."""
+        return asyncio.wrap_future(self._threads.submit(work, *arguments))
+
+    async def run(self, pieces: Pieces[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:
+        """Runs pieces one after the other; between them other requests have their turn.
+
+        A request whose caller leaves is cancelled, and so ends with the piece that is running.
+
+        Args:
+            pieces: the work.
+            hold: is told after every piece the bytes that the work needs from then on, and may refuse.
+
+        Raises:
+            LaneFullError: too many requests are in the lane.
+        """
+        if self._num_requests == self._most_requests:
+            raise LaneFullError
+        self._num_requests += 1
+        try:
+            while True:
+                is_done, outcome = await self.submit(_advance, pieces)
+                if is_done:
+                    return outcome
+                await hold(outcome)
+        finally:
+            self._num_requests -= 1
+
+    def close(self) -> None:
+        """Drops what waits. What runs goes on: nothing can end a kernel."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lanes:
+    """A server's lanes."""
+
+    streams: Lane
+    """Blocks of StreamBins. Each stream has one piece here at most, so the limit of streams bounds the queue."""
+    answers: Lane
+    """Single answers: ListDatasets, GetDataset, GetBins, LocateSequences."""
+    packing: Lane
+    """PackStream, and PackSequences with packers that take a second or two at most."""
+    searching: Lane
+    """PackSequences with packers that search until their time is over. Few may wait, as each takes its time."""
+
+    @classmethod
+    def for_this_machine(cls) -> "Lanes":
+        """Lanes that leave streams most of this machine's processors."""
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        others = max(1, cores // 2)
+        return cls(
+            streams=Lane("streams", threads=cores),
+            answers=Lane("answers", threads=others, most_requests=256, niceness=5),
+            packing=Lane("packing", threads=others, most_requests=256, niceness=10),
+            searching=Lane("searching", threads=max(1, cores // 4), most_requests=max(8, 2 * cores), niceness=10),
+        )
+
+    def close(self) -> None:
+        """Drops what waits in every lane."""
+        for field in fields(self):
+            getattr(self, field.name).close()
+
+
+def _advance(pieces: Pieces[Any]) -> tuple[bool, Any]:
+    """Runs one piece; (False, bytes needed), or at the end (True, the result)."""
+    try:
+        return False, next(pieces)
+    except StopIteration as end:
+        return True, end.value
+
+
+def _be_nice(niceness: int) -> None:
+    if niceness and sys.platform == "linux":  # elsewhere a priority is the whole process's
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)

@@ -1,0 +1,74 @@
+"""A budget of bytes: what answers take together, from the request's arrival until the caller has read the answer.
+
+Owns the counting and the waiting; leaves how much a request needs to the backend.
+"""
+
+import asyncio
+
+
+class OutOfMemoryBudgetError(Exception):
+    """Other requests hold the memory, and did not give it back in time."""
+
+
+class MemoryBudget:
+    """Bytes that requests may hold together. Used from one event loop only.
+
+    Args:
+        total_bytes: of all requests.
+        wait_seconds: how long a request waits for others to give back what it needs.
+    """
+
+    def __init__(self, total_bytes: int, wait_seconds: float) -> None:
+        self.total_bytes = total_bytes
+        self.held_bytes = 0
+        self._wait_seconds = wait_seconds
+        self._given_back = asyncio.Event()
+
+    def share(self) -> "MemoryShare":
+        """Returns a request's share, empty at first."""
+        return MemoryShare(self)
+
+    async def take(self, num_bytes: int) -> None:
+        """Takes bytes, waiting for them if need be.
+
+        Raises:
+            OutOfMemoryBudgetError: they cannot be had within `wait_seconds`.
+        """
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                while self.held_bytes + num_bytes > self.total_bytes:
+                    self._given_back.clear()
+                    await self._given_back.wait()
+        except TimeoutError:
+            raise OutOfMemoryBudgetError from None
+        self.held_bytes += num_bytes
+
+    def give_back(self, num_bytes: int) -> None:
+        """Gives bytes back."""
+        self.held_bytes -= num_bytes
+        self._given_back.set()
+
+
+class MemoryShare:
+    """What one request holds of a budget."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._held_bytes = 0
+
+    async def hold(self, num_bytes: int) -> None:
+        """Holds so many bytes from now on, more or fewer than before.
+
+        Raises:
+            OutOfMemoryBudgetError: what is missing cannot be had in time; the share stays what it was.
+        """
+        if num_bytes > self._held_bytes:
+            await self._budget.take(num_bytes - self._held_bytes)
+        else:
+            self._budget.give_back(self._held_bytes - num_bytes)
+        self._held_bytes = num_bytes
+
+    def end(self) -> None:
+        """Gives everything back."""
+        self._budget.give_back(self._held_bytes)
+        self._held_bytes = 0

@@ -1,0 +1,50 @@
+"""Work cut into pieces, so that long requests take turns with others and end soon after their caller has left.
+
+Owns what a piece is and how long it lasts; leaves where pieces run to `lanes`.
+"""
+
+import time
+from collections.abc import Generator
+from typing import TypeAlias, TypeVar
+
+_Result = TypeVar("_Result")
+
+Pieces: TypeAlias = Generator[int, None, _Result]
+"""Work that yields after every piece: the bytes that it needs from then on, its answer included. Returns the result."""
+
+PIECE_SECONDS = 0.02
+"""How long a piece lasts, unless a single kernel within it takes longer."""
+
+
+class Pace:
+    """Says when a piece has lasted long enough; it begins when it is made.
+
+    Example:
+        >>> pace = Pace()
+        >>> for item in items:
+        ...     work_on(item)
+        ...     if pace.is_over():
+        ...         yield 0
+        ...         pace.restart()
+    """
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins the next piece."""
+        self._end = time.monotonic() + PIECE_SECONDS
+
+    def is_over(self) -> bool:
+        """Whether the piece should end now."""
+        return time.monotonic() >= self._end
+
+
+def finish(pieces: Pieces[_Result]) -> _Result:
+    """Does all pieces at once, and returns the result."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result

@@ -1,0 +1,179 @@
+"""Folders are written whole or not at all, and the old one is there until the new one is."""
+
+import errno
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from packhorse.dataset import exchange, whole, written_whole
+
+MANIFEST = '{"format_version": 1, "checksums": {}, "digest": "%s"}'
+
+
+def dataset(folder: Path, digest: str) -> Path:
+    """What counts as a prepared folder, in one file."""
+    folder.mkdir(exist_ok=True)
+    (folder / "manifest.json").write_text(MANIFEST % digest)
+    return folder
+
+
+def digest_of(folder: Path) -> str:
+    return (folder / "manifest.json").read_text().split('"')[-2]
+
+
+def cannot_exchange(new: Path, old: Path) -> None:
+    raise OSError(errno.EINVAL, "this file system cannot")
+
+
+def test_nothing_is_at_the_output_until_all_is_written(tmp_path: Path) -> None:
+    output = tmp_path / "deep" / "out"
+    with written_whole(output) as partial:
+        (partial / "sub").mkdir()
+        (partial / "sub" / "file").write_text("new")
+        assert partial.parent == output.parent
+        assert partial.name.startswith(".")
+        assert not output.exists()
+    assert (output / "sub" / "file").read_text() == "new"
+    assert list(output.parent.iterdir()) == [output]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_after_an_exception_nothing_is_left_and_the_old_stays(tmp_path: Path, error: type[BaseException]) -> None:
+    output = dataset(tmp_path / "out", "old")
+
+    def write_half() -> None:
+        with written_whole(output, overwrite=True) as partial:
+            dataset(partial, "new")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert list(tmp_path.iterdir()) == [output]
+    assert digest_of(output) == "old"
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_the_new_one_takes_the_place_of_the_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    if not can_exchange:
+        monkeypatch.setattr(exchange, "_exchange", cannot_exchange)
+    output = dataset(tmp_path / "out", "old")
+    (output / "counts.json").touch()
+    with pytest.raises(FileExistsError, match=r"out exists.*--overwrite"), written_whole(output):
+        pass
+    with written_whole(output, overwrite=True) as partial:
+        dataset(partial, "new")
+    assert digest_of(output) == "new"
+    assert [path.name for path in output.iterdir()] == ["manifest.json"]
+    assert list(tmp_path.iterdir()) == [output]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken disk"), KeyboardInterrupt()])
+def test_the_old_one_is_put_back_when_the_second_rename_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    monkeypatch.setattr(exchange, "_exchange", cannot_exchange)
+    output = dataset(tmp_path / "out", "old")
+    rename = Path.rename
+
+    def fails_for_the_new_one(path: Path, target: Path) -> Path:
+        if path.name.endswith(".partial"):
+            assert not output.exists()
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails_for_the_new_one)
+    with pytest.raises(type(error)), written_whole(output, overwrite=True) as partial:
+        dataset(partial, "new")
+    assert digest_of(output) == "old"
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_where_folders_can_be_exchanged_there_is_always_one(tmp_path: Path) -> None:
+    new, old = dataset(tmp_path / "new", "new"), dataset(tmp_path / "old", "old")
+    try:
+        exchange._exchange(new, old)
+    except OSError as error:
+        pytest.skip(f"cannot exchange here: {error}")
+    assert (digest_of(old), digest_of(new)) == ("new", "old")
+    missing, done = [], threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            if not os.path.exists(old / "manifest.json"):
+                missing.append(1)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for number in range(50):
+        with written_whole(old, overwrite=True) as partial:
+            dataset(partial, str(number))
+    done.set()
+    watcher.join()
+    assert digest_of(old) == "49"
+    assert not missing
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_came_to_the_output_meanwhile_is_not_destroyed(tmp_path: Path, overwrite: bool) -> None:
+    output = tmp_path / "out"
+
+    def write() -> None:
+        with written_whole(output, overwrite=overwrite) as partial:
+            dataset(partial, "new")
+            dataset(output, "theirs")
+            (output / "notes.txt").write_text("precious")
+
+    with pytest.raises(FileExistsError, match=r"holds 'notes\.txt'"):
+        write()
+    assert (output / "notes.txt").read_text() == "precious"
+    assert digest_of(output) == "theirs"
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_another_dataset_that_came_meanwhile_stays_without_overwrite(tmp_path: Path) -> None:
+    def write() -> None:
+        with written_whole(tmp_path / "out") as partial:
+            dataset(partial, "new")
+            dataset(tmp_path / "out", "theirs")
+
+    with pytest.raises(FileExistsError, match=r"--overwrite to replace it"):
+        write()
+    assert digest_of(tmp_path / "out") == "theirs"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path, number: int) -> None:
+    def write() -> None:
+        with written_whole(tmp_path / "out") as partial:
+            (partial / "sub").mkdir()
+            (partial / "sub" / "counts.json").write_bytes(bytes(1 << 20))
+            raise OSError(number, "full")
+
+    said = r"too little space: out needs at least [0-9,]+ bytes and [0-9,]+ are free"
+    with pytest.raises(OSError, match=said) as caught:
+        write()
+    assert str(tmp_path) in str(caught.value)
+    assert caught.value.errno == errno.ENOSPC
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_signals_are_held_while_leftovers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked: list[set[int]] = []
+    remove = whole.shutil.rmtree
+
+    def looking(*arguments: object, **options: object) -> None:
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        remove(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(whole.shutil, "rmtree", looking)
+    with pytest.raises(ValueError), written_whole(tmp_path / "out"):
+        raise ValueError
+    assert blocked
+    assert {signal.SIGINT, signal.SIGTERM} <= blocked[0]
+    assert not {signal.SIGINT, signal.SIGTERM} & signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -1,0 +1,42 @@
+"""`packhorse prepare` with one pass that tells when it runs and then goes on for ever; run by test_prepare_signals."""
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import packhorse.cli.prepare as cli
+from packhorse.cli import main
+from packhorse.prepare import pipeline
+
+SLOW = os.environ["SLOW_STEP"]
+
+
+def tell() -> None:
+    """Says which process is in the step, in one write: workers share the pipe."""
+    os.write(1, f"RUNNING {os.getpid()}\n".encode())
+
+
+def slow_task(task: Any) -> Any:
+    """Stands for a pass: top-level, so that worker processes find it."""
+    tell()
+    while True:
+        time.sleep(60)
+
+
+def slow_plan(*arguments: Any, **options: Any) -> Any:
+    tell()
+    return PLAN(*arguments, **{**options, "time_limit_seconds": 600})
+
+
+PLAN = pipeline.pack_histogram
+if SLOW == "plan":
+    pipeline.pack_histogram = slow_plan
+else:
+    setattr(pipeline, SLOW, slow_task)
+
+if __name__ == "__main__":
+    assert cli.prepare is pipeline.prepare
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+    sys.exit(main(prog_name="packhorse"))

@@ -1,0 +1,147 @@
+"""Signals end `prepare` at once: one line, the shell's exit status, no half-made dataset, no process left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from packhorse.prepare import prepare
+
+SLOW_PREPARE = Path(__file__).with_name("slow_prepare.py")
+END_SECONDS = 60  # a bound that catches hangs, no promise
+STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+
+
+@pytest.fixture(scope="session")
+def hard_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lengths whose plan can be improved for minutes, in several row groups."""
+    rng = np.random.default_rng(5)
+    lengths = np.clip(rng.lognormal(7.5, 0.8, 40_000).astype(int), 1, 8192)
+    path = tmp_path_factory.mktemp("hard") / "x.parquet"
+    pq.write_table(pa.table({"n": lengths, "id": rng.permutation(40_000)}), path, row_group_size=2_000)
+    return path
+
+
+@contextmanager
+def running(step: str, table: Path, output: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A prepare inside a certain step, in a process group of its own; and the processes that are in that step."""
+    command = [sys.executable, str(SLOW_PREPARE), "prepare", "--input", str(table), "--length-column", "n"]
+    command += ["--id-column", "id", "--max-seq-len", "8192", "--output", str(output), *flags]
+    command += ["--algorithm", "optimal" if step == "plan" else "best-fit"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SLOW_STEP": step},
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("RUNNING "), (line, process.communicate(timeout=END_SECONDS))
+        yield process, [process.pid, int(line.split()[1])]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(END_SECONDS)
+
+
+def stops(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    _, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == STATUS[number], errors
+    assert errors == f"Stopped by {number.name}: nothing half-made is left behind\n"
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("step", "number"),
+    [
+        ("count_task", signal.SIGINT),
+        ("plan", signal.SIGINT),
+        ("plan", signal.SIGTERM),
+        ("place_task", signal.SIGHUP),
+        ("finish_task", signal.SIGTERM),
+        ("find_duplicate", signal.SIGINT),
+    ],
+)
+def test_a_signal_in_any_step_leaves_nothing(
+    step: str, number: signal.Signals, hard_table: Path, tmp_path: Path
+) -> None:
+    with running(step, hard_table, tmp_path / "set") as (process, _):
+        if step == "plan":
+            time.sleep(1)  # into the search for a better plan
+        process.send_signal(number)
+        stops(process, number)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "whom"),
+    [
+        ("count_task", signal.SIGINT, os.killpg),  # as a terminal does
+        ("count_task", signal.SIGTERM, os.killpg),
+        ("place_task", signal.SIGINT, os.kill),
+        ("place_task", signal.SIGTERM, os.kill),
+    ],
+)
+def test_worker_processes_end_too(
+    step: str,
+    number: signal.Signals,
+    whom: Callable[[int, int], None],
+    hard_table: Path,
+    tmp_path: Path,
+    wait_until: Callable[..., object],
+) -> None:
+    with running(step, hard_table, tmp_path / "set", "--workers", "2") as (process, pids):
+        assert len(set(pids)) == 2
+        whom(process.pid, number)
+        stops(process, number)
+        wait_until(lambda: not any(map(alive, pids)), END_SECONDS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_workers_end_when_their_parent_is_killed(
+    hard_table: Path, tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    with running("count_task", hard_table, tmp_path / "set", "--workers", "2") as (process, pids):
+        process.kill()
+        process.wait(END_SECONDS)
+        wait_until(lambda: not any(map(alive, pids)), END_SECONDS)
+
+
+def test_a_second_signal_changes_nothing(hard_table: Path, tmp_path: Path) -> None:
+    with running("place_task", hard_table, tmp_path / "set", "--workers", "2") as (process, _):
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=END_SECONDS)
+        assert process.returncode in (130, 143), errors
+        assert len(errors.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_old_dataset_survives(hard_table: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"length_column": "n", "id_column": "id", "max_seq_len": 8192, "algorithm": "best-fit"}
+    prepare(hard_table, output=tmp_path / "set", **options)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()}
+    with running("finish_task", hard_table, tmp_path / "set", "--overwrite") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        stops(process, signal.SIGTERM)
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()} == before
