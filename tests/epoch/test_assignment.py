@@ -221,16 +221,16 @@ def test_place_tells_where_each_sequence_is_delivered(case, delivered, bins_of):
                 continue  # the second time; the first is the sequence's place
             for index, member in enumerate(ids):
                 assert member not in places
-                places[member] = (step, rank, step % topology.workers_per_rank, slot, index)
+                places[member] = (step, rank, slot, index)
         wanted = [
             (position, index, member)
             for position, ids, _ in whole_epoch(stream, bins_of)
             for index, member in enumerate(ids)
         ]
         found = stream.places(*(np.array(column, dtype=np.int64) for column in list(zip(*wanted, strict=True))[:2]))
-        rows = zip(found.steps, found.ranks, found.workers, found.slots, found.index_in_bin, strict=True)
+        rows = zip(found.steps, found.ranks, found.slots, found.index_in_bin, strict=True)
         for (_, _, member), row in zip(wanted, rows, strict=True):
-            assert tuple(map(int, row)) == places.get(member, (-1,) * 5)
+            assert tuple(map(int, row)) == places.get(member, (-1,) * 4)
 
     check()
 

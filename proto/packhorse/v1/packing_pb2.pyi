@@ -21,6 +21,13 @@ class RemainderPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REMAINDER_POLICY_REPEAT: _ClassVar[RemainderPolicy]
     REMAINDER_POLICY_EMPTY: _ClassVar[RemainderPolicy]
 
+class Balance(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BALANCE_UNSPECIFIED: _ClassVar[Balance]
+    BALANCE_NONE: _ClassVar[Balance]
+    BALANCE_MICRO_STEP: _ClassVar[Balance]
+    BALANCE_OPTIMIZER_STEP: _ClassVar[Balance]
+
 class StreamMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     STREAM_MODE_UNSPECIFIED: _ClassVar[StreamMode]
@@ -48,6 +55,10 @@ REMAINDER_POLICY_SPREAD: RemainderPolicy
 REMAINDER_POLICY_DROP: RemainderPolicy
 REMAINDER_POLICY_REPEAT: RemainderPolicy
 REMAINDER_POLICY_EMPTY: RemainderPolicy
+BALANCE_UNSPECIFIED: Balance
+BALANCE_NONE: Balance
+BALANCE_MICRO_STEP: Balance
+BALANCE_OPTIMIZER_STEP: Balance
 STREAM_MODE_UNSPECIFIED: StreamMode
 STREAM_MODE_PARTITION: StreamMode
 STREAM_MODE_INDEPENDENT: StreamMode
@@ -126,18 +137,34 @@ class Bins(_message.Message):
     def __init__(self, ids: _Optional[bytes] = ..., lengths: _Optional[bytes] = ..., bin_ends: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Topology(_message.Message):
-    __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder")
+    __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder", "mode", "balance", "accumulation", "cost_linear")
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     WORKERS_PER_RANK_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     START_POSITION_FIELD_NUMBER: _ClassVar[int]
     REMAINDER_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
+    ACCUMULATION_FIELD_NUMBER: _ClassVar[int]
+    COST_LINEAR_FIELD_NUMBER: _ClassVar[int]
     world_size: int
     workers_per_rank: int
     batch_size: int
     start_position: int
     remainder: RemainderPolicy
-    def __init__(self, world_size: _Optional[int] = ..., workers_per_rank: _Optional[int] = ..., batch_size: _Optional[int] = ..., start_position: _Optional[int] = ..., remainder: _Optional[_Union[RemainderPolicy, str]] = ...) -> None: ...
+    mode: StreamMode
+    balance: Balance
+    accumulation: int
+    cost_linear: int
+    def __init__(self, world_size: _Optional[int] = ..., workers_per_rank: _Optional[int] = ..., batch_size: _Optional[int] = ..., start_position: _Optional[int] = ..., remainder: _Optional[_Union[RemainderPolicy, str]] = ..., mode: _Optional[_Union[StreamMode, str]] = ..., balance: _Optional[_Union[Balance, str]] = ..., accumulation: _Optional[int] = ..., cost_linear: _Optional[int] = ...) -> None: ...
+
+class PositionRange(_message.Message):
+    __slots__ = ("first", "end")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class ListDatasetsRequest(_message.Message):
     __slots__ = ()
@@ -162,14 +189,14 @@ class GetDatasetResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
 
 class StreamBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "mode", "first_step", "expected_digest")
+    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
-    MODE_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     dataset: str
@@ -178,10 +205,10 @@ class StreamBinsRequest(_message.Message):
     topology: Topology
     rank: int
     worker: int
-    mode: StreamMode
+    skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
     first_step: int
     expected_digest: str
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., mode: _Optional[_Union[StreamMode, str]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ...) -> None: ...
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ...) -> None: ...
 
 class StreamBinsResponse(_message.Message):
     __slots__ = ("header", "block")
@@ -232,18 +259,20 @@ class StreamBlock(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ...) -> None: ...
 
 class GetBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest")
+    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
     positions: _containers.RepeatedScalarFieldContainer[int]
     expected_digest: str
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ...) -> None: ...
+    skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ...) -> None: ...
 
 class GetBinsResponse(_message.Message):
     __slots__ = ("digest", "id_type", "bins")
@@ -256,20 +285,22 @@ class GetBinsResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., id_type: _Optional[_Union[IdType, str]] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ...) -> None: ...
 
 class LocateSequencesRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "ids", "topology", "expected_digest")
+    __slots__ = ("dataset", "epoch", "seed", "ids", "topology", "expected_digest", "skip")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
     ids: _containers.RepeatedScalarFieldContainer[int]
     topology: Topology
     expected_digest: str
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., expected_digest: _Optional[str] = ...) -> None: ...
+    skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ...) -> None: ...
 
 class LocateSequencesResponse(_message.Message):
     __slots__ = ("digest", "locations")

@@ -29,9 +29,13 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
             topology.batch_size,
             topology.start_position,
             topology.remainder,
+            topology.mode,
+            topology.balance,
+            topology.accumulation,
+            topology.cost_linear,
             request.rank,
             request.worker,
-            request.mode,
+            _ranges(request.skip),
             header.digest,
             header.num_steps,
             header.num_bins,
@@ -56,7 +60,7 @@ def block_context(checksum_of_header: int, first_step: int, num_steps: int) -> i
 def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> int:
     """Returns what the bins of a GetBins answer, for `bins_checksum`."""
     positions = xxhash.xxh3_64_intdigest(array("q", request.positions).tobytes())
-    return _hash((request.dataset, request.epoch, request.seed, positions, digest, id_type))
+    return _hash((request.dataset, request.epoch, request.seed, positions, _ranges(request.skip), digest, id_type))
 
 
 def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
@@ -71,6 +75,10 @@ def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
     return int(state.intdigest())
+
+
+def _ranges(ranges: Iterable[pb.PositionRange]) -> str:
+    return ",".join(f"{each.first}:{each.end}" for each in ranges)
 
 
 def _hash(fields: Iterable[str | int]) -> int:

@@ -2,7 +2,7 @@
 
 from packhorse.epoch.assignment import Assignment, Places
 from packhorse.epoch.balance import MAX_BINS_PER_WINDOW
-from packhorse.epoch.bins import Bins, PoolArray
+from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compilation import compile_kernels
 from packhorse.epoch.keys import derive_key, independent_seed
 from packhorse.epoch.materialize import materialize_epoch
@@ -29,5 +29,6 @@ __all__ = [
     "compile_kernels",
     "derive_key",
     "independent_seed",
+    "joined",
     "materialize_epoch",
 ]

@@ -8,7 +8,7 @@ last step is filled to `last_step`, and how many steps travel together to the se
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,6 @@ class Places:
     """Step, counted from start_position."""
     ranks: NDArray[np.int64]
     """Data-parallel rank."""
-    workers: NDArray[np.int64]
-    """Dataloader worker within the rank."""
     slots: NDArray[np.int64]
     """Which of the rank's batch_size bins of that step."""
     index_in_bin: NDArray[np.int64]
@@ -86,6 +84,11 @@ class Assignment:
         order[is_filled] = np.arange(len(wanted) - len(filled), len(wanted))
         return both if (np.diff(order) == 1).all() else both.take(order)
 
+    def bins_to_place(self) -> int:
+        """How many bins are arranged, at most, to find the place of one sequence; 0 where none are."""
+        topology = self.topology
+        return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_window)
+
     def positions(self, steps: range, rank: int) -> NDArray[np.int64]:
         """Returns the positions that a rank gets: int64 [len(steps), batch_size]; -1 where the policy added a bin."""
         wanted = self._slots(steps, rank)
@@ -117,8 +120,7 @@ class Assignment:
             offsets[is_there] = self._moved(offsets[is_there])
         steps, offsets = np.divmod(offsets, topology.bins_per_step)
         ranks, slots = np.divmod(offsets, topology.batch_size)
-        fields = (steps, ranks, steps % topology.workers_per_rank, slots, index_in_bin)
-        return Places(*(np.where(is_there, field, -1) for field in fields))
+        return Places(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
 
     @property
     def _filled(self) -> FilledStep:
@@ -202,8 +204,3 @@ class Assignment:
         begins = np.arange(first, last, dtype=np.uint64) * np.uint64(self.topology.bins_per_window)
         begins += np.uint64(self.topology.start_position)
         return (begins + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(self._key)
-
-
-def assignment_of(source: Source, topology: Topology, *, seed: int, epoch: int) -> Assignment:
-    """Returns an assignment that does not depend on how many workers a rank has, so that it can be shared."""
-    return Assignment(source, replace(topology, workers_per_rank=1), seed=seed, epoch=epoch)

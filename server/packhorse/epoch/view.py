@@ -61,6 +61,11 @@ class EpochView:
         return self._plan.num_bins
 
     @property
+    def num_bytes(self) -> int:
+        """Memory that this epoch takes beside its dataset."""
+        return self._pool_rows.nbytes
+
+    @property
     def max_seq_len(self) -> int:
         """A bin's capacity in tokens."""
         return self._plan.max_seq_len

@@ -5,18 +5,19 @@ is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the
 """
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset
-from packhorse.epoch import Bins, EpochStream, EpochView, StreamMode, Topology, independent_seed
+from packhorse.epoch import Assignment, Bins, Source, independent_seed, joined
 from packhorse.server import pack, requests
 from packhorse.server.catalog import Catalog
-from packhorse.server.faults import too_large
+from packhorse.server.epochs import Epochs
+from packhorse.server.faults import invalid_field, too_large
 from packhorse.server.pieces import Pace, Pieces, finish
+from packhorse.topology import StreamMode
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum, block_context, get_bins_context, header_checksum
 
@@ -31,6 +32,12 @@ MAX_LOCATE_BISECTIONS = 1 << 27
 
 _BISECTIONS_AT_ONCE = 1 << 16
 """Bisections in one call of the kernel: some 20 ms."""
+
+MAX_LOCATE_ARRANGED = 1 << 28
+"""Bins that one LocateSequences may have arranged where a topology is balanced: each id may lie in another window."""
+
+_ARRANGED_AT_ONCE = 1 << 17
+"""Of these, in one go: some 20 ms."""
 
 MAX_LOCATIONS = 500_000
 """Answers to one LocateSequences: an id has one for each piece."""
@@ -53,7 +60,7 @@ class Backend:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._view = lru_cache(maxsize=64)(_view)
+        self._epochs = Epochs()
 
     @classmethod
     def of_folder(cls, root: Path | str) -> "Backend":
@@ -72,26 +79,26 @@ class Backend:
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
         """Yields the header, then blocks: the first of one step, later ones up to BLOCK_BYTES."""
         dataset = self._catalog.get(request.dataset)
-        requests.check_digest(dataset, request.expected_digest)
-        num_bins = dataset.plan.num_bins
-        topology = requests.topology(request.topology, num_bins)
+        skips = requests.skips(request.skip)
+        source = self._epochs.source(dataset, request.seed, request.epoch, skips)
+        num_bins = source.num_bins
+        topology = requests.topology(request.topology, source, dataset.manifest.n_sequences)
         requests.check_message_size("topology.batch_size", topology.batch_size, dataset)
         rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
         worker = requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
-        mode = requests.choice("mode", request.mode, requests.STREAM_MODES, lambda value: pb.StreamMode.Name(value))
         first_step = requests.integer("first_step", request.first_step, 0)
+        begin = topology.position_after(first_step - 1, num_bins)
+        requests.check_digest(dataset, skips, request.expected_digest, begin)
         seed = request.seed
-        if mode is StreamMode.INDEPENDENT:
+        if topology.mode is StreamMode.INDEPENDENT:
             seed = independent_seed(request.seed, rank, worker)
             rank = worker = 0
-            topology = Topology(
-                batch_size=topology.batch_size, start_position=topology.start_position, remainder=topology.remainder
-            )
-        stream = EpochStream(self._view(dataset, seed, request.epoch), topology)
+            topology = topology.of_one_stream()
+        assignment = self._epochs.assignment(dataset, seed, request.epoch, skips, topology)
         options = dataset.manifest.options
         header = pb.StreamHeader(
-            digest=dataset.manifest.digest,
-            num_steps=stream.num_steps,
+            digest=requests.digest_of(dataset, skips),
+            num_steps=assignment.num_steps,
             num_bins=num_bins,
             num_bins_dropped=topology.num_bins_dropped(num_bins),
             max_seq_len=options.max_seq_len,
@@ -113,7 +120,7 @@ class Backend:
             message = pb.StreamBinsResponse()
             message.block.first_step = block.start
             message.block.num_steps = len(block)
-            _encode(stream.read(block, rank), message.block.bins)
+            _encode(assignment.bins(block, rank), message.block.bins)
             self._catalog.confirm(dataset)
             context = block_context(header.checksum, block.start, len(block))
             message.block.bins.checksum = bins_checksum(message.block.bins, context)
@@ -128,23 +135,24 @@ class Backend:
     def get_bins_in_pieces(self, request: pb.GetBinsRequest) -> Pieces[pb.GetBinsResponse]:
         """As `get_bins`, in pieces."""
         dataset = self._catalog.get(request.dataset)
-        requests.check_digest(dataset, request.expected_digest)
+        skips = requests.skips(request.skip)
+        requests.check_digest(dataset, skips, request.expected_digest)
+        source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         least = requests.BYTES_PER_BIN + requests.bytes_per_sequence(dataset)
         most_positions = requests.MAX_MESSAGE_BYTES // least
         requests.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
         positions = np.array(request.positions, dtype=np.int64)
-        outside = positions[(positions < 0) | (positions >= dataset.plan.num_bins)]
+        outside = positions[(positions < 0) | (positions >= source.num_bins)]
         if len(outside):
-            requests.integer("positions", int(outside[0]), 0, dataset.plan.num_bins - 1)
+            requests.integer("positions", int(outside[0]), 0, source.num_bins - 1)
         most = requests.most_bytes_per_bin(dataset)
         yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)
-        view = self._view(dataset, request.seed, request.epoch)
         parts = []
         num_bytes = 0
         at_once = max(1, BLOCK_BYTES // most)
         pace = Pace()
         for first in range(0, len(positions), at_once):
-            part = view.bins(positions[first : first + at_once])
+            part = source.bins(positions[first : first + at_once])
             num_bytes += requests.BYTES_PER_BIN * len(part.bin_ends)
             num_bytes += requests.bytes_per_sequence(dataset) * len(part.ids)
             requests.check_answer_size("positions", num_bytes, first, len(positions))
@@ -152,8 +160,10 @@ class Backend:
             if pace.is_over():
                 yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)
                 pace.restart()
-        response = pb.GetBinsResponse(digest=dataset.manifest.digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
-        _encode(_end_to_end(parts or [view.bins(positions)]), response.bins)
+        self._catalog.confirm(dataset)
+        digest = requests.digest_of(dataset, skips)
+        response = pb.GetBinsResponse(digest=digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
+        _encode(joined(parts or [source.bins(positions)]), response.bins)
         context = get_bins_context(request, response.digest, response.id_type)
         response.bins.checksum = bins_checksum(response.bins, context)
         del parts
@@ -167,21 +177,30 @@ class Backend:
     def locate_in_pieces(self, request: pb.LocateSequencesRequest) -> Pieces[pb.LocateSequencesResponse]:
         """As `locate_sequences`, in pieces."""
         dataset = self._catalog.get(request.dataset)
-        requests.check_digest(dataset, request.expected_digest)
+        skips = requests.skips(request.skip)
+        requests.check_digest(dataset, skips, request.expected_digest)
+        source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         num_lengths = len(dataset.plan.lengths)
-        most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_lengths)
+        assignment = None
+        num_arranged = 1
+        if request.HasField("topology"):
+            topology = requests.topology(request.topology, source, dataset.manifest.n_sequences)
+            if topology.mode is StreamMode.INDEPENDENT:
+                raise invalid_field(
+                    "topology.mode",
+                    "topology.mode must be PARTITION: independent streams go through epochs of their own",
+                )
+            assignment = self._epochs.assignment(dataset, request.seed, request.epoch, skips, topology)
+            num_arranged = max(1, assignment.bins_to_place())
+        most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_lengths, MAX_LOCATE_ARRANGED // num_arranged)
         if len(request.ids) > most_ids:
             raise too_large("ids", most_ids, f"ids holds {len(request.ids)}; ask this dataset for at most {most_ids}")
-        view = self._view(dataset, request.seed, request.epoch)
-        stream = None
-        if request.HasField("topology"):
-            stream = EpochStream(view, requests.topology(request.topology, dataset.plan.num_bins))
-        response = pb.LocateSequencesResponse(digest=dataset.manifest.digest)
+        response = pb.LocateSequencesResponse(digest=requests.digest_of(dataset, skips))
         ids = np.array(request.ids, dtype=np.int64)
-        at_once = max(1, _BISECTIONS_AT_ONCE // num_lengths)
+        at_once = max(1, min(_BISECTIONS_AT_ONCE // num_lengths, _ARRANGED_AT_ONCE // num_arranged))
         pace = Pace()
         for first in range(0, len(ids), at_once):
-            for location in _locations(view, stream, ids[first : first + at_once]):
+            for location in _locations(source, assignment, request.topology, ids[first : first + at_once]):
                 response.locations.append(location)
                 if len(response.locations) > MAX_LOCATIONS:
                     raise too_large(
@@ -190,6 +209,7 @@ class Backend:
                 if pace.is_over():
                     yield _BYTES_PER_LOCATION * len(response.locations)
                     pace.restart()
+        self._catalog.confirm(dataset)
         yield _BYTES_PER_LOCATION * len(response.locations)
         return response
 
@@ -212,30 +232,25 @@ class Backend:
             yield session.answer(message)
 
 
-def _view(dataset: PreparedDataset, seed: int, epoch: int) -> EpochView:
-    return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch, starts=dataset.starts)
-
-
-def _locations(view: EpochView, stream: EpochStream | None, ids: NDArray[np.int64]) -> Iterator[pb.SequenceLocation]:
+def _locations(
+    source: Source, assignment: Assignment | None, topology: pb.Topology, ids: NDArray[np.int64]
+) -> Iterator[pb.SequenceLocation]:
     """Where each id stands, one after the other; an id that was split has one for each piece."""
-    found = view.locate(ids)
-    for sequence_id, start, length, position, index in zip(
-        found.ids.tolist(),
-        found.starts.tolist(),
-        found.lengths.tolist(),
-        found.positions.tolist(),
-        found.index_in_bin.tolist(),
-        strict=True,
-    ):
+    found = source.locate(ids)
+    columns = [found.ids, found.starts, found.lengths, found.positions, found.index_in_bin]
+    if assignment is not None:
+        places = assignment.places(found.positions, found.index_in_bin)
+        columns += [places.steps, places.ranks, places.slots]
+    for row in zip(*(column.tolist() for column in columns), strict=True):
+        sequence_id, start, length, position, index, *place = row
         location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
         if length >= 0:
             location.length, location.position, location.index_in_bin = length, position, index
             location.start = start
-            place = stream.place(position, index) if stream else None
-            if place:
-                location.place.CopyFrom(
-                    pb.StreamPlace(step=place.step, rank=place.rank, worker=place.worker, slot=place.slot)
-                )
+        if place and place[0] >= 0:
+            step, rank, slot = place
+            worker = step % topology.workers_per_rank
+            location.place.CopyFrom(pb.StreamPlace(step=step, rank=rank, worker=worker, slot=slot))
         yield location
 
 
@@ -256,19 +271,6 @@ def _encode(bins: Bins, message: pb.Bins) -> None:
     message.positions = bins.positions.astype("<i8", copy=False).tobytes()
     if bins.starts is not None:
         message.starts = bins.starts.astype("<i8").tobytes()
-
-
-def _end_to_end(parts: list[Bins]) -> Bins:
-    """Returns blocks of bins (at least one) as one."""
-    first_sequence = np.cumsum([0, *(len(part.ids) for part in parts[:-1])])
-    starts = [part.starts for part in parts if part.starts is not None]
-    return Bins(
-        ids=np.concatenate([part.ids for part in parts]),
-        lengths=np.concatenate([part.lengths for part in parts]),
-        bin_ends=np.concatenate([part.bin_ends + first for part, first in zip(parts, first_sequence, strict=True)]),
-        positions=np.concatenate([part.positions for part in parts]),
-        starts=np.concatenate(starts) if starts else None,
-    )
 
 
 def _describe(dataset: PreparedDataset) -> pb.Dataset:

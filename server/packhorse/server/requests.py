@@ -3,37 +3,33 @@
 Owns the check of every request field; leaves what is done with them to `backend`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from enum import StrEnum
 from typing import TypeVar
 
 from packhorse.dataset import PreparedDataset, differing_parts
-from packhorse.epoch import RemainderPolicy, StreamMode, Topology
-from packhorse.packing import checked_integer
+from packhorse.epoch import MAX_BINS_PER_WINDOW, Source
 from packhorse.server.faults import ServiceError, invalid_field, too_large
+from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode, Topology, checked_integer
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_MESSAGE_BYTES = 64 << 20
 """No response may be larger; clients accept as much."""
 
-MAX_BINS_PER_STEP = 1 << 20
-"""Bins of all ranks in one step: dealing out a last step that is not full takes time and memory for each."""
+MAX_SEQUENCES_PER_STEP = 1 << 23
+"""Sequences of all ranks in one step, on average: a last step that is not full is held in memory as a whole."""
+
+MAX_SKIPS = 1000
+"""Ranges of positions that a request may leave out."""
+
+_SKIPPING = "+skip="
+"""Stands in a digest between the dataset's own and what is skipped."""
 
 BYTES_PER_SEQUENCE = 12
 BYTES_PER_START = 8
 BYTES_PER_BIN = 12
 
-REMAINDER_POLICIES = {
-    pb.REMAINDER_POLICY_SPREAD: RemainderPolicy.SPREAD,
-    pb.REMAINDER_POLICY_DROP: RemainderPolicy.DROP,
-    pb.REMAINDER_POLICY_REPEAT: RemainderPolicy.REPEAT,
-    pb.REMAINDER_POLICY_EMPTY: RemainderPolicy.EMPTY,
-}
-STREAM_MODES = {
-    pb.STREAM_MODE_PARTITION: StreamMode.PARTITION,
-    pb.STREAM_MODE_INDEPENDENT: StreamMode.INDEPENDENT,
-}
-
-_Choice = TypeVar("_Choice")
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def integer(field: str, value: int, least: int, most: int | None = None) -> int:
@@ -44,53 +40,135 @@ def integer(field: str, value: int, least: int, most: int | None = None) -> int:
         raise invalid_field(field, str(error)) from None
 
 
-def choice(
-    field: str,
-    value: int,
-    choices: dict["pb.RemainderPolicy", _Choice] | dict["pb.StreamMode", _Choice],
-    name_of: Callable[[int], str],
-) -> _Choice:
-    """Returns what an enum's value stands for; a ServiceError naming the field where it must be specified."""
-    for known, meaning in choices.items():
-        if int(known) == value:
-            return meaning
-    names = ", ".join(name_of(int(known)) for known in choices)
-    raise invalid_field(field, f"{field} must be specified, one of: {names}")
+def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choice]) -> _Choice:
+    """Returns the member that a value of the protocol stands for; a ServiceError names the field where it is none.
+
+    Args:
+        field: its name in the request.
+        value: of an enum of the protocol.
+        names: from a value to its name there, which is the member's in capitals behind a prefix.
+        kind: the choices there are.
+    """
+    try:
+        name = names(value)
+    except ValueError:
+        name = ""
+    for member in kind:
+        if name.endswith(f"_{member.name}"):
+            return member
+    raise invalid_field(field, f"{field} must be specified, one of: {', '.join(member.name for member in kind)}")
 
 
-def topology(message: pb.Topology, num_bins: int) -> Topology:
-    """Returns a checked topology for an epoch of `num_bins` bins."""
-    for name in ("world_size", "workers_per_rank", "batch_size"):
-        integer(f"topology.{name}", getattr(message, name), 1)
-    if message.world_size * message.batch_size > MAX_BINS_PER_STEP:
-        alone = message.batch_size > MAX_BINS_PER_STEP
-        raise too_large(
-            "topology.batch_size" if alone else "topology.world_size",
-            MAX_BINS_PER_STEP if alone else MAX_BINS_PER_STEP // message.batch_size,
-            f"topology.world_size {message.world_size} times topology.batch_size {message.batch_size} is more than "
-            f"{MAX_BINS_PER_STEP} bins in a step",
+def topology(message: pb.Topology, source: Source, num_sequences: int) -> Topology:
+    """Returns a checked topology for an epoch.
+
+    Args:
+        message: of the request.
+        source: the epoch.
+        num_sequences: of its dataset.
+    """
+    integer("topology.start_position", message.start_position, 0, source.num_bins)
+    mode = choice("topology.mode", message.mode, pb.StreamMode.Name, StreamMode)
+    remainder = choice("topology.remainder", message.remainder, pb.RemainderPolicy.Name, RemainderPolicy)
+    balance = choice("topology.balance", message.balance, pb.Balance.Name, Balance)
+    try:
+        shape = Topology(
+            world_size=message.world_size,
+            workers_per_rank=message.workers_per_rank,
+            batch_size=message.batch_size,
+            start_position=message.start_position,
+            remainder=remainder,
+            mode=mode,
+            accumulation=message.accumulation,
+            balance=balance,
+            cost_linear=message.cost_linear,
         )
-    return Topology(
-        world_size=message.world_size,
-        workers_per_rank=message.workers_per_rank,
-        batch_size=message.batch_size,
-        start_position=integer("topology.start_position", message.start_position, 0, num_bins),
-        remainder=choice(
-            "topology.remainder", message.remainder, REMAINDER_POLICIES, lambda value: pb.RemainderPolicy.Name(value)
-        ),
+    except ValueError as error:
+        field = f"topology.{str(error).partition(' ')[0]}"
+        raise invalid_field(field, f"topology.{error}") from None
+    _check_cost(shape, source.max_seq_len)
+    factors = {"batch_size": shape.batch_size, "world_size": message.world_size, "accumulation": shape.accumulation}
+    if shape.balance is Balance.NONE:
+        del factors["accumulation"]
+    sequences_per_bin = num_sequences / max(source.num_bins, 1)
+    most_in_step = max(1, min(MAX_BINS_PER_WINDOW, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
+    _check_product({name: factors[name] for name in ("batch_size", "world_size")}, most_in_step, "step")
+    _check_product(factors, MAX_BINS_PER_WINDOW, "optimizer step")
+    return shape
+
+
+def _check_product(factors: dict[str, int], most: int, what: str) -> None:
+    """Refuses a number of bins that is a product, naming the factor at which it is too large."""
+    product = 1
+    for name, factor in factors.items():
+        if product * factor > most:
+            limit = max(1, most // product)
+            raise too_large(
+                f"topology.{name}",
+                limit,
+                f"{' times '.join(f'topology.{n} {f}' for n, f in factors.items())} is more than {most} bins in one "
+                f"{what}; topology.{name} can be {limit} at most here",
+            )
+        product *= factor
+
+
+def _check_cost(shape: Topology, max_seq_len: int) -> None:
+    """Refuses costs of which a window's sum would not fit into 64 bits."""
+    most = (1 << 62) // max(1, shape.bins_per_window * max_seq_len) - max_seq_len
+    integer("topology.cost_linear", shape.cost_linear, 0, max(most, 0))
+
+
+def skips(ranges: Iterable[pb.PositionRange]) -> Skips:
+    """Returns checked ranges of positions to leave out."""
+    pairs = [(each.first, each.end) for each in ranges]
+    if len(pairs) > MAX_SKIPS:
+        raise too_large("skip", MAX_SKIPS, f"skip holds {len(pairs)} ranges; give at most {MAX_SKIPS}")
+    try:
+        return Skips.of(pairs)
+    except ValueError as error:
+        raise invalid_field("skip", str(error)) from None
+
+
+def digest_of(dataset: PreparedDataset, skips: Skips) -> str:
+    """Returns the digest of a dataset without some ranges."""
+    return f"{dataset.manifest.digest}{_SKIPPING}{skips}" if skips else dataset.manifest.digest
+
+
+def check_digest(dataset: PreparedDataset, skips: Skips, expected: str, position: int | None = None) -> None:
+    """Refuses a dataset with another digest than the request expects, saying what differs.
+
+    Args:
+        dataset: what is there.
+        skips: what the request leaves out.
+        expected: the digest that the run began with; empty for any.
+        position: where the stream begins: only what was skipped before it counts. None: everything counts.
+    """
+    if not expected:
+        return
+    actual = digest_of(dataset, skips)
+    expected_dataset, _, skipped = expected.partition(_SKIPPING)
+    differs = (
+        differing_parts(expected_dataset, dataset.manifest.digest)
+        if (expected_dataset != dataset.manifest.digest)
+        else []
     )
-
-
-def check_digest(dataset: PreparedDataset, expected: str) -> None:
-    """Refuses a dataset with another digest than the request expects, saying what differs."""
-    actual = dataset.manifest.digest
-    if expected and expected != actual:
-        differs = differing_parts(expected, actual)
+    if differs:
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
             f"dataset {dataset.name!r} is another than this run began with: {', '.join(differs)} differ (max_seq_len "
             f"is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
             {"expected": expected, "actual": actual, "differs": ",".join(differs), "dataset": dataset.name},
+        )
+    before = Skips.parse([skipped])
+    if position is None or before.before(position) != skips.before(position):
+        if before == skips:
+            return
+        raise ServiceError(
+            pb.ERROR_REASON_DIGEST_MISMATCH,
+            f"this run has skipped the positions {before or 'none'} of dataset {dataset.name!r}, now {skips or 'none'} "
+            "are to be skipped: ranges behind the cursor must stay as they were, because positions count without them; "
+            "add ranges ahead of the cursor only",
+            {"expected": expected, "actual": actual, "differs": "skip", "dataset": dataset.name},
         )
 
 

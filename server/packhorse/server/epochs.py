@@ -1,0 +1,68 @@
+"""The epochs and assignments that streams share, as long as there is room for them.
+
+Owns how a request's coordinates become a source and an assignment, and the memory that those kept take together. What
+is dropped is made again when it is asked for, so nothing depends on what is kept.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import TypeVar
+
+from packhorse.dataset import PreparedDataset
+from packhorse.epoch import Assignment, EpochView, SkipSource, Source
+from packhorse.topology import Skips, Topology
+
+_Kept = TypeVar("_Kept", EpochView, Assignment)
+
+MOST_BYTES = 64 << 20
+"""What kept epochs take together: their parameters, a few words for each distinct length."""
+
+MOST_ASSIGNMENTS = 16
+"""Assignments that are kept: one for each run, and for each seed of a run whose ranks are independent."""
+
+
+class Epochs:
+    """Makes sources and assignments, and keeps those used last. Safe to be used by many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._views: OrderedDict[Hashable, EpochView] = OrderedDict()
+        self._assignments: OrderedDict[Hashable, Assignment] = OrderedDict()
+
+    def source(self, dataset: PreparedDataset, seed: int, epoch: int, skips: Skips) -> Source:
+        """Returns an epoch of a dataset, without what is skipped."""
+
+        def make() -> EpochView:
+            return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch, starts=dataset.starts)
+
+        view = self._kept(self._views, (dataset, seed, epoch), make)
+        return SkipSource(view, skips) if skips else view
+
+    def assignment(
+        self, dataset: PreparedDataset, seed: int, epoch: int, skips: Skips, topology: Topology
+    ) -> Assignment:
+        """Returns the assignment that all ranks and workers of a run share; one worker or many makes no difference."""
+        shape = replace(topology, workers_per_rank=1)
+        key = (dataset, seed, epoch, skips, shape)
+
+        def make() -> Assignment:
+            return Assignment(self.source(dataset, seed, epoch, skips), shape, seed=seed, epoch=epoch)
+
+        return self._kept(self._assignments, key, make)
+
+    def _kept(self, kept: "OrderedDict[Hashable, _Kept]", key: Hashable, make: Callable[[], _Kept]) -> _Kept:
+        with self._lock:
+            found = kept.get(key)
+            if found is not None:
+                kept.move_to_end(key)
+                return found
+        made = make()
+        with self._lock:
+            found = kept.setdefault(key, made)  # of two threads that made it, the first wins
+            while len(self._views) > 1 and sum(view.num_bytes for view in self._views.values()) > MOST_BYTES:
+                self._views.popitem(last=False)
+            while len(self._assignments) > MOST_ASSIGNMENTS:
+                self._assignments.popitem(last=False)
+            return found
