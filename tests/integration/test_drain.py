@@ -1,15 +1,21 @@
 """SIGTERM: readiness goes first, streams end at a block, clients move on, and the process exits in time."""
 
 import itertools
+import os
 import signal
+import subprocess
 import threading
+import time
 from collections import Counter
 
 import grpc
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client import RetryPolicy, connect
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.v1 import packing_pb2_grpc
 
 PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_seconds=0.5)
 NAMES = ("", "packhorse.v1.PackingService")
@@ -108,3 +114,78 @@ def test_an_interrupt_drains_as_well(corpus, make_server):
         server.process.send_signal(signal.SIGINT)
         assert server.wait() == 0
         assert "Traceback" not in server.log()
+
+
+@pytest.fixture
+def long_message():
+    """Function: sends a PackStream message that takes many minutes, and returns the open call."""
+    lengths = np.random.default_rng(0).integers(44_564, 47_185, 100_000)
+    options = pb.PackStreamOptions(max_seq_len=131_071, window_sequences=10_000)
+    calls = []
+
+    def send(channel):
+        messages = (
+            pb.PackStreamRequest(options=options),
+            pb.PackStreamRequest(sequences=pb.PackStreamSequences(ids=range(100_000), lengths=lengths)),
+        )
+        done = threading.Event()
+        calls.append(done)
+        stub = packing_pb2_grpc.PackingServiceStub(channel)
+        call = stub.PackStream(itertools.chain(messages, iter(done.wait, True)))
+        next(call)
+        time.sleep(1)
+        return call
+
+    yield send
+    for done in calls:
+        done.set()
+
+
+def test_a_long_message_is_told_at_once(corpus, make_server, long_message):
+    with make_server(corpus.root, "--grace-seconds", "60") as server, grpc.insecure_channel(server.target) as channel:
+        call = long_message(channel)
+        server.terminate()
+        assert server.wait(20) == 0
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "shutting down" in caught.value.details()
+
+
+def test_a_caller_that_leaves_frees_the_lane(corpus, make_server, long_message):
+    with make_server(corpus.root) as server, grpc.insecure_channel(server.target) as channel:
+        for call in [long_message(channel) for _ in range(3)]:
+            call.cancel()
+        time.sleep(0.5)
+        before = seconds_of(server.pid)
+        time.sleep(1)
+        assert seconds_of(server.pid) - before < 0.5
+
+
+def seconds_of(pid):
+    """Processor time of a process."""
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_second_signal_ends_the_drain(corpus, make_server):
+    """The one call that is left is a search, which nothing in the server can end."""
+    lengths = np.random.default_rng(0).integers(131, 59_000, 1_400).tolist()
+    request = pb.PackSequencesRequest(lengths=lengths, max_seq_len=131_071, algorithm="optimal")
+    with make_server(corpus.root, "--grace-seconds", "100") as server, grpc.insecure_channel(server.target) as channel:
+        stub = packing_pb2_grpc.PackingServiceStub(channel)
+        _calls = [stub.PackSequences.future(request) for _ in range(8)]
+        time.sleep(0.5)
+        server.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.wait(1)
+        server.terminate()
+        assert server.wait(5) == 0
+
+
+def test_a_hangup_is_ignored(corpus, make_server, wait_until):
+    with make_server(corpus.root) as server, connect(server.target) as client:
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "SIGHUP" in server.log())
+        assert client.get_dataset("few").num_sequences == 7

@@ -51,3 +51,12 @@ def test_idle_streams_hold_little_and_do_not_hold_up_a_drain(large, make_server,
         for stream, parts in list(zip(streams, consumed, strict=True))[:2]:
             parts += [block.ids for block in stream]
             assert Counter(np.bincount(np.concatenate(parts))) == {1: NUM_SEQUENCES}
+
+
+def test_a_drain_does_not_wait_for_those_that_do_not_read(large, make_server):
+    with make_server(large, "--grace-seconds", "100") as server, connect(server.target, retry=PATIENT) as client:
+        streams = [client.stream_bins("large", seed=seed) for seed in range(8)]
+        for stream in streams:
+            next(stream)
+        server.terminate()
+        assert server.wait(20) == 0

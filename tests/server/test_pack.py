@@ -92,6 +92,7 @@ def test_options_of_the_packing(backend):
         ({"max_seq_len": 2**31}, "max_seq_len"),
         ({"max_sequences_per_bin": -1}, "max_sequences_per_bin"),
         ({"num_bins_multiple_of": -1}, "num_bins_multiple_of"),
+        ({"num_bins_multiple_of": pack.MAX_MULTIPLE + 1}, "num_bins_multiple_of"),
         ({"align": -1}, "align"),
         ({"align": 101}, "align"),
         ({"extra_tokens": 100}, "extra_tokens"),
@@ -186,3 +187,25 @@ def test_more_sequences_than_a_message_may_carry(backend, monkeypatch):
     error = refusal(list, backend.pack_stream([OPTIONS, sequences([1] * 11, [5] * 11)]))
     assert error.reason == pb.ERROR_REASON_REQUEST_TOO_LARGE
     assert error.metadata == {"field": "sequences.ids", "limit": "10"}
+
+
+def test_more_distinct_lengths_than_a_packer_may_plan(backend, monkeypatch):
+    monkeypatch.setattr(pack, "MAX_PACK_LENGTHS", 3)
+    assert backend.pack_sequences(pb.PackSequencesRequest(lengths=[1, 2, 3] * 5, max_seq_len=100)).lower_bound == 1
+    error = refusal(backend.pack_sequences, pb.PackSequencesRequest(lengths=[1, 2, 3, 4], max_seq_len=100))
+    assert error.reason == pb.ERROR_REASON_REQUEST_TOO_LARGE
+    assert error.metadata == {"field": "lengths", "limit": "3"}
+    in_order = pb.PackSequencesRequest(lengths=[1, 2, 3, 4], max_seq_len=100, algorithm="next-fit")
+    assert backend.pack_sequences(in_order).lower_bound == 1
+
+
+def test_pieces_of_a_message_change_no_bin(backend, monkeypatch):
+    from packhorse.server import pieces
+
+    lengths = np.random.default_rng(0).integers(1, 101, 500).tolist()
+    messages = [OPTIONS, sequences(range(300), lengths[:300]), sequences(range(200), lengths[300:]), FLUSH]
+    whole = list(backend.pack_stream(messages))
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0)
+    session = backend.pack_session()
+    assert [pieces.finish(session.answer_in_pieces(message)) for message in messages] == whole
+    assert len(list(session.answer_in_pieces(messages[1]))) == 300

@@ -124,7 +124,7 @@ def test_steps_that_are_too_large(either, field, limit, arguments):
 
 def test_messages_that_are_too_large(either):
     calls = {
-        "positions": (lambda n: either.get_bins("rows", positions=[0] * n), 3 * 10**6),
+        "positions": (lambda n: either.get_bins("rows", positions=[0] * n), 3_500_000),
         "topology.batch_size": (lambda n: next(either.stream_bins("rows", batch_size=n)), MAX_BINS_PER_STEP),
         "ids": (lambda n: either.locate("rows", ids=range(n)), 10_001),
     }

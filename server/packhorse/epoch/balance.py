@@ -53,17 +53,17 @@ def arrange(
             shares = steps.reshape(-1, world_size, 1)
         else:
             shares = _shares(np.take_along_axis(costs, order, axis=1).reshape(steps.shape), steps, world_size)
-        shares = shares.reshape(num_windows, num_steps, world_size, batch)
-        windows = np.arange(num_windows)[:, None]
-        shares = shares[windows, _keyed_orders(keys, num_steps)]
+        in_order = shares.reshape(num_windows, num_steps, world_size, batch)
+        of_steps = in_order[np.arange(num_windows)[:, None], _keyed_orders(keys, num_steps)]
     else:
         dealt = _shares(np.take_along_axis(costs, order, axis=1), order, world_size)  # [n, D, A·b]
         dealt = np.sort(dealt, axis=2)  # which of its bins a rank takes first is as random as positions are
-        shares = dealt.reshape(num_windows, world_size, num_steps, batch).swapaxes(1, 2)
+        of_steps = dealt.reshape(num_windows, world_size, num_steps, batch).swapaxes(1, 2)
     per_step = num_steps if balance is Balance.MICRO_STEP else 1
-    ranks = _keyed_orders(_hash(keys[:, None] + np.arange(1, per_step + 1, dtype=np.uint64)).ravel(), world_size)
+    each_step = np.arange(1, per_step + 1, dtype=np.uint64)
+    ranks = _keyed_orders(_hash(keys[:, None] + each_step).ravel(), world_size)
     ranks = np.broadcast_to(ranks.reshape(num_windows, per_step, world_size), (num_windows, num_steps, world_size))
-    return np.take_along_axis(shares, ranks[..., None], axis=2)
+    return np.take_along_axis(of_steps, ranks[..., None], axis=2)
 
 
 def _descending(costs: NDArray[np.int64]) -> NDArray[np.int64]:

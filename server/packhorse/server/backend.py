@@ -138,7 +138,7 @@ class Backend:
         skips = requests.skips(request.skip)
         requests.check_digest(dataset, skips, request.expected_digest)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
-        least = requests.BYTES_PER_BIN + requests.bytes_per_sequence(dataset)
+        least = requests.BYTES_PER_BIN + dataset.pool.dtype.itemsize + 4
         most_positions = requests.MAX_MESSAGE_BYTES // least
         requests.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
         positions = np.array(request.positions, dtype=np.int64)
@@ -153,9 +153,13 @@ class Backend:
         pace = Pace()
         for first in range(0, len(positions), at_once):
             part = source.bins(positions[first : first + at_once])
-            num_bytes += requests.BYTES_PER_BIN * len(part.bin_ends)
-            num_bytes += requests.bytes_per_sequence(dataset) * len(part.ids)
-            requests.check_answer_size("positions", num_bytes, first, len(positions))
+            per_sequence = part.ids.itemsize + part.lengths.itemsize + (0 if part.starts is None else 8)
+            ends = (
+                requests.BYTES_PER_BIN * np.arange(1, len(part.bin_ends) + 1) + per_sequence * part.bin_ends + num_bytes
+            )
+            num_fitting = first + int(np.searchsorted(ends, requests.MAX_MESSAGE_BYTES, side="right"))
+            num_bytes = int(ends[-1])
+            requests.check_answer_size("positions", num_bytes, num_fitting, len(positions))
             parts.append(part)
             if pace.is_over():
                 yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)

@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import Any
 
-from numba import carray, cfunc, types
+from numba import carray, cfunc, types  # type: ignore[attr-defined]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _map = _libc.mmap
@@ -50,7 +50,7 @@ def survive_shrinking_files() -> bool:
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return False
     if not _HANDLERS:
-        word = types.CPointer(types.uint64)
+        word = types.CPointer(types.uint64)  # type: ignore[no-untyped-call]
         handler = cfunc(types.void(types.int32, word, word))(_on_bus)
         action = _Sigaction(handler=handler.address, flags=_SA_SIGINFO | _SA_RESTART)
         if _libc.sigaction(int(signal.SIGBUS), ctypes.byref(action), None) != 0:

@@ -1,0 +1,250 @@
+"""Load on a real server: streams that must not suffer, and requests meant to make them.
+
+Owns the readers, which check every id they get, and one function for each attack. Used by the tests beside it and by
+tests/benchmarks/bench_attacks.py.
+"""
+
+import contextlib
+import itertools
+import threading
+import time
+
+import grpc
+import numpy as np
+
+from packhorse.client import RetryPolicy, connect
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.v1 import packing_pb2_grpc
+
+NUM_STREAMS = 8
+NUM_SEQUENCES = 1_000_000
+SERVICE = "/packhorse.v1.PackingService/"
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 65 << 20),
+    ("grpc.max_send_message_length", 65 << 20),
+    ("grpc.use_local_subchannel_pool", 1),  # each attacker has a connection of its own
+)
+
+
+def prepare_datasets(root, num_sequences=NUM_SEQUENCES, num_wide=100_000):
+    """Writes datasets: `many` sequences, `wide` with many distinct lengths, `dense` with 341 sequences in every bin."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from packhorse.prepare import prepare
+
+    random = np.random.default_rng(1)
+    kinds = {
+        "many": (random.integers(1, 400, num_sequences), 1024),
+        "wide": (random.permutation(130_000)[:num_wide] + 1, 131_072),
+        "dense": (np.full(2_000_000, 3), 1024),
+    }
+    for name, (lengths, max_seq_len) in kinds.items():
+        path = root / f"{name}.parquet"
+        pq.write_table(pa.table({"n": lengths}), path)
+        prepare(
+            path,
+            length_column="n",
+            max_seq_len=max_seq_len,
+            output=root / "data" / name,
+            algorithm="best-fit",
+            progress=False,
+        )
+    return root / "data"
+
+
+class Readers:
+    """Threads that read one epoch after the other, each as another rank, and keep what came."""
+
+    def __init__(self, target, dataset="many", num_streams=NUM_STREAMS):
+        self.num_sequences = 0
+        self.failures = []
+        self._epochs = {}  # (epoch, rank) -> ids
+        self._dataset, self._num_streams = dataset, num_streams
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._read, args=(target, rank)) for rank in range(num_streams)]
+
+    def _read(self, target, rank):
+        try:
+            with connect(target, retry=RetryPolicy(deadline_seconds=60)) as client:
+                for epoch in itertools.count():
+                    parts = []
+                    for block in client.stream_bins(
+                        self._dataset, epoch=epoch, rank=rank, world_size=self._num_streams
+                    ):
+                        parts.append(block.ids)
+                        with self._lock:
+                            self.num_sequences += len(block.ids)
+                    self._epochs[epoch, rank] = np.concatenate(parts)
+                    if self._stopping.is_set():
+                        return
+        except Exception as error:
+            self.failures.append(error)
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def rate(self, seconds):
+        """Sequences a second, over the next seconds."""
+        before, begin = self.num_sequences, time.perf_counter()
+        time.sleep(seconds)
+        return (self.num_sequences - before) / (time.perf_counter() - begin)
+
+    def complete_epochs(self):
+        """Ids of every epoch that all ranks have read to the end."""
+        epochs = [epoch for epoch, rank in self._epochs if rank == 0]
+        whole = [e for e in sorted(epochs) if all((e, r) in self._epochs for r in range(self._num_streams))]
+        return [np.concatenate([self._epochs[e, r] for r in range(self._num_streams)]) for e in whole]
+
+
+@contextlib.contextmanager
+def under(attack, target, num_attackers):
+    """Runs an attack in threads, again and again, until the block ends; gives a Counter-like dict of outcomes."""
+    stopping = threading.Event()
+    outcomes = {}
+
+    def run():
+        with grpc.insecure_channel(target, CHANNEL_OPTIONS) as channel:
+            while not stopping.is_set():
+                try:
+                    outcome = attack(channel, stopping)
+                except grpc.RpcError as error:
+                    outcome = error.code().name
+                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+                if outcome != "OK":
+                    time.sleep(0.05)
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(num_attackers)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield outcomes
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join(30)
+
+
+def _finished(call, stopping):
+    """Waits for an answer or for the end of the attack; the caller then leaves."""
+    while not stopping.wait(0.02):
+        if call.done():
+            call.result()
+            return "OK"
+    call.cancel()
+    return "left"
+
+
+def locate_everywhere(channel, stopping):
+    """10,000 ids, a step of a million bins."""
+    topology = pb.Topology(world_size=1 << 20, workers_per_rank=1, batch_size=1, remainder=pb.REMAINDER_POLICY_SPREAD)
+    request = pb.LocateSequencesRequest(dataset="many", ids=range(10_000), topology=topology)
+    return _finished(packing_pb2_grpc.PackingServiceStub(channel).LocateSequences.future(request), stopping)
+
+
+def locate_among_many_lengths(channel, stopping):
+    """As many ids as are allowed of a dataset with tens of thousands of lengths, none of which it has."""
+    request = pb.LocateSequencesRequest(dataset="wide", ids=range(10**9, 10**9 + 1_300))
+    return _finished(packing_pb2_grpc.PackingServiceStub(channel).LocateSequences.future(request), stopping)
+
+
+def get_large_bins(channel, stopping):
+    """Answers near the largest there may be, read."""
+    request = pb.GetBinsRequest(dataset="dense", positions=[0] * 16_000)
+    return _finished(packing_pb2_grpc.PackingServiceStub(channel).GetBins.future(request), stopping)
+
+
+def get_large_bins_unread(channel, stopping):
+    """Answers near the largest there may be, never read."""
+    method = channel.unary_stream(SERVICE + "GetBins", pb.GetBinsRequest.SerializeToString, bytes)
+    call = method(pb.GetBinsRequest(dataset="dense", positions=[0] * 16_000))
+    return _unread(call, stopping)
+
+
+def stream_large_steps_unread(channel, stopping):
+    """Streams whose every block has 12 MB, never read."""
+    topology = pb.Topology(world_size=1, workers_per_rank=1, batch_size=2_900, remainder=pb.REMAINDER_POLICY_DROP)
+    request = pb.StreamBinsRequest(dataset="dense", topology=topology, mode=pb.STREAM_MODE_PARTITION)
+    method = channel.unary_stream(SERVICE + "StreamBins", pb.StreamBinsRequest.SerializeToString, bytes)
+    return _unread(method(request), stopping)
+
+
+def _unread(call, stopping):
+    """Waits for a refusal or for the end of the attack."""
+    while not stopping.wait(0.05):
+        if not call.is_active():
+            return call.code().name
+    call.cancel()
+    return "left"
+
+
+def pack_many_lengths(channel, stopping):
+    """A million lengths, of which as many are distinct as may be."""
+    lengths = np.random.default_rng(0).integers(1, 1 << 17, 1_000_000).tolist()
+    request = pb.PackSequencesRequest(lengths=lengths, max_seq_len=1 << 17)
+    return _finished(packing_pb2_grpc.PackingServiceStub(channel).PackSequences.future(request), stopping)
+
+
+def pack_optimally(channel, stopping):
+    """Small requests that search for seconds."""
+    lengths = np.random.default_rng(0).integers(131, 59_000, 1_400).tolist()
+    request = pb.PackSequencesRequest(lengths=lengths, max_seq_len=131_071, algorithm="optimal")
+    return _finished(packing_pb2_grpc.PackingServiceStub(channel).PackSequences.future(request), stopping)
+
+
+def pack_online(channel, stopping):
+    """One message of 100,000 lengths that no two fill a bin with: some 20 minutes of one core."""
+    lengths = np.random.default_rng(0).integers(44_564, 47_185, 100_000)
+    options = pb.PackStreamOptions(max_seq_len=131_071, window_sequences=10_000)
+    messages = [
+        pb.PackStreamRequest(options=options),
+        pb.PackStreamRequest(sequences=pb.PackStreamSequences(ids=range(100_000), lengths=lengths)),
+    ]
+
+    def send():
+        yield from messages
+        stopping.wait()
+
+    call = packing_pb2_grpc.PackingServiceStub(channel).PackStream(send())
+    next(call)
+    stopping.wait()
+    call.cancel()
+    return "left"
+
+
+def send_junk(channel, stopping):
+    """Requests that are no protocol messages."""
+    method = channel.unary_unary(SERVICE + "GetBins", lambda data: data, lambda data: data)
+    return method(b"\xff" * 50, timeout=20)
+
+
+def come_and_leave(channel, stopping):
+    """A stream that is abandoned after its header."""
+    topology = pb.Topology(world_size=1, workers_per_rank=1, batch_size=1, remainder=pb.REMAINDER_POLICY_SPREAD)
+    request = pb.StreamBinsRequest(dataset="many", topology=topology, mode=pb.STREAM_MODE_PARTITION)
+    call = packing_pb2_grpc.PackingServiceStub(channel).StreamBins(request)
+    next(call)
+    call.cancel()
+    return "OK"
+
+
+ATTACKS = {
+    "LocateSequences, 10,000 ids, a million ranks": (locate_everywhere, 4),
+    "LocateSequences, 100,000 distinct lengths": (locate_among_many_lengths, 4),
+    "GetBins, 60 MB answers": (get_large_bins, 4),
+    "PackSequences, 1,000,000 lengths": (pack_many_lengths, 2),
+    'PackSequences, "optimal"': (pack_optimally, 20),
+    "PackStream, 100,000 lengths in a message": (pack_online, 2),
+    "undecodable requests": (send_junk, 4),
+    "clients that leave": (come_and_leave, 4),
+}
+"""Name → (attack, attackers)."""

@@ -1,0 +1,75 @@
+"""Requests made to stop a server: eight streams go on, complete, and SIGTERM ends the process in time.
+
+How much of their rate the streams keep is measured by tests/benchmarks/bench_attacks.py; here stands a floor.
+"""
+
+import contextlib
+import time
+
+import load
+import numpy as np
+import pytest
+
+from packhorse.client import connect
+
+GRACE_SECONDS = 2
+LEAST_SHARE = 0.25
+
+
+@pytest.fixture(scope="module")
+def server(attacked_root, make_server):
+    with make_server(attacked_root, "--grace-seconds", GRACE_SECONDS) as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", load.ATTACKS)
+def test_streams_go_on(server, name):
+    attack, num_attackers = load.ATTACKS[name]
+    with load.Readers(server.target) as readers, connect(server.target) as client:
+        readers.rate(0.3)
+        alone = readers.rate(1)
+        with load.under(attack, server.target, num_attackers) as outcomes:
+            readers.rate(0.5)
+            during = readers.rate(1.5)
+            client.get_dataset("many")
+    print(f"{name}: {during / alone:.2f} of the rate; {outcomes}")
+    assert not readers.failures
+    assert readers.complete_epochs()
+    for ids in readers.complete_epochs():
+        assert (np.bincount(ids) == 1).all()
+    assert during >= LEAST_SHARE * alone
+
+
+def test_broken_calls_leave_few_lines_in_the_log(server):
+    for attack in (load.send_junk, load.come_and_leave):
+        with load.under(attack, server.target, 8) as outcomes:
+            time.sleep(1)
+        assert sum(outcomes.values()) > 20
+    assert "Traceback" not in server.log()
+    assert len(server.log().splitlines()) < 30
+
+
+def test_sigterm_ends_all_of_it_in_time(server):
+    with contextlib.ExitStack() as attacks:
+        for attack, num_attackers in load.ATTACKS.values():
+            attacks.enter_context(load.under(attack, server.target, num_attackers))
+        attacks.enter_context(load.under(load.get_large_bins_unread, server.target, 4))
+        attacks.enter_context(load.under(load.stream_large_steps_unread, server.target, 4))
+        time.sleep(3)
+        server.terminate()
+        assert server.wait(GRACE_SECONDS + 5) == 0
+
+
+@pytest.mark.parametrize("attack", [load.get_large_bins_unread, load.stream_large_steps_unread])
+def test_answers_that_nobody_reads_take_bounded_memory(attacked_root, make_server, memory_bytes, attack):
+    """The budget is 512 MiB; what the allocator keeps beside it may be as much again. Unbounded it would be 5 GB."""
+    with make_server(attacked_root, "--grace-seconds", GRACE_SECONDS) as server:
+        before = memory_bytes(server.pid)
+        with load.under(attack, server.target, 40):
+            for _ in range(40):
+                time.sleep(0.1)
+                assert memory_bytes(server.pid) - before < 1 << 30
+            with connect(server.target) as client:  # streams of common size need none of that budget
+                assert sum(len(block.ids) for block in client.stream_bins("many")) == load.NUM_SEQUENCES
+            server.terminate()
+            assert server.wait(GRACE_SECONDS + 5) == 0

@@ -1,0 +1,147 @@
+"""Lanes: turns, bounds and cancellation, without a server."""
+
+import asyncio
+import os
+import sys
+import threading
+
+import pytest
+
+from packhorse.server.lanes import Lane, LaneFullError, Lanes
+from packhorse.server.pieces import Pace, finish
+
+
+async def nothing(num_bytes):
+    pass
+
+
+def counting(name, num_pieces, log):
+    for _ in range(num_pieces):
+        log.append(name)
+        yield 0
+    return name
+
+
+@pytest.fixture
+def make_lane():
+    made = []
+
+    def make(**options):
+        made.append(Lane("test", **{"threads": 1} | options))
+        return made[-1]
+
+    yield make
+    for lane in made:
+        lane.close()
+
+
+def test_requests_take_turns(make_lane):
+    async def run():
+        lane, log = make_lane(), []
+        long, short = (
+            asyncio.ensure_future(lane.run(counting(name, n, log), nothing)) for name, n in (("long", 50), ("short", 3))
+        )
+        assert await short == "short"
+        assert not long.done()
+        assert log.count("long") < 25
+        assert await long == "long"
+
+    asyncio.run(run())
+
+
+def test_a_full_lane_refuses_and_one_that_emptied_does_not(make_lane):
+    async def run():
+        lane, gate = make_lane(most_requests=2), threading.Event()
+
+        def waiting():
+            gate.wait(10)
+            return 1
+            yield
+
+        running = [asyncio.ensure_future(lane.run(waiting(), nothing)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(LaneFullError):
+            await lane.run(waiting(), nothing)
+        gate.set()
+        assert await asyncio.gather(*running) == [1, 1]
+        assert await lane.run(waiting(), nothing) == 1
+
+    asyncio.run(run())
+
+
+def test_what_is_cancelled_before_its_turn_never_runs_and_else_ends_with_its_piece(make_lane):
+    async def run():
+        lane, log, gate = make_lane(most_requests=2), [], threading.Event()
+
+        def pieces():
+            log.append("first")
+            gate.wait(10)
+            yield 0
+            log.append("second")
+
+        running = asyncio.ensure_future(lane.run(pieces(), nothing))
+        queued = asyncio.ensure_future(lane.run(counting("queued", 1, log), nothing))
+        while not log:
+            await asyncio.sleep(0.01)
+        for task in (running, queued):
+            task.cancel()
+        await asyncio.wait((running, queued))
+        gate.set()
+        await lane.submit(int)
+        assert log == ["first"]
+
+    asyncio.run(run())
+
+
+def test_bytes_are_told_after_every_piece_and_may_be_refused(make_lane):
+    async def run():
+        told = []
+
+        def pieces():
+            yield 5
+            yield 7
+            yield 9
+            raise AssertionError("refused before")
+
+        async def hold(num_bytes):
+            told.append(num_bytes)
+            if num_bytes == 9:
+                raise MemoryError
+
+        with pytest.raises(MemoryError):
+            await make_lane().run(pieces(), hold)
+        assert told == [5, 7, 9]
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+def test_threads_are_nice(make_lane):
+    async def run():
+        def niceness():
+            return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+        assert await make_lane(niceness=7).submit(niceness) == niceness() + 7
+        lanes = Lanes.for_this_machine()
+        assert await lanes.streams.submit(niceness) < await lanes.answers.submit(niceness)
+        assert await lanes.answers.submit(niceness) < await lanes.packing.submit(niceness)
+        lanes.close()
+
+    asyncio.run(run())
+
+
+def test_pieces_end_when_their_time_is_over(monkeypatch):
+    from packhorse.server import pieces
+
+    now = [0.0]
+    monkeypatch.setattr(pieces.time, "monotonic", lambda: now[0])
+    pace = Pace()
+    assert not pace.is_over()
+    now[0] = pieces.PIECE_SECONDS
+    assert pace.is_over()
+    pace.restart()
+    assert not pace.is_over()
+
+
+def test_finish_returns_what_the_pieces_return():
+    assert finish(counting("done", 3, [])) == "done"

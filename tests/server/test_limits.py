@@ -1,0 +1,169 @@
+"""Refusals of a real server that is asked for too much, or cannot be asked for more now."""
+
+import contextlib
+import os
+import resource
+import shutil
+import socket
+import time
+
+import grpc
+import numpy as np
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from packhorse.client import RetryPolicy, TooManyRequestsError, connect
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.v1 import packing_pb2_grpc
+
+SERVICE = "/packhorse.v1.PackingService/"
+ONCE = RetryPolicy(deadline_seconds=0)
+
+
+@pytest.fixture(scope="module")
+def server(corpus, make_server):
+    with make_server(corpus.root, "--metrics-listen", "127.0.0.1:0") as server:
+        yield server
+
+
+@pytest.fixture
+def channel(server):
+    with grpc.insecure_channel(server.target) as channel:
+        yield channel
+
+
+def details_of(error):
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    for detail in rpc_status.from_call(error).details:
+        for message in (info, retry):
+            if detail.Is(message.DESCRIPTOR):
+                detail.Unpack(message)
+    return info, retry.retry_delay.ToMilliseconds()
+
+
+def same(data):
+    return data
+
+
+@pytest.mark.parametrize("method", ["GetBins", "ListDatasets", "PackSequences", "StreamBins", "PackStream"])
+def test_what_is_no_message_is_an_invalid_request(server, channel, method):
+    junk = b"\xff" * 50
+    calls = {
+        "StreamBins": lambda: list(channel.unary_stream(SERVICE + method, same, same)(junk, timeout=20)),
+        "PackStream": lambda: list(channel.stream_stream(SERVICE + method, same, same)(iter([junk]), timeout=20)),
+    }
+    unary = channel.unary_unary(SERVICE + method, same, same)
+    with pytest.raises(grpc.RpcError) as caught:
+        calls.get(method, lambda: unary(junk, timeout=20))()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    info, _ = details_of(caught.value)
+    assert (info.reason, info.metadata) == ("INVALID_FIELD", {"field": "request"})
+    assert "50 bytes" in caught.value.details()
+    assert "Traceback" not in server.log()
+
+
+def test_more_searches_than_may_wait_are_told_when_to_come_back(server, channel):
+    lengths = np.random.default_rng(0).integers(131, 59_000, 1_400).tolist()
+    request = pb.PackSequencesRequest(lengths=lengths, max_seq_len=131_071, algorithm="optimal")
+    stub = packing_pb2_grpc.PackingServiceStub(channel)
+    calls = [stub.PackSequences.future(request) for _ in range(100)]
+    with pytest.raises(grpc.RpcError) as caught:
+        calls[-1].result(timeout=20)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    info, delay_ms = details_of(caught.value)
+    assert (info.reason, delay_ms) == ("TOO_MANY_REQUESTS", 1000)
+    other = pb.PackSequencesRequest(lengths=[1, 2, 3], max_seq_len=6)
+    assert stub.PackSequences(other, timeout=20).lower_bound == 1
+    for call in calls:
+        call.cancel()
+
+
+def test_no_file_left_to_open_is_no_fault(corpus, make_server, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(corpus.root / "few", root / "few")
+    with make_server(root) as server, connect(server.target, retry=ONCE) as client:
+        assert client.get_dataset("few").num_sequences == 7
+        shutil.copytree(corpus.root / "rows", root / "rows")
+        num_open = len(os.listdir(f"/proc/{server.pid}/fd"))
+        before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (num_open, before[1]))
+        with pytest.raises(TooManyRequestsError) as caught:
+            client.get_dataset("rows")
+        assert caught.value.retry_after_seconds == 1
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
+        assert client.get_dataset("rows").num_sequences == 2000
+
+
+def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server, monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import packhorse.server.metrics_port as port\nport._Handler.timeout = 0.5\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with make_server(corpus.root, "--metrics-listen", "127.0.0.1:0") as server, contextlib.ExitStack() as opened:
+        host, port = server.metrics_url.removeprefix("http://").removesuffix("/metrics").split(":")
+
+        def num_threads():
+            return len(os.listdir(f"/proc/{server.pid}/task"))
+
+        before = num_threads()
+        silent = [opened.enter_context(socket.create_connection((host, int(port)))) for _ in range(20)]
+        for connection in silent:
+            connection.settimeout(20)
+            assert connection.recv(1) == b""
+        deadline = time.monotonic() + 20
+        while num_threads() > before + 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "Traceback" not in server.log()
+
+
+def test_get_bins_is_bounded_by_the_bytes_of_its_answer(embedded, monkeypatch):
+    """Not by what the largest bin could take: as many small ones as fit."""
+    from packhorse.server import requests
+
+    backend = embedded._transport._backend
+    whole = backend.get_bins(pb.GetBinsRequest(dataset="rows", positions=range(50)))
+    parts = (whole.bins.ids, whole.bins.lengths, whole.bins.bin_ends, whole.bins.positions, whole.bins.starts)
+    num_bytes = sum(map(len, parts))
+    monkeypatch.setattr(requests, "MAX_MESSAGE_BYTES", num_bytes)
+    assert backend.get_bins(pb.GetBinsRequest(dataset="rows", positions=range(50))) == whole
+    with pytest.raises(Exception, match="the first 50 fit") as caught:
+        backend.get_bins(pb.GetBinsRequest(dataset="rows", positions=[*range(50), 3]))
+    assert caught.value.metadata == {"field": "positions", "limit": "50"}
+
+
+@pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
+def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
+    from packhorse.server import backend as module
+    from packhorse.server import pieces
+
+    backend = embedded._transport._backend
+    topology = pb.Topology(world_size=3, workers_per_rank=2, batch_size=2, remainder=pb.REMAINDER_POLICY_SPREAD)
+    positions = [5, 0, 5, 17, 3, *range(20)]
+    asked = [
+        (backend.get_bins_in_pieces, pb.GetBinsRequest(dataset=dataset, seed=3, positions=positions)),
+        (backend.get_bins_in_pieces, pb.GetBinsRequest(dataset=dataset)),
+        (
+            backend.locate_in_pieces,
+            pb.LocateSequencesRequest(dataset=dataset, ids=[*corpus.ids[dataset][:300], 2**40], topology=topology),
+        ),
+    ]
+    answers = [pieces.finish(method(request)) for method, request in asked]
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(module, "_BISECTIONS_AT_ONCE", 1)
+    assert [pieces.finish(method(request)) for method, request in asked] == answers
+    assert len(list(backend.locate_in_pieces(asked[2][1]))) > 100
+
+
+def test_ids_are_bounded_by_the_bisections_they_take(embedded, monkeypatch):
+    from packhorse.server import backend as module
+
+    backend = embedded._transport._backend
+    num_lengths = backend.get_dataset(pb.GetDatasetRequest(name="rows")).dataset.num_lengths
+    monkeypatch.setattr(module, "MAX_LOCATE_BISECTIONS", 10 * num_lengths)
+    assert len(backend.locate_sequences(pb.LocateSequencesRequest(dataset="rows", ids=range(10))).locations) == 10
+    with pytest.raises(Exception, match="at most 10") as caught:
+        backend.locate_sequences(pb.LocateSequencesRequest(dataset="rows", ids=range(11)))
+    assert caught.value.metadata == {"field": "ids", "limit": "10"}
