@@ -6,6 +6,7 @@ from harness import Row
 from workload import Workspace, in_words, memory_mb, serving
 
 from packhorse.client import connect
+from packhorse.topology import Topology
 
 NOTE = (
     "memory: RssAnon of `packhorse serve` (what is not the pages of mapped files), its highest value while four "
@@ -32,7 +33,7 @@ def run(workspace: Workspace) -> list[Row]:
             with (
                 connect(address) as client,
                 client.stream_bins(
-                    f"bench-{sizes.large}", seed=3, rank=rank, world_size=STREAMS, batch_size=8
+                    f"bench-{sizes.large}", seed=3, rank=rank, topology=Topology(world_size=STREAMS, batch_size=8)
                 ) as stream,
             ):
                 done = 0

@@ -12,6 +12,7 @@ from workload import Workspace, in_words, serving, serving_recorded
 
 from packhorse.client import connect
 from packhorse.client.blocks import decode_bins
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -62,7 +63,9 @@ def run(workspace: Workspace) -> list[Row]:
             bare_stub = packing_pb2_grpc.PackingServiceStub(bare_channel)
 
             def ours() -> float:
-                with client.stream_bins(name, epoch=next(epochs), seed=1, batch_size=BATCH_SIZE) as stream:
+                with client.stream_bins(
+                    name, epoch=next(epochs), seed=1, topology=Topology(batch_size=BATCH_SIZE)
+                ) as stream:
                     return _rate(lambda: len(next(stream).ids), sizes.streamed_ids)
 
             def bare() -> float:

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 
 from packhorse.client import RetryPolicy, connect
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -71,7 +72,7 @@ class Readers:
                 for epoch in itertools.count():
                     parts = []
                     for block in client.stream_bins(
-                        self._dataset, epoch=epoch, rank=rank, world_size=self._num_streams
+                        self._dataset, epoch=epoch, rank=rank, topology=Topology(world_size=self._num_streams)
                     ):
                         parts.append(block.ids)
                         with self._lock:

@@ -9,6 +9,7 @@ import pytest
 from packhorse.cli import audit as audit_module
 from packhorse.cli.exactly_once import EpochOfStreams
 from packhorse.client import BinBlock, connect
+from packhorse.topology import Topology
 
 TOPOLOGY = {"world_size": 2, "workers_per_rank": 2, "batch_size": 3, "start_position": 0, "remainder": "spread"}
 
@@ -65,7 +66,9 @@ def test_an_audit_of_no_bins_is_no_success(packhorse, corpus, monkeypatch):
             return dataclasses.replace(self.client.get_dataset(name), num_bins=0)
 
         def stream_bins(self, name, *, start_position, **options):
-            return self.client.stream_bins(name, start_position=self.client.get_dataset(name).num_bins, **options)
+            return self.client.stream_bins(
+                name, topology=Topology(start_position=self.client.get_dataset(name).num_bins), **options
+            )
 
     monkeypatch.setattr(audit_module, "connect", lambda target: Empty(connect(target), None))
     result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "few")

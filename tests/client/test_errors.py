@@ -8,6 +8,7 @@ import pytest
 
 from packhorse import client
 from packhorse.client import RetryPolicy, ServerUnavailableError, StreamInterruptedError, connect, errors
+from packhorse.topology import Topology
 
 
 def all_exceptions():
@@ -56,7 +57,7 @@ def test_no_server_at_all():
     with connect("127.0.0.1:1", retry=RetryPolicy(deadline_seconds=0)) as nobody:
         with pytest.raises(ServerUnavailableError, match=r"^127\.0\.0\.1:1: UNAVAILABLE"):
             nobody.list_datasets()
-        stream = nobody.stream_bins("rows", start_position=12, epoch=3)
+        stream = nobody.stream_bins("rows", topology=Topology(start_position=12), epoch=3)
         with pytest.raises(StreamInterruptedError, match="position 12 of epoch 3") as caught:
             next(stream)
         assert (caught.value.position, caught.value.step) == (12, 0)

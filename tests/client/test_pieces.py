@@ -15,6 +15,7 @@ from packhorse.cli.stream import command as stream
 from packhorse.client import IndexableSource, MegatronSource, PackedDataset, RemainderPolicy, TokenSourceError, connect
 from packhorse.client.batch import BatchAssembler
 from packhorse.prepare import prepare
+from packhorse.topology import Topology
 
 ROWS, LIMIT = 500, 50
 DATASETS = {
@@ -128,7 +129,7 @@ def test_batches_hold_every_planned_token_once(root, corpus, no_launcher, local,
         )
         blocks = [
             block.slice(4 * i, 4 * i + 4)
-            for block in local.stream_bins(name, seed=1, batch_size=4)
+            for block in local.stream_bins(name, seed=1, topology=Topology(batch_size=4))
             for i in range(block.num_steps)
         ]
         batches = list(dataset)

@@ -5,10 +5,13 @@ import os
 import pytest
 
 from packhorse.client import DigestMismatchError, RetryPolicy, connect
+from packhorse.topology import Topology
 
 
 def test_blocks_grow_from_one_step_and_hold_whole_steps(client):
-    stream = client.stream_bins("rows", world_size=2, rank=1, worker=2, workers_per_rank=3, batch_size=2)
+    stream = client.stream_bins(
+        "rows", topology=Topology(world_size=2, workers_per_rank=3, batch_size=2), rank=1, worker=2
+    )
     blocks = list(stream)
     assert blocks[0].num_steps == 1
     assert [block.num_steps for block in blocks[:5]] == [1, 2, 4, 8, 16]
@@ -31,7 +34,9 @@ def test_blocks_stay_within_their_bound(embedded, monkeypatch):
 
 def test_header(client):
     info = client.get_dataset("rows")
-    header = client.stream_bins("rows", world_size=3, batch_size=4, start_position=5, remainder="drop").header
+    header = client.stream_bins(
+        "rows", topology=Topology(world_size=3, batch_size=4, start_position=5, remainder="drop")
+    ).header
     left = info.num_bins - 5
     assert header.digest == info.digest
     assert header.num_bins == info.num_bins
@@ -41,7 +46,7 @@ def test_header(client):
     assert header.max_sequences_per_bin == info.max_sequences_per_bin
     for remainder in ("spread", "repeat", "empty"):
         header = client.stream_bins(
-            "rows", world_size=3, batch_size=4, start_position=5, remainder=remainder.upper()
+            "rows", topology=Topology(world_size=3, batch_size=4, start_position=5, remainder=remainder.upper())
         ).header
         assert (header.num_steps, header.num_bins_dropped) == (left // 12 + 1, 0)
 
@@ -61,12 +66,12 @@ def test_first_step_leaves_out_what_came_before(client, bins_of_stream, mode):
 
 def test_start_at_the_end_gives_nothing(client):
     num_bins = client.get_dataset("rows").num_bins
-    stream = client.stream_bins("rows", start_position=num_bins)
+    stream = client.stream_bins("rows", topology=Topology(start_position=num_bins))
     assert (stream.header.num_steps, list(stream)) == (0, [])
 
 
 def test_a_worker_without_steps_gets_none(client):
-    stream = client.stream_bins("few", workers_per_rank=50, worker=49)
+    stream = client.stream_bins("few", topology=Topology(workers_per_rank=50), worker=49)
     assert list(stream) == []
     assert stream.header.num_steps < 50
 
@@ -84,7 +89,7 @@ def test_a_closed_stream_goes_on_where_it_was(client, joined):
 
 
 def test_position_after(client):
-    stream = client.stream_bins("rows", world_size=4, batch_size=5, start_position=7)
+    stream = client.stream_bins("rows", topology=Topology(world_size=4, batch_size=5, start_position=7))
     assert stream.position_after(0) == 27
     assert stream.position_after(stream.header.num_steps - 1) == stream.header.num_bins
 

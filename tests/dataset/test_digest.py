@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packhorse.dataset import PARTS, differing_parts, ids_sum
+from packhorse.dataset import PARTS, differing_parts
 from packhorse.prepare import prepare
+from packhorse.wire import ids_sum
 
 LENGTHS = [5, 3, 8, 8, 1, 2, 2, 7, 4, 6]
 

@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from packhorse.topology import Topology
+
 ROOT = Path(__file__).resolve().parents[2]
 DATASET = "tiny"
 MAX_SEQ_LEN = 64
@@ -171,7 +173,12 @@ def test_installed_server_streams_an_epoch_and_ends_on_sigterm(
     with serving(server_bin, data_root, kernel_cache) as (server, target):
         with connect(target) as client:
             stream = client.stream_bins(
-                DATASET, epoch=0, seed=7, rank=0, world_size=1, worker=0, workers_per_rank=1, batch_size=4
+                DATASET,
+                epoch=0,
+                seed=7,
+                rank=0,
+                topology=Topology(world_size=1, workers_per_rank=1, batch_size=4),
+                worker=0,
             )
             ids = np.concatenate([block.ids for block in stream])
         server.send_signal(signal.SIGTERM)

@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client import RetryPolicy, connect
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -45,7 +46,7 @@ def test_clients_move_to_another_replica(corpus, make_server, small_blocks, bins
     with make_server(corpus.root) as first, make_server(corpus.root) as second:
         target = f"ipv4:{first.target},{second.target}"
         with connect(target, retry=PATIENT) as client:
-            streams = [client.stream_bins("rows", rank=rank, world_size=4) for rank in range(4)]
+            streams = [client.stream_bins("rows", rank=rank, topology=Topology(world_size=4)) for rank in range(4)]
             came = [bins_of_stream([next(stream)]) for stream in streams]
             first.terminate()
             for stream, delivered in zip(streams, came, strict=True):

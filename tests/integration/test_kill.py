@@ -92,6 +92,7 @@ def test_a_killed_server_costs_nothing(corpus, make_server, small_blocks, bins_o
 READ_IN_PROCESS = """
 import json, sys
 from packhorse.client import RetryPolicy, connect
+from packhorse.topology import Topology
 target, rank = sys.argv[1], int(sys.argv[2])
 with connect(target, retry=RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02)) as client:
     stream = client.stream_bins("rows", rank=rank, world_size=2, seed=8)
@@ -170,7 +171,9 @@ def test_after_the_deadline_the_error_says_where_to_begin_anew(corpus, make_serv
         server.start()
         with connect(server.target, retry=impatient) as client:
             for rank in range(5):
-                stream = client.stream_bins("rows", rank=rank, world_size=5, batch_size=2, start_position=position)
+                stream = client.stream_bins(
+                    "rows", rank=rank, topology=Topology(world_size=5, batch_size=2, start_position=position)
+                )
                 for d in bins_of_stream(stream, 2):
                     consumed.update(d.ids)
     assert consumed == Counter(corpus.ids["rows"].tolist())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from packhorse.client import RemainderPolicy, StreamMode
+from packhorse.topology import Topology
 
 POLICIES = list(RemainderPolicy)
 TOPOLOGIES = [  # world_size, workers_per_rank, batch_size
@@ -41,7 +42,9 @@ def test_tcp_unix_and_embedded_give_the_same_bytes(client, unix_client, embedded
         ):
             if mode is StreamMode.INDEPENDENT and place["rank"] != topology[0] - 1:
                 continue
-            streams = [c.stream_bins(dataset, mode=mode, **place) for c in (client, unix_client, embedded)]
+            streams = [
+                c.stream_bins(dataset, topology=Topology(mode=mode), **place) for c in (client, unix_client, embedded)
+            ]
             blocks = [list(stream) for stream in streams]
             assert streams[0].header == streams[1].header == streams[2].header
             assert joined(blocks[0]) == joined(blocks[1]) == joined(blocks[2])
@@ -92,11 +95,13 @@ def test_streams_get_bins_and_locate_agree(client, corpus, bins_of_stream, topol
         epoch=epoch,
         seed=seed,
         ids=corpus.ids[dataset],
-        world_size=world_size,
-        workers_per_rank=workers_per_rank,
-        batch_size=batch_size,
-        start_position=start,
-        remainder=remainder,
+        topology=Topology(
+            world_size=world_size,
+            workers_per_rank=workers_per_rank,
+            batch_size=batch_size,
+            start_position=start,
+            remainder=remainder,
+        ),
     )
     assert [location.id for location in locations] == corpus.ids[dataset].tolist()
     for location in locations:
@@ -133,7 +138,7 @@ def test_locate_without_topology_and_of_unknown_ids(client, embedded):
 def test_every_start_position_continues_the_same_order(client, bins_of_stream):
     whole = bins_of_stream(client.stream_bins("few"))
     for start in range(len(whole) + 1):
-        rest = bins_of_stream(client.stream_bins("few", start_position=start))
+        rest = bins_of_stream(client.stream_bins("few", topology=Topology(start_position=start)))
         assert [(d.position, d.ids) for d in rest] == [(d.position, d.ids) for d in whole[start:]]
 
 

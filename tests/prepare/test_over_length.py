@@ -17,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.cli.prepare import command
-from packhorse.dataset import PreparedDatasetError, ids_sum, open_prepared
+from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.packing import pack_histogram
 from packhorse.prepare import passes, pipeline, prepare
 from packhorse.prepare.duplicates import cut_windows
 from packhorse.prepare.engines import InlineEngine
 from packhorse.prepare.kernels import sort_pairs
+from packhorse.wire import ids_sum
 
 Entry = tuple[int, int, int, int]
 """(planned length, id, start, own tokens)"""

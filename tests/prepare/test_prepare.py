@@ -22,6 +22,7 @@ from packhorse.formats import MegatronWriter
 from packhorse.packing import pack_histogram
 from packhorse.prepare import load_prepared, pipeline, prepare
 from packhorse.prepare.engines import InlineEngine
+from packhorse.wire import ids_sum
 
 FILES = ("counts.json", "manifest.json", "pools.npy", "templates.json")
 

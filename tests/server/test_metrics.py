@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from packhorse.client import InvalidRequestError, connect
 from packhorse.server.metrics import METRIC_NAMES
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 
 
@@ -42,7 +43,7 @@ def test_metrics_follow_streams(server, scrape, wait_until):
         info = client.get_dataset("rows")
         for rank in range(2):
             num_streams += 1
-            for block in client.stream_bins("rows", rank=rank, world_size=2, batch_size=3):
+            for block in client.stream_bins("rows", rank=rank, topology=Topology(world_size=2, batch_size=3)):
                 num_blocks += 1
                 sums["bins"] += len(block)
                 sums["sequences"] += len(block.ids)

@@ -6,6 +6,7 @@ import pytest
 from packhorse.client import InvalidRequestError, RequestTooLargeError
 from packhorse.client._grpc import GrpcTransport, exception_of
 from packhorse.server.requests import MAX_BINS_PER_STEP
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 
 BIG = 2**31 - 1
@@ -125,7 +126,10 @@ def test_steps_that_are_too_large(either, field, limit, arguments):
 def test_messages_that_are_too_large(either):
     calls = {
         "positions": (lambda n: either.get_bins("rows", positions=[0] * n), 3_500_000),
-        "topology.batch_size": (lambda n: next(either.stream_bins("rows", batch_size=n)), MAX_BINS_PER_STEP),
+        "topology.batch_size": (
+            lambda n: next(either.stream_bins("rows", topology=Topology(batch_size=n))),
+            MAX_BINS_PER_STEP,
+        ),
         "ids": (lambda n: either.locate("rows", ids=range(n)), 10_001),
     }
     for field, (call, size) in calls.items():

@@ -7,7 +7,7 @@ first asked for; connecting, streaming and locating do without.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from packhorse.client.api import Client, DatasetInfo, RemainderPolicy, SequenceLocation, StreamMode, connect
+from packhorse.client.api import Client, DatasetInfo, SequenceLocation, connect
 from packhorse.client.blocks import BinBlock
 from packhorse.client.cursor import Cursor
 from packhorse.client.errors import (
@@ -31,6 +31,7 @@ from packhorse.client.errors import (
 from packhorse.client.pack_stream import PackStream
 from packhorse.client.retry import RetryPolicy
 from packhorse.client.stream import BinStream, StreamHeader
+from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:
     from packhorse.client.batch import BatchAssembler, PackedBatch
@@ -135,6 +136,7 @@ __all__ = [
     "AccessDeniedError",
     "ArrowSource",
     "AttentionBiasBuffer",
+    "Balance",
     "BatchAssembler",
     "BatchBuffers",
     "BatchTensors",
@@ -176,6 +178,7 @@ __all__ = [
     "ServerFaultError",
     "ServerShuttingDownError",
     "ServerUnavailableError",
+    "Skips",
     "StreamHeader",
     "StreamInterruptedError",
     "StreamMode",
@@ -183,6 +186,7 @@ __all__ = [
     "TokenSourceError",
     "TooManyRequestsError",
     "TooManyStreamsError",
+    "Topology",
     "TransientError",
     "Unpadding",
     "VarlenOffsets",

@@ -4,13 +4,14 @@ Owns what the protocol's types alone decide; leaves ranges to the service, which
 """
 
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from packhorse.client.errors import InvalidRequestError
+from packhorse.topology import Skips, Topology
+from packhorse.v1 import packing_pb2 as pb
 
 _Message = TypeVar("_Message")
 
@@ -34,12 +35,26 @@ def message(kind: Callable[..., _Message], *, within: str = "", **fields: Any) -
         raise
 
 
-def enum_name(field: str, choices: type[StrEnum], value: object, prefix: str) -> str:
-    """Returns the protocol's name of a choice, given as a member or its value in any case."""
-    try:
-        return prefix + choices(str(value).lower()).name
-    except ValueError:
-        raise invalid(field, f"{shortened(value)} is none of {', '.join(choices)}") from None
+def topology_message(topology: Topology) -> pb.Topology:
+    """Returns a topology as it travels; an InvalidRequestError names a number that does not fit."""
+    return message(
+        pb.Topology,
+        within="topology.",
+        world_size=topology.world_size,
+        workers_per_rank=topology.workers_per_rank,
+        batch_size=topology.batch_size,
+        start_position=topology.start_position,
+        remainder=f"REMAINDER_POLICY_{topology.remainder.name}",
+        mode=f"STREAM_MODE_{topology.mode.name}",
+        balance=f"BALANCE_{topology.balance.name}",
+        accumulation=topology.accumulation,
+        cost_linear=topology.cost_linear,
+    )
+
+
+def skip_message(skips: Skips) -> list[pb.PositionRange]:
+    """Returns ranges of positions as they travel."""
+    return [message(pb.PositionRange, within="skip.", first=first, end=end) for first, end in skips.ranges]
 
 
 def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:

@@ -5,7 +5,6 @@ Owns the client's surface and its types; leaves connections to the transports an
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,13 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client._embedded import PREFIX, EmbeddedTransport
 from packhorse.client._grpc import GrpcTransport
-from packhorse.client._messages import enum_name, integers, message
+from packhorse.client._messages import integers, message, skip_message, topology_message
 from packhorse.client.blocks import BinBlock, decode_bins
 from packhorse.client.errors import DamagedAnswerError
 from packhorse.client.pack_stream import PackStream, pack_stream_options
 from packhorse.client.retry import RetryPolicy, with_retries
 from packhorse.client.stream import BinStream
 from packhorse.client.transport import Transport
+from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import get_bins_context
 
@@ -29,27 +29,10 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 
+DEFAULT_TOPOLOGY = Topology()
+"""One rank, one worker, one bin a step."""
 
-class RemainderPolicy(StrEnum):
-    """What happens to a last step that is not full; every rank always gets the same number of steps."""
-
-    SPREAD = "spread"
-    """Its sequences are dealt over all its bins: none is lost, none repeated."""
-    DROP = "drop"
-    """It is left out, and its size reported in the header."""
-    REPEAT = "repeat"
-    """It is filled from the epoch's first positions."""
-    EMPTY = "empty"
-    """It is filled with empty bins."""
-
-
-class StreamMode(StrEnum):
-    """How streams share an epoch."""
-
-    PARTITION = "partition"
-    """The streams of an epoch are disjoint and together complete."""
-    INDEPENDENT = "independent"
-    """Every (epoch, rank, worker) has a seed of its own and goes through the whole epoch alone."""
+NO_SKIPS = Skips()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +73,7 @@ class SequenceLocation:
     length: int | None = None
     """Its length in tokens."""
     position: int | None = None
-    """Position of its bin."""
+    """Position of its bin; -1 where the bin is skipped."""
     index_in_bin: int | None = None
     """Its index among the sequences of that bin, as `get_bins` returns it."""
     step: int | None = None
@@ -168,13 +151,9 @@ class Client:
         epoch: int = 0,
         seed: int = 0,
         rank: int = 0,
-        world_size: int = 1,
         worker: int = 0,
-        workers_per_rank: int = 1,
-        batch_size: int = 1,
-        start_position: int = 0,
-        remainder: RemainderPolicy | str = RemainderPolicy.SPREAD,
-        mode: StreamMode | str = StreamMode.PARTITION,
+        topology: Topology = DEFAULT_TOPOLOGY,
+        skip: Skips = NO_SKIPS,
         first_step: int = 0,
         expected_digest: str = "",
     ) -> BinStream:
@@ -185,13 +164,10 @@ class Client:
             epoch: 0-based.
             seed: of the run, in [0, 2^64).
             rank: data-parallel rank, in [0, world_size).
-            world_size: data-parallel degree.
             worker: dataloader worker within the rank, in [0, workers_per_rank).
-            workers_per_rank: dataloader workers of every rank.
-            batch_size: bins per rank and step.
-            start_position: where step 0 begins; a cursor's position to resume, under any topology.
-            remainder: what happens to a last step that is not full.
-            mode: whether the ranks share the epoch.
+            topology: the shape of the run, the same for every rank and worker. Its start_position is where step 0
+                begins: a cursor's position to resume, under any topology.
+            skip: positions to leave out; what is left is numbered anew from 0.
             first_step: steps below it are left out.
             expected_digest: refuse a dataset with another digest; empty for any.
 
@@ -207,17 +183,24 @@ class Client:
             dataset=dataset,
             epoch=epoch,
             seed=seed,
-            topology=_topology(world_size, workers_per_rank, batch_size, start_position, remainder),
+            topology=topology_message(topology),
             rank=rank,
             worker=worker,
-            mode=enum_name("mode", StreamMode, mode, "STREAM_MODE_"),
+            skip=skip_message(skip),
             first_step=first_step,
             expected_digest=expected_digest,
         )
-        return BinStream(self._transport, request, self._retry)
+        return BinStream(self._transport, request, topology, self._retry)
 
     def get_bins(
-        self, dataset: str, *, epoch: int = 0, seed: int = 0, positions: ArrayLike, expected_digest: str = ""
+        self,
+        dataset: str,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        positions: ArrayLike,
+        skip: Skips = NO_SKIPS,
+        expected_digest: str = "",
     ) -> BinBlock:
         """Returns the bins at any positions of an epoch, in that order, as one block.
 
@@ -226,6 +209,7 @@ class Client:
             epoch: 0-based.
             seed: of the run.
             positions: int [N], each in [0, num_bins); repeats allowed.
+            skip: positions to leave out; what is left is numbered anew from 0.
             expected_digest: refuse a dataset with another digest; empty for any.
         """
         request = message(
@@ -234,6 +218,7 @@ class Client:
             epoch=epoch,
             seed=seed,
             positions=integers("positions", positions),
+            skip=skip_message(skip),
             expected_digest=expected_digest,
         )
 
@@ -251,13 +236,11 @@ class Client:
         epoch: int = 0,
         seed: int = 0,
         ids: Iterable[int],
-        world_size: int | None = None,
-        workers_per_rank: int = 1,
-        batch_size: int = 1,
-        start_position: int = 0,
-        remainder: RemainderPolicy | str = RemainderPolicy.SPREAD,
+        topology: Topology | None = None,
+        skip: Skips = NO_SKIPS,
+        expected_digest: str = "",
     ) -> list[SequenceLocation]:
-        """Returns where ids stand in an epoch and, when `world_size` is given, in which stream.
+        """Returns where ids stand in an epoch and, when a topology is given, in which stream.
 
         The answers come in the order of `ids`; a sequence that was split has one for each piece, one after the other by
         ascending start.
@@ -267,15 +250,20 @@ class Client:
             epoch: 0-based.
             seed: of the run.
             ids: of sequences.
-            world_size: data-parallel degree; None leaves step, rank, worker and slot out.
-            workers_per_rank: dataloader workers of every rank.
-            batch_size: bins per rank and step.
-            start_position: where step 0 begins.
-            remainder: what happens to a last step that is not full.
+            topology: the shape of the run; None leaves step, rank, worker and slot out.
+            skip: positions to leave out; what is left is numbered anew from 0.
+            expected_digest: refuse a dataset with another digest; empty for any.
         """
-        request = message(pb.LocateSequencesRequest, dataset=dataset, epoch=epoch, seed=seed, ids=integers("ids", ids))
-        if world_size is not None:
-            request.topology.CopyFrom(_topology(world_size, workers_per_rank, batch_size, start_position, remainder))
+        request = message(
+            pb.LocateSequencesRequest,
+            dataset=dataset,
+            epoch=epoch,
+            seed=seed,
+            ids=integers("ids", ids),
+            topology=None if topology is None else topology_message(topology),
+            skip=skip_message(skip),
+            expected_digest=expected_digest,
+        )
 
         def ask(seconds: float) -> list[SequenceLocation]:
             response = self._transport.locate_sequences(request, seconds)
@@ -377,20 +365,6 @@ class Client:
     ) -> None:
         """Closes the client."""
         self.close()
-
-
-def _topology(
-    world_size: int, workers_per_rank: int, batch_size: int, start_position: int, remainder: RemainderPolicy | str
-) -> pb.Topology:
-    return message(
-        pb.Topology,
-        within="topology.",
-        world_size=world_size,
-        workers_per_rank=workers_per_rank,
-        batch_size=batch_size,
-        start_position=start_position,
-        remainder=enum_name("topology.remainder", RemainderPolicy, remainder, "REMAINDER_POLICY_"),
-    )
 
 
 def _info(dataset: pb.Dataset) -> DatasetInfo:

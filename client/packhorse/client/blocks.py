@@ -32,10 +32,8 @@ class BinBlock:
     """Exclusive end of every bin in `ids`: int64 [N]; bin 0 is `[0, bin_ends[0])`."""
     positions: NDArray[np.int64]
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
-    first_step: int = 0
-    """The first step in the block; 0 where steps have no meaning (`get_bins`)."""
-    num_steps: int = 0
-    """Number of this worker's steps in the block; 0 where steps have no meaning."""
+    steps: range = range(0)
+    """The worker's steps in the block; none where steps have no meaning (`get_bins`)."""
     starts: NDArray[np.int64] | None = None
     """First token of each entry of `ids` in its sequence: int64 [S]; None where all of the dataset begin at token 0."""
 
@@ -69,17 +67,14 @@ class BinBlock:
         )
 
 
-def decode_bins(
-    bins: pb.Bins, id_type: pb.IdType, *, context: int = 0, first_step: int = 0, num_steps: int = 0
-) -> BinBlock:
+def decode_bins(bins: pb.Bins, id_type: pb.IdType, *, context: int = 0, steps: range = range(0)) -> BinBlock:
     """Decodes packed little-endian bytes into a block.
 
     Args:
         bins: message of the service.
         id_type: how its ids are encoded.
         context: what the bins answer, see `packhorse.wire`.
-        first_step: the first step in the block.
-        num_steps: number of steps in the block.
+        steps: the worker's steps in the block.
 
     Raises:
         DamagedAnswerError: the checksum does not match, or the arrays do not fit each other.
@@ -93,8 +88,7 @@ def decode_bins(
         lengths=_array("lengths", bins.lengths, np.dtype("<i4")).astype(np.int32, copy=False),
         bin_ends=_array("bin_ends", bins.bin_ends, np.dtype("<u4")).astype(np.int64),
         positions=_array("positions", bins.positions, np.dtype("<i8")).astype(np.int64, copy=False),
-        first_step=first_step,
-        num_steps=num_steps,
+        steps=steps,
         starts=_array("starts", bins.starts, np.dtype("<i8")).astype(np.int64, copy=False) if bins.starts else None,
     )
     num_sequences = int(block.bin_ends[-1]) if len(block) else 0

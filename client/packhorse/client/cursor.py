@@ -3,9 +3,14 @@
 Owns the cursor's fields and the check of one that is loaded; leaves moving it to `dataset`.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
+
+from packhorse.topology import Topology
+
+_LOG = logging.getLogger(__name__)
 
 STATE_VERSION = 1
 
@@ -14,19 +19,42 @@ NO_POSITION = -1
 
 
 class Cursor(TypedDict):
-    """The whole state of training data: nothing but these four is needed to go on, under any topology.
+    """The whole state of training data: the first four are all that is needed to go on, under any topology.
 
     A plain dict of str and int, so that JSON and torch.load(weights_only=True) take it.
+
+    With a balance the position moves on at optimizer steps, because the bins of one change places. Within one, the
+    same topology goes on behind `window_steps`; any other begins the optimizer step again.
     """
 
     digest: str
-    """Of the dataset."""
+    """Of the dataset, and of what is skipped."""
     seed: int
     """Of the run."""
     epoch: int
     """0-based."""
     position: int
     """The position to resume at; NO_POSITION where there is none."""
+    window_steps: NotRequired[int]
+    """Steps behind the position that have been consumed, of an optimizer step that is not done."""
+    window_shape: NotRequired[str]
+    """The topology under which they were, see `window_shape`."""
+
+
+REQUIRED_FIELDS = ("digest", "seed", "epoch", "position")
+
+
+def window_shape(topology: Topology) -> str:
+    """Returns what decides which rank gets which bin of an optimizer step, as text.
+
+    Example:
+        >>> window_shape(Topology(world_size=4, batch_size=2, accumulation=8, balance="micro-step"))
+        '4 ranks × 2 bins × 8 steps, micro-step, 24576'
+    """
+    return (
+        f"{topology.world_size} ranks × {topology.batch_size} bins × {topology.accumulation} steps, "
+        f"{topology.balance}, {topology.cost_linear}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +73,7 @@ class Resume:
     """Whether a cursor was loaded: its run's earlier epochs are done."""
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], *, seed: int, bins_per_step: int) -> "Resume":
+    def from_state(cls, state: Mapping[str, Any], *, seed: int, topology: Topology) -> "Resume":
         """Reads a cursor, or the fuller state that `PackedDataset.state_dict` returns.
 
         A cursor resumes under any topology. A worker's own state, which a StatefulDataLoader saves, also holds which
@@ -54,7 +82,7 @@ class Resume:
         Raises:
             ValueError: fields are missing, the seed is another, or a worker's state meets another topology.
         """
-        missing = [name for name in Cursor.__annotations__ if name not in state]
+        missing = [name for name in REQUIRED_FIELDS if name not in state]
         if missing:
             raise ValueError(f"not a cursor: {', '.join(missing)} missing; pass a batch's 'cursor' or a state_dict()")
         if state.get("version", STATE_VERSION) != STATE_VERSION:
@@ -74,11 +102,25 @@ class Resume:
                     "stands; resume with a StatefulDataLoader's state, or train with one worker for each rank or with "
                     "mode 'partition'"
                 )
-            return cls(epoch=epoch, start_position=int(state["position"]), digest=digest, is_resumed=True)
-        if state["bins_per_step"] != bins_per_step:
+            done = int(state.get("window_steps", 0))
+            if done and state["window_shape"] != window_shape(topology):
+                _LOG.warning(
+                    "the cursor stands within an optimizer step of %s, this run has %s: the optimizer step begins "
+                    "again, and %d of its steps come twice",
+                    state["window_shape"],
+                    window_shape(topology),
+                    done,
+                )
+                done = 0
+            return cls(
+                epoch=epoch, start_position=int(state["position"]), first_step=done, digest=digest, is_resumed=True
+            )
+        then, now = state.get("window_shape"), window_shape(topology)
+        if state["bins_per_step"] != topology.bins_per_step or (topology.steps_per_window > 1 and then != now):
             raise ValueError(
-                f"this state was saved with {state['bins_per_step']} bins in a step, now there are {bins_per_step}: "
-                "under another world_size or batch_size resume from a batch's 'cursor' instead"
+                f"this state was saved with {state['bins_per_step']} bins in a step ({then}), now there are "
+                f"{topology.bins_per_step} ({now}): under another world_size, batch_size or balance resume from a "
+                "batch's 'cursor' instead"
             )
         return cls(
             epoch=epoch,

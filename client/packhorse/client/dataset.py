@@ -4,6 +4,7 @@ Owns how a worker finds its stream and what a checkpoint holds; leaves streams t
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -12,9 +13,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from packhorse.client._apart import ask_apart
 from packhorse.client._embedded import PREFIX
-from packhorse.client.api import Client, RemainderPolicy, StreamMode, connect
+from packhorse.client.api import NO_SKIPS, Client, connect
 from packhorse.client.batch import BatchAssembler, PackedBatch
-from packhorse.client.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume
+from packhorse.client.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume, window_shape
 from packhorse.client.parcel import Parcel
 from packhorse.client.placement import find_rank
 from packhorse.client.presets import Preset, get_preset
@@ -22,6 +23,7 @@ from packhorse.client.separators import Separators, check_token_id
 from packhorse.client.shared_resume import SharedResume
 from packhorse.client.sources import as_token_source
 from packhorse.client.stream import BinStream
+from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, StreamMode, Topology
 
 
 class PackedDataset(IterableDataset[PackedBatch]):
@@ -53,6 +55,12 @@ class PackedDataset(IterableDataset[PackedBatch]):
         world_size: data-parallel degree, likewise.
         remainder: what happens to a last step that is not full.
         mode: whether the ranks share the epoch. INDEPENDENT streams resume by a cursor where each rank has one worker.
+        balance: where ranks wait for each other, and so what is made equal: `none`, `micro-step` (FSDP, expert
+            parallelism) or `optimizer-step` (DDP with accumulation). Every optimizer step trains on the same bins.
+        accumulation: steps (micro-batches of a rank) that make one optimizer step; bins change places within it.
+        cost_linear: cost of a token beside attention; `cost_linear_of(model)` gives a model's.
+        skip: positions to leave out of every epoch, e.g. "1200:1300", or of some: `{3: "1200:1300"}`. Ranges may be
+            added ahead of a cursor, never behind it.
         pad_token_id: token that fills a bin's free end, in [0, 2^31).
         loss_mask: 1 (or True) for tokens to predict, 0 for others, as a source of the same ids and lengths (what
             `tokens` takes); None where every token is predicted.
@@ -83,6 +91,10 @@ class PackedDataset(IterableDataset[PackedBatch]):
         world_size: int | None = None,
         remainder: RemainderPolicy | str = RemainderPolicy.SPREAD,
         mode: StreamMode | str = StreamMode.PARTITION,
+        balance: Balance | str = Balance.NONE,
+        accumulation: int = 1,
+        cost_linear: int = DEFAULT_COST_LINEAR,
+        skip: Skips | str | Mapping[int, Skips | str] = NO_SKIPS,
         loss_mask: Any = None,
         separators: Separators | None = None,
         preset: Preset | str | None = None,
@@ -91,16 +103,22 @@ class PackedDataset(IterableDataset[PackedBatch]):
         shift_labels: bool | None = None,
         continue_positions: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.rank, self.world_size = find_rank(rank, world_size)
+        self.topology = Topology(
+            world_size=self.world_size,
+            batch_size=batch_size,
+            remainder=RemainderPolicy(remainder),
+            mode=StreamMode(mode),
+            balance=Balance(balance),
+            accumulation=accumulation,
+            cost_linear=cost_linear,
+        )
         self.dataset = dataset
         self.batch_size = batch_size
+        self.skip = {epoch: _skips(some) for epoch, some in skip.items()} if isinstance(skip, Mapping) else _skips(skip)
         self.seed = seed
         self._target = target
         self._tokens = as_token_source(tokens)
-        self._remainder = RemainderPolicy(remainder.lower())
-        self._mode = StreamMode(mode.lower())
         self._loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
         self._preset = get_preset(preset) if isinstance(preset, str) else preset
         self._form: dict[str, Any] = {
@@ -154,7 +172,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         Raises:
             ValueError: it is neither, or of another seed or topology.
         """
-        resume = Resume.from_state(state, seed=self.seed, bins_per_step=self._bins_per_step)
+        resume = Resume.from_state(state, seed=self.seed, topology=self.topology)
         info = get_worker_info()
         if info is None:
             self.progress.choose(resume)
@@ -220,8 +238,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
                 "'partition'"
             )
         self._own = None
-        coordinates = self._coordinates(resume, worker=worker, workers_per_rank=workers_per_rank)
-        with self._connect() as client, client.stream_bins(self.dataset, **coordinates) as stream:
+        with self._connect() as client, self._stream(client, resume, worker, workers_per_rank) as stream:
             yield from self._batches(stream, resume, workers_per_rank)
 
     def _batches(self, stream: BinStream, resume: Resume, workers_per_rank: int) -> Iterator[PackedBatch]:
@@ -237,10 +254,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
             pin_memory=get_worker_info() is None and torch.cuda.is_available(),
             **self._form,
         )
-        stride = 1 if self._is_independent else workers_per_rank
         for block in stream:
-            for i in range(block.num_steps):
-                step = block.first_step + i * stride
+            for i, step in enumerate(block.steps):
                 bins = block.slice(i * self.batch_size, (i + 1) * self.batch_size)
                 batch = assembler.assemble(bins, self._tokens, loss_mask=self._loss_mask)
                 has_position = not self._is_independent or workers_per_rank == 1
@@ -250,14 +265,15 @@ class PackedDataset(IterableDataset[PackedBatch]):
                     epoch=resume.epoch,
                     position=stream.position_after(step) if has_position else NO_POSITION,
                 )
+                if steps := stream.topology.steps_into_window(step, header.num_bins):
+                    cursor |= {"window_steps": steps, "window_shape": window_shape(self.topology)}
                 self._state = choice, self._state_at(resume, header.digest, step + 1) | dict(cursor)
                 yield self._deliver(batch, cursor)
         finished = {"position": stream.position_after(header.num_steps - 1), "finished": True}
         self._state = choice, self._state_at(resume, header.digest, header.num_steps) | finished
 
     def _count_steps(self, resume: Resume) -> int:
-        coordinates = self._coordinates(resume, worker=0, workers_per_rank=1)
-        with self._connect() as client, client.stream_bins(self.dataset, **coordinates) as stream:
+        with self._connect() as client, self._stream(client, resume, 0, 1) as stream:
             return stream.header.num_steps - resume.first_step
 
     def _as_preset(self, name: str, wanted: bool | None) -> bool:
@@ -277,11 +293,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     @property
     def _is_independent(self) -> bool:
-        return self._mode is StreamMode.INDEPENDENT
-
-    @property
-    def _bins_per_step(self) -> int:
-        return self.batch_size * (1 if self._is_independent else self.world_size)
+        return self.topology.mode is StreamMode.INDEPENDENT
 
     def _next_resume(self) -> Resume:
         return self._own or self.progress.load()
@@ -292,27 +304,29 @@ class PackedDataset(IterableDataset[PackedBatch]):
             "digest": digest,
             "seed": self.seed,
             "epoch": resume.epoch,
-            "position": resume.start_position + next_step * self._bins_per_step,
+            "position": resume.start_position + next_step * self.topology.bins_per_step,
             "start_position": resume.start_position,
             "first_step": next_step,
-            "bins_per_step": self._bins_per_step,
+            "bins_per_step": self.topology.bins_per_step,
+            "window_shape": window_shape(self.topology),
         }
 
-    def _coordinates(self, resume: Resume, *, worker: int, workers_per_rank: int) -> dict[str, Any]:
-        return {
-            "epoch": resume.epoch,
-            "seed": self.seed,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "worker": worker,
-            "workers_per_rank": workers_per_rank,
-            "batch_size": self.batch_size,
-            "start_position": resume.start_position,
-            "first_step": resume.first_step,
-            "remainder": self._remainder,
-            "mode": self._mode,
-            "expected_digest": resume.digest,
-        }
+    def _stream(self, client: Client, resume: Resume, worker: int, workers_per_rank: int) -> BinStream:
+        return client.stream_bins(
+            self.dataset,
+            epoch=resume.epoch,
+            seed=self.seed,
+            rank=self.rank,
+            worker=worker,
+            topology=replace(self.topology, workers_per_rank=workers_per_rank, start_position=resume.start_position),
+            skip=self.skip if isinstance(self.skip, Skips) else self.skip.get(resume.epoch, NO_SKIPS),
+            first_step=resume.first_step,
+            expected_digest=resume.digest,
+        )
 
     def _connect(self) -> Client:
         return connect(self._target) if isinstance(self._target, str) else self._target()
+
+
+def _skips(given: Skips | str) -> Skips:
+    return Skips.parse([given]) if isinstance(given, str) else given

@@ -100,7 +100,7 @@ class PackedDataLoader:
         """
         is_current = self._cursor is not None and self._cursor[0] == self.dataset.progress.choice
         state = self._cursor[1] if self._cursor is not None and is_current else self.dataset.state_dict()
-        return {name: state[name] for name in Cursor.__annotations__}
+        return {name: state[name] for name in Cursor.__annotations__ if name in state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where a batch's `cursor` or a `state_dict()` stands; see `PackedDataset.load_state_dict`."""

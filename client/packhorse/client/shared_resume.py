@@ -12,7 +12,7 @@ import torch
 
 from packhorse.client.cursor import Resume
 
-_DIGEST_BYTES = 128
+_DIGEST_BYTES = 16 << 10  # a digest names every range that is skipped
 _CHOICE, _ITERATION, _GONE_THROUGH = 4, 5, 6
 
 
@@ -31,7 +31,7 @@ class SharedResume:
     def load(self) -> Resume:
         """Returns what was stored last."""
         epoch, start_position, first_step, is_resumed = self._numbers[:_CHOICE].tolist()
-        digest = bytes(self._digest.tolist()).rstrip(b"\0").decode()
+        digest = self._digest.numpy().tobytes().rstrip(b"\0").decode()
         return Resume(
             epoch=epoch,
             start_position=start_position,

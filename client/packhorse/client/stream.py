@@ -13,6 +13,7 @@ from packhorse.client.blocks import BinBlock, decode_bins
 from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, StreamInterruptedError, TransientError
 from packhorse.client.retry import Attempts, RetryPolicy
 from packhorse.client.transport import Transport
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, header_checksum
 
@@ -58,19 +59,19 @@ class BinStream:
     Args:
         transport: reaches the service.
         request: the stream wanted.
+        topology: as in the request.
         retry: how long to try again.
     """
 
-    def __init__(self, transport: Transport, request: pb.StreamBinsRequest, retry: RetryPolicy) -> None:
+    def __init__(
+        self, transport: Transport, request: pb.StreamBinsRequest, topology: Topology, retry: RetryPolicy
+    ) -> None:
         self._transport = transport
         self._request = request
+        self.topology = topology
         self._attempts = Attempts(retry, has_answered=self._is_known)
         self._messages: Iterator[pb.StreamBinsResponse] | None = None
         self._header: pb.StreamHeader | None = None
-        workers = 1 if request.mode == pb.STREAM_MODE_INDEPENDENT else request.topology.workers_per_rank
-        ranks = 1 if request.mode == pb.STREAM_MODE_INDEPENDENT else request.topology.world_size
-        self._workers = workers
-        self._bins_per_step = ranks * request.topology.batch_size
 
     @property
     def header(self) -> StreamHeader:
@@ -94,8 +95,8 @@ class BinStream:
         )
 
     def position_after(self, step: int) -> int:
-        """The position to resume at once every rank has consumed `step`."""
-        return min(self._request.topology.start_position + (step + 1) * self._bins_per_step, self.header.num_bins)
+        """The position to resume at once every rank has consumed `step`, under any topology."""
+        return self.topology.position_after(step, self.header.num_bins)
 
     def __iter__(self) -> "BinStream":
         """Returns itself."""
@@ -112,7 +113,7 @@ class BinStream:
         block = self._retrying(self._next_block)
         if block is None:
             raise StopIteration
-        self._request.first_step = block.first_step + block.num_steps * self._workers
+        self._request.first_step = block.steps.stop
         self._attempts.succeeded()
         return block
 
@@ -168,14 +169,18 @@ class BinStream:
             block.bins,
             header.id_type,
             context=block_context(header.checksum, block.first_step, block.num_steps),
-            first_step=block.first_step,
-            num_steps=block.num_steps,
+            steps=range(
+                block.first_step,
+                block.first_step + block.num_steps * self.topology.step_stride,
+                self.topology.step_stride,
+            ),
         )
-        last_step = block.first_step + (block.num_steps - 1) * self._workers
+        steps = decoded.steps
         if (
             block.first_step != self._next_step()
-            or not block.first_step <= last_step < header.num_steps
-            or len(decoded) != block.num_steps * self._request.topology.batch_size
+            or not steps
+            or steps[-1] >= header.num_steps
+            or len(decoded) != len(steps) * self.topology.batch_size
         ):
             raise DamagedAnswerError(
                 f"{self._transport.target} sent {len(decoded)} bins for {block.num_steps} steps from "
@@ -192,8 +197,13 @@ class BinStream:
 
     def _next_step(self) -> int:
         """This worker's next step."""
-        first = self._request.first_step
-        return first + (self._request.worker - first) % self._workers if self._workers > 1 else first
+        return self.topology.next_step(self._request.worker, self._request.first_step)
+
+    def _resumable_position(self, step: int) -> int:
+        """The position to resume at where this worker's steps before `step` were delivered."""
+        if self._header is None:
+            return self.topology.start_position
+        return self.topology.position_after(step - 1, self._header.num_bins)
 
     def _retrying(self, attempt: Callable[[], _Result]) -> _Result:
         while True:
@@ -203,7 +213,7 @@ class BinStream:
                 self.close()
                 if not self._attempts.wait_after(error):
                     step = self._next_step()
-                    position = self._request.topology.start_position + step * self._bins_per_step
+                    position = self._resumable_position(step)
                     what = "could not be opened" if self._header is None else "broke and did not come back"
                     raise StreamInterruptedError(
                         f"the stream of {self._request.dataset!r} {what}: {error}; this "

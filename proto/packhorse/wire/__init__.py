@@ -9,5 +9,6 @@ from packhorse.wire.checksums import (
     get_bins_context,
     header_checksum,
 )
+from packhorse.wire.ids import ids_sum
 
-__all__ = ["bins_checksum", "block_context", "get_bins_context", "header_checksum"]
+__all__ = ["bins_checksum", "block_context", "get_bins_context", "header_checksum", "ids_sum"]

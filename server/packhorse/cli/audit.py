@@ -1,13 +1,12 @@
 """`packhorse audit`: proof that an epoch gives every sequence exactly once, under a given topology."""
 
-from typing import Any
-
 import click
 
-from packhorse.cli.exactly_once import AuditReport, EpochOfStreams
 from packhorse.cli.options import epoch_options, target_option, topology_options
 from packhorse.cli.progress import progress_bar
 from packhorse.client import DatasetInfo, connect
+from packhorse.client.audit import AuditReport, EpochOfStreams
+from packhorse.topology import Skips, Topology
 
 
 @click.command("audit", context_settings={"show_default": True})
@@ -15,7 +14,9 @@ from packhorse.client import DatasetInfo, connect
 @epoch_options
 @topology_options
 @click.pass_context
-def command(context: click.Context, /, target: str, dataset: str, epoch: int, seed: int, **topology: Any) -> None:
+def command(
+    context: click.Context, /, target: str, dataset: str, epoch: int, seed: int, topology: Topology, skip: Skips
+) -> None:
     """Read every stream of an epoch and check that each sequence comes exactly once.
 
     Bins that no stream carries (left out by `--remainder drop`, or before --start-position) are read by position and
@@ -25,13 +26,13 @@ def command(context: click.Context, /, target: str, dataset: str, epoch: int, se
     with connect(target) as client, progress_bar() as progress:
         info = client.get_dataset(dataset)
         task = progress.add_task("auditing", total=info.num_bins)
-        streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=seed, topology=topology)
+        streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=seed, topology=topology, skip=skip)
         report = streams.audit(on_bins=lambda bins: progress.update(task, advance=bins))
     if not report.streamed_bins and not report.problems:
-        raise click.ClickException(f"nothing was audited: {_why_nothing(info, topology)}")
+        raise click.ClickException(f"nothing was audited: {_why_nothing(info, topology, skip)}")
     click.echo(
         f"{dataset} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
-        f"tokens in {report.bins:,} bins; {topology['world_size']} ranks × {topology['workers_per_rank']} workers, "
+        f"tokens in {report.bins:,} bins; {topology.world_size} ranks × {topology.workers_per_rank} workers, "
         f"{report.num_steps:,} steps each"
     )
     for option, left_out in report.left_out.items():
@@ -57,15 +58,17 @@ def _verdict(report: AuditReport) -> str:
     return f"the other {rest:,} sequences came exactly once"
 
 
-def _why_nothing(dataset: DatasetInfo, topology: dict[str, Any]) -> str:
+def _why_nothing(dataset: DatasetInfo, topology: Topology, skip: Skips) -> str:
     """Says why an epoch has no step, and what to do."""
-    bins_left = dataset.num_bins - topology["start_position"]
+    num_bins = dataset.num_bins - skip.within(dataset.num_bins).num_skipped
+    bins_left = num_bins - topology.start_position
     if not dataset.num_bins:
         return f"{dataset.name} has no bins; prepare it again from an input with sequences"
+    if not num_bins:
+        return f"--skip {skip} leaves out all {dataset.num_bins} bins"
     if bins_left <= 0:
-        return f"--start-position {topology['start_position']} is the epoch's end; give one below {dataset.num_bins}"
-    step = topology["world_size"] * topology["batch_size"]
+        return f"--start-position {topology.start_position} is the epoch's end; give one below {num_bins}"
     return (
-        f"--remainder {topology['remainder']} leaves out a last step that is not full: {bins_left} bins are left, a "
-        f"step takes {step} (--world-size times --batch-size): lower these, or choose another --remainder"
+        f"--remainder {topology.remainder} leaves out a last step that is not full: {bins_left} bins are left, a step "
+        f"takes {topology.bins_per_step} (--world-size times --batch-size): lower these, or choose another --remainder"
     )

@@ -4,11 +4,14 @@ Owns their names and help; each command takes those that it needs.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
 from typing import Any
 
 import click
 
-from packhorse.client import RemainderPolicy
+from packhorse.client import PackhorseError
+from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, Topology
 
 
 def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,12 +37,38 @@ def epoch_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --world-size, --workers-per-rank, --batch-size, --start-position and --remainder."""
+    """Adds the options of a topology, which the command gets as one argument `topology`, and --skip as `skip`."""
+
+    @wraps(command)
+    def with_topology(*arguments: Any, skip: tuple[str, ...], **options: Any) -> Any:
+        shape = {field.name: options.pop(field.name) for field in fields(Topology) if field.name in options}
+        try:
+            return command(*arguments, topology=Topology(**shape), skip=Skips.parse(skip), **options)
+        except ValueError as error:
+            if isinstance(error, PackhorseError):
+                raise
+            raise click.UsageError(f"--{error}") from None
+
+    decorated: Callable[..., Any] = with_topology
     for option in (
+        click.option("--skip", multiple=True, metavar="FIRST:END", help="Positions to leave out, e.g. 1200:1300."),
+        click.option(
+            "--cost-linear",
+            default=DEFAULT_COST_LINEAR,
+            type=click.IntRange(0),
+            help="Cost of a token beside attention: a sequence of L tokens costs this times L, plus L².",
+        ),
+        click.option("--accumulation", default=1, type=click.IntRange(1), help="Steps of one optimizer step."),
+        click.option(
+            "--balance",
+            default="none",
+            type=click.Choice(list(Balance)),
+            help="Where ranks wait for each other, and so what is made equal.",
+        ),
         click.option(
             "--remainder",
             default="spread",
-            type=click.Choice([policy.value for policy in RemainderPolicy]),
+            type=click.Choice(list(RemainderPolicy)),
             help="What happens to a last step that is not full.",
         ),
         click.option("--start-position", default=0, type=click.IntRange(0), help="Position where step 0 begins."),
@@ -47,5 +76,5 @@ def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--workers-per-rank", default=1, type=click.IntRange(1), help="Dataloader workers of a rank."),
         click.option("--world-size", default=1, type=click.IntRange(1), help="Data-parallel degree."),
     ):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return decorated

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from packhorse.cli.options import epoch_options, target_option, topology_options
-from packhorse.client import StreamMode, connect
+from packhorse.client import connect
+from packhorse.topology import StreamMode
 
 
 @click.command("stream", context_settings={"show_default": True})
@@ -16,33 +17,24 @@ from packhorse.client import StreamMode, connect
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank.")
 @click.option("--worker", default=0, type=click.IntRange(0), help="Dataloader worker within the rank.")
 @click.option(
-    "--mode",
-    default="partition",
-    type=click.Choice([mode.value for mode in StreamMode]),
-    help="Whether the ranks share the epoch.",
+    "--mode", default="partition", type=click.Choice(list(StreamMode)), help="Whether the ranks share the epoch."
 )
 @click.option("--limit", default=None, type=click.IntRange(0), help="Stop after so many bins.")
-def command(
-    target: str, dataset: str, limit: int | None, workers_per_rank: int, batch_size: int, **options: Any
-) -> None:
+def command(target: str, dataset: str, limit: int | None, **options: Any) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
     Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths; and starts, each
     sequence's first token, where the dataset holds pieces.
     """
     left = limit
-    stride = workers_per_rank if options["mode"] == StreamMode.PARTITION else 1
-    with (
-        connect(target) as client,
-        client.stream_bins(dataset, workers_per_rank=workers_per_rank, batch_size=batch_size, **options) as stream,
-    ):
+    with connect(target) as client, client.stream_bins(dataset, **options) as stream:
         for block in stream:
             for number, (ids, lengths) in enumerate(block.bins()):
                 if left == 0:
                     return
-                step, slot = divmod(number, batch_size)
+                index, slot = divmod(number, stream.topology.batch_size)
                 line: dict[str, Any] = {
-                    "step": block.first_step + step * stride,
+                    "step": block.steps[index],
                     "slot": slot,
                     "position": int(block.positions[number]),
                     "ids": ids.tolist(),

@@ -4,7 +4,6 @@ from packhorse.dataset.arrays import create_array
 from packhorse.dataset.digest import PARTS, differing_parts
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.held_signals import ENDING_SIGNALS, held_signals
-from packhorse.dataset.ids import ids_sum
 from packhorse.dataset.layout import MANIFEST, OVER_LENGTH, POOLS, STARTS
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.manifest import Keep, Manifest, OverLength, OverLengthLedger, PrepareOptions
@@ -37,7 +36,6 @@ __all__ = [
     "create_array",
     "differing_parts",
     "held_signals",
-    "ids_sum",
     "is_seqpack_layout",
     "load_seqpack_layout",
     "open_prepared",

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import PrepareOptions, ids_sum
+from packhorse.dataset import PrepareOptions
 from packhorse.packing.options import effective_lengths
 from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, place_ids, sort_pairs
 from packhorse.prepare.sources import Batch, ParquetSpan, Span, changed
+from packhorse.wire import ids_sum
 
 PoolMap = NDArray[np.uint32] | NDArray[np.int64]
 """The pool, mapped: uint32 or int64 [n_sequences]."""

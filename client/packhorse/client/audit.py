@@ -1,19 +1,24 @@
 """Reading every stream of an epoch to see that each sequence comes exactly once.
 
-Owns the reading and what it found; leaves the verdict's words to `audit`. It keeps a few numbers however large the
-epoch is: ids are summed as hashes, and the sums compared with those that `prepare` took of the dataset. Only when they
-differ is the epoch read again, with all ids in memory, to name those that are missing or repeated.
+Owns the reading and what it found; leaves the verdict's words to the command `packhorse audit`. It keeps a few numbers
+however large the epoch is: ids are summed as hashes, and the sums compared with those that `prepare` took of the
+dataset. Only when they differ is the epoch read again, with all ids in memory, to name those that are missing or
+repeated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client import BinBlock, BinStream, Client, DatasetInfo, RemainderPolicy, StreamHeader
-from packhorse.dataset import ids_sum
+from packhorse.client.api import NO_SKIPS, Client, DatasetInfo
+from packhorse.client.blocks import BinBlock
+from packhorse.client.errors import DigestMismatchError
+from packhorse.client.stream import BinStream, StreamHeader
+from packhorse.topology import RemainderPolicy, Skips, Topology
+from packhorse.wire import ids_sum
 
 _NAMED_IDS = 10
 _POSITIONS_AT_ONCE = 1024
@@ -94,8 +99,10 @@ class EpochOfStreams:
     """0-based."""
     seed: int
     """Of the run."""
-    topology: dict[str, Any]
-    """world_size, workers_per_rank, batch_size, start_position, remainder."""
+    topology: Topology
+    """How the epoch is divided."""
+    skip: Skips = NO_SKIPS
+    """Positions that are left out."""
 
     def audit(self, *, on_bins: Callable[[int], None] = lambda _: None) -> AuditReport:
         """Reads every stream once, and tells what came.
@@ -122,39 +129,47 @@ class EpochOfStreams:
 
     @property
     def _repeats(self) -> bool:
-        return self.topology["remainder"] == RemainderPolicy.REPEAT
+        return self.topology.remainder is RemainderPolicy.REPEAT
 
     def _blocks(self, report: AuditReport) -> Iterator[BinBlock]:
         """Every block of every stream, then the bins that no stream carries."""
         header: StreamHeader | None = None
         streamed_bins = 0
-        for rank in range(self.topology["world_size"]):
+        for rank in range(self.topology.world_size):
             num_bins = 0
-            for worker in range(self.topology["workers_per_rank"]):
+            for worker in range(self.topology.workers_per_rank):
                 with self._stream(rank, worker) as stream:
                     header = stream.header
+                    if not header.digest.startswith(self.dataset.digest):
+                        raise DigestMismatchError(
+                            f"{self.dataset.name!r} changed during the audit: it had digest {self.dataset.digest}, now "
+                            f"a stream has {header.digest}; audit it again",
+                            {"expected": self.dataset.digest, "actual": header.digest},
+                        )
                     for block in stream:
                         num_bins += len(block)
                         yield block
             assert header is not None
             streamed_bins += num_bins
             report.num_steps = header.num_steps
-            if num_bins != header.num_steps * self.topology["batch_size"]:
+            if num_bins != header.num_steps * self.topology.batch_size:
                 report.problems.append(f"rank {rank} got {num_bins} bins in {header.num_steps} steps")
         report.streamed_bins = streamed_bins
         if not streamed_bins:
             return
         assert header is not None
-        for option, positions in (
-            ("--start-position", range(self.topology["start_position"])),
-            ("--remainder drop", range(self.dataset.num_bins - header.num_bins_dropped, self.dataset.num_bins)),
+        for option, positions, skip in (
+            ("--start-position", [range(self.topology.start_position)], self.skip),
+            ("--remainder drop", [range(header.num_bins - header.num_bins_dropped, header.num_bins)], self.skip),
+            ("--skip", [range(*each) for each in self.skip.within(self.dataset.num_bins).ranges], NO_SKIPS),
         ):
-            sequences = 0
-            for block in self._bins_at(positions):
+            bins = sequences = 0
+            for block in self._bins_at(positions, skip):
+                bins += len(block)
                 sequences += len(block.ids)
                 yield block
-            if positions:
-                report.left_out[option] = LeftOut(len(positions), sequences)
+            if bins:
+                report.left_out[option] = LeftOut(bins, sequences)
 
     def _stream(self, rank: int, worker: int) -> BinStream:
         return self.client.stream_bins(
@@ -163,19 +178,20 @@ class EpochOfStreams:
             seed=self.seed,
             rank=rank,
             worker=worker,
-            expected_digest=self.dataset.digest,
-            **self.topology,
+            topology=self.topology,
+            skip=self.skip,
         )
 
-    def _bins_at(self, positions: range) -> Iterator[BinBlock]:
-        for first in range(positions.start, positions.stop, _POSITIONS_AT_ONCE):
-            yield self.client.get_bins(
-                self.dataset.name,
-                epoch=self.epoch,
-                seed=self.seed,
-                positions=list(range(first, min(first + _POSITIONS_AT_ONCE, positions.stop))),
-                expected_digest=self.dataset.digest,
-            )
+    def _bins_at(self, ranges: Iterable[range], skip: Skips) -> Iterator[BinBlock]:
+        for positions in ranges:
+            for first in range(positions.start, positions.stop, _POSITIONS_AT_ONCE):
+                yield self.client.get_bins(
+                    self.dataset.name,
+                    epoch=self.epoch,
+                    seed=self.seed,
+                    positions=list(range(first, min(first + _POSITIONS_AT_ONCE, positions.stop))),
+                    skip=skip,
+                )
 
     def _explain(self) -> list[str]:
         """Names ids that the streams miss or repeat, against the same epoch read by position."""
@@ -183,7 +199,8 @@ class EpochOfStreams:
         streamed = [
             scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block in self._blocks(scratch)
         ]
-        known = [_entries(block.ids, block.starts) for block in self._bins_at(range(self.dataset.num_bins))]
+        whole = self._bins_at([range(self.dataset.num_bins)], NO_SKIPS)
+        known = [_entries(block.ids, block.starts) for block in whole]
         came, times = np.unique(np.concatenate(streamed), return_counts=True)
         wanted, wanted_times = np.unique(np.concatenate(known), return_counts=True)
         findings = []
