@@ -287,12 +287,13 @@ def bins_of_stream():
     def split(blocks, batch_size=1, stride=1):
         bins = []
         for block in blocks:
-            assert len(block) == block.num_steps * batch_size
+            assert len(block) == len(block.steps) * batch_size
+            assert len(block.steps) < 2 or block.steps.step == stride
             for number, (ids, lengths) in enumerate(block.bins()):
                 step, slot = divmod(number, batch_size)
                 bins.append(
                     Delivered(
-                        step=block.first_step + step * stride,
+                        step=block.steps[step],
                         slot=slot,
                         position=int(block.positions[number]),
                         ids=tuple(ids.tolist()),

@@ -7,7 +7,8 @@ from harness import Row, Sample, interleaved, timed
 from workload import Workspace, in_words
 
 from packhorse.dataset import PreparedDataset, open_prepared
-from packhorse.epoch import EpochStream, EpochView, RemainderPolicy, Topology
+from packhorse.epoch import Assignment, EpochView
+from packhorse.topology import RemainderPolicy, Topology
 
 NOTE = (
     "an epoch's end: 1,000 ranks × 8 bins, the last step two thirds full, in one process. Processor seconds in all for "
@@ -63,7 +64,7 @@ def _topology(view: EpochView, remainder: RemainderPolicy = RemainderPolicy.SPRE
 def _last_step(view: EpochView, remainder: RemainderPolicy) -> None:
     topology = _topology(view, remainder)
     for rank in range(RANKS):
-        bins = EpochStream(view, topology).read(range(1), rank)
+        bins = Assignment(view, topology).bins(range(1), rank)
         assert len(bins.bin_ends) == BATCH
 
 
@@ -75,11 +76,7 @@ def _locate(dataset: PreparedDataset, epoch: int) -> float:
 
     def locate() -> None:
         found = view.locate(ids)
-        stream = EpochStream(view, topology)
-        places = [
-            stream.place(position, index)
-            for position, index in zip(found.positions.tolist(), found.index_in_bin.tolist(), strict=True)
-        ]
-        assert all(places)
+        places = Assignment(view, topology).places(found.positions, found.index_in_bin)
+        assert (places.steps == 0).all()
 
     return timed(locate)

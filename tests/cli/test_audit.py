@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from packhorse.cli import audit as audit_module
-from packhorse.cli.exactly_once import EpochOfStreams
 from packhorse.client import BinBlock, connect
+from packhorse.client.audit import EpochOfStreams
 from packhorse.topology import Topology
 
-TOPOLOGY = {"world_size": 2, "workers_per_rank": 2, "batch_size": 3, "start_position": 0, "remainder": "spread"}
+TOPOLOGY = Topology(world_size=2, workers_per_rank=2, batch_size=3)
 
 
 @pytest.mark.parametrize("remainder", ["spread", "drop", "repeat", "empty"])
@@ -65,10 +65,9 @@ def test_an_audit_of_no_bins_is_no_success(packhorse, corpus, monkeypatch):
         def get_dataset(self, name):
             return dataclasses.replace(self.client.get_dataset(name), num_bins=0)
 
-        def stream_bins(self, name, *, start_position, **options):
-            return self.client.stream_bins(
-                name, topology=Topology(start_position=self.client.get_dataset(name).num_bins), **options
-            )
+        def stream_bins(self, name, *, topology, **options):
+            end = dataclasses.replace(topology, start_position=self.client.get_dataset(name).num_bins)
+            return self.client.stream_bins(name, topology=end, **options)
 
     monkeypatch.setattr(audit_module, "connect", lambda target: Empty(connect(target), None))
     result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "few")
@@ -163,7 +162,7 @@ def audited(embedded):
         streams = EpochOfStreams(
             client=Faulty(embedded, fault), dataset=embedded.get_dataset("rows"), epoch=1, seed=2, topology=TOPOLOGY
         )
-        return streams.audit(), list(embedded.stream_bins("rows", epoch=1, seed=2, rank=1, worker=0, **TOPOLOGY))
+        return streams.audit(), list(embedded.stream_bins("rows", epoch=1, seed=2, rank=1, worker=0, topology=TOPOLOGY))
 
     return run
 

@@ -8,6 +8,7 @@ import click
 import pytest
 
 from packhorse.cli import COMMANDS, main
+from packhorse.topology import Topology
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -43,12 +44,12 @@ def test_the_group_lists_its_commands(packhorse):
 
 
 def test_stream_prints_every_bin_of_a_worker(packhorse, json_lines, target, client, bins_of_stream):
-    topology = {"world_size": 2, "workers_per_rank": 3, "batch_size": 2, "start_position": 5}
-    place = {"rank": 1, "worker": 2, "epoch": 4, "seed": 9, "remainder": "empty", **topology}
-    flags = [part for name, value in place.items() for part in (f"--{name.replace('_', '-')}", value)]
+    topology = {"world_size": 2, "workers_per_rank": 3, "batch_size": 2, "start_position": 5, "remainder": "empty"}
+    place = {"rank": 1, "worker": 2, "epoch": 4, "seed": 9}
+    flags = [part for name, value in (place | topology).items() for part in (f"--{name.replace('_', '-')}", value)]
     result = packhorse("stream", "--target", target, "--dataset", "rows", *flags)
     assert result.exit_code == 0
-    expected = bins_of_stream(client.stream_bins("rows", **place), 2, 3)
+    expected = bins_of_stream(client.stream_bins("rows", topology=Topology(**topology), **place), 2, 3)
     lines = json_lines(result.stdout)
     assert len(lines) == len(expected) > 50
     assert [list(line) for line in lines[:1]] == [["step", "slot", "position", "ids", "lengths"]]
@@ -83,12 +84,12 @@ def test_stream_into_a_closed_pipe_ends_quietly(target):
 
 
 def test_locate_tells_where_an_id_comes(packhorse, json_lines, target, client):
-    place = {"world_size": 2, "batch_size": 3, "workers_per_rank": 2, "seed": 1, "epoch": 6}
-    flags = [part for name, value in place.items() for part in (f"--{name.replace('_', '-')}", value)]
+    topology, place = {"world_size": 2, "batch_size": 3, "workers_per_rank": 2}, {"seed": 1, "epoch": 6}
+    flags = [part for name, value in (place | topology).items() for part in (f"--{name.replace('_', '-')}", value)]
     result = packhorse("locate", "--target", target, "--dataset", "rows", *flags, "--json", 17, 4)
     assert result.exit_code == 0
     lines = json_lines(result.stdout)
-    expected = client.locate("rows", ids=[17, 4], **place)
+    expected = client.locate("rows", ids=[17, 4], topology=Topology(**topology), **place)
     assert [line["id"] for line in lines] == [17, 4]
     for line, location in zip(lines, expected, strict=True):
         assert line == {name: getattr(location, name) for name in location.__slots__}

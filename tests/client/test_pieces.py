@@ -92,7 +92,8 @@ def test_remote_and_embedded_carry_the_same_entries(remote, local, corpus, name)
     for remainder in RemainderPolicy:
         came = Counter()
         for rank in range(3):
-            options = {"world_size": 3, "rank": rank, "batch_size": 7, "remainder": remainder, "seed": 5, "epoch": 2}
+            topology = Topology(world_size=3, batch_size=7, remainder=remainder)
+            options = {"topology": topology, "rank": rank, "seed": 5, "epoch": 2}
             blocks = [list(client.stream_bins(name, **options)) for client in (remote, local)]
             assert len(blocks[0]) == len(blocks[1])
             for a, b in zip(*blocks, strict=True):
@@ -130,7 +131,7 @@ def test_batches_hold_every_planned_token_once(root, corpus, no_launcher, local,
         blocks = [
             block.slice(4 * i, 4 * i + 4)
             for block in local.stream_bins(name, seed=1, topology=Topology(batch_size=4))
-            for i in range(block.num_steps)
+            for i in range(len(block.steps))
         ]
         batches = list(dataset)
         assert len(batches) == len(blocks)
@@ -174,7 +175,7 @@ def rows_of(corpus, name, block, shift, continue_positions):
 
 def test_locate_finds_every_piece(remote, local, corpus):
     ids = [int(np.argmax([len(t) for t in corpus.sequences[:ROWS]])), 10**6, 0]
-    options = {"seed": 9, "epoch": 1, "world_size": 2, "batch_size": 3}
+    options = {"seed": 9, "epoch": 1, "topology": Topology(world_size=2, batch_size=3)}
     locations = remote.locate("split", ids=ids, **options)
     assert locations == local.locate("split", ids=ids, **options)
     expected = []
@@ -202,16 +203,16 @@ def test_audit_is_exact_with_pieces(root, name, remainder):
 
 def test_audit_notices_one_piece_in_another_ones_place(root, monkeypatch):
     """Two pieces of one sequence: the ids alone would still add up."""
-    from packhorse.epoch import EpochStream, EpochView
+    from packhorse.epoch import Assignment, EpochView
 
-    read, bins_at = EpochStream.read, EpochView.bins
+    read, bins_at = Assignment.bins, EpochView.bins
 
     def wrong(self, steps, rank):
         bins = read(self, steps, rank)
         bins.starts[bins.starts == LIMIT] = 0
         return bins
 
-    monkeypatch.setattr(EpochStream, "read", wrong)
+    monkeypatch.setattr(Assignment, "bins", wrong)
     assert EpochView.bins is bins_at
     result = CliRunner().invoke(audit, ["--target", f"embedded:{root}", "--dataset", "split"])
     assert result.exit_code == 1

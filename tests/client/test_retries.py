@@ -75,8 +75,7 @@ def request_of():
     def build(**fields):
         topology = {"world_size": 1, "workers_per_rank": 1, "batch_size": 1, "remainder": "REMAINDER_POLICY_SPREAD"}
         own = {name: fields.pop(name) for name in list(fields) if name in pb.Topology.DESCRIPTOR.fields_by_name}
-        mode = {"mode": "STREAM_MODE_PARTITION", "dataset": "rows"}
-        return pb.StreamBinsRequest(topology=pb.Topology(**(topology | own)), **(mode | fields))
+        return pb.StreamBinsRequest(topology=pb.Topology(**(topology | own)), **({"dataset": "rows"} | fields))
 
     return build
 

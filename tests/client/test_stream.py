@@ -13,13 +13,13 @@ def test_blocks_grow_from_one_step_and_hold_whole_steps(client):
         "rows", topology=Topology(world_size=2, workers_per_rank=3, batch_size=2), rank=1, worker=2
     )
     blocks = list(stream)
-    assert blocks[0].num_steps == 1
-    assert [block.num_steps for block in blocks[:5]] == [1, 2, 4, 8, 16]
-    assert all(len(block) == 2 * block.num_steps for block in blocks)
+    assert len(blocks[0].steps) == 1
+    assert [len(block.steps) for block in blocks[:5]] == [1, 2, 4, 8, 16]
+    assert all(len(block) == 2 * len(block.steps) for block in blocks)
     step = 2
     for block in blocks:
-        assert block.first_step == step
-        step += 3 * block.num_steps
+        assert block.steps == range(step, step + 3 * len(block.steps), 3)
+        step = block.steps.stop
     assert step >= stream.header.num_steps > step - 3
 
 
@@ -53,9 +53,8 @@ def test_header(client):
 
 @pytest.mark.parametrize("mode", ["partition", "independent"])
 def test_first_step_leaves_out_what_came_before(client, bins_of_stream, mode):
-    arguments = {
-        "world_size": 2, "rank": 1, "worker": 1, "workers_per_rank": 3, "batch_size": 3, "mode": mode, "seed": 3
-    }  # fmt: skip
+    topology = Topology(world_size=2, workers_per_rank=3, batch_size=3, mode=mode)
+    arguments = {"rank": 1, "worker": 1, "topology": topology, "seed": 3}
     stride = 3 if mode == "partition" else 1
     whole = bins_of_stream(client.stream_bins("rows", **arguments), 3, stride)
     last = whole[-1].step
@@ -170,7 +169,7 @@ def test_a_server_that_comes_back_with_another_dataset_is_refused(corpus, varian
     with make_server(corpus.root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=60)) as client:
         stream = client.stream_bins("rows")
         first = [next(stream), next(stream)]
-        assert sum(block.num_steps for block in first) == 3
+        assert sum(len(block.steps) for block in first) == 3
         server.kill()
         server.root = variants / "max_seq_len"
         server.start()

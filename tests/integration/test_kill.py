@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections import Counter
 import pytest
 
 from packhorse.client import RetryPolicy, StreamInterruptedError, connect
+from packhorse.topology import Topology
 
 JOIN_SECONDS = 60
 PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_seconds=0.5)
@@ -48,7 +50,7 @@ def small_blocks(monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import packhorse.server.backend as backend\nbackend.BLOCK_BYTES = 512\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
 
 def assert_exactly_once_in_order(readers, bins_of_stream, batch_size, stride, corpus):
@@ -66,10 +68,9 @@ def test_a_killed_server_costs_nothing(corpus, make_server, small_blocks, bins_o
     """Six concurrent streams, two kills in their middle, the same port each time."""
     with make_server(corpus.root) as server:
         gate = threading.Event()
+        topology = Topology(world_size=2, workers_per_rank=3, batch_size=2)
         readers = [
-            Reader(
-                server.target, gate, rank=rank, world_size=2, worker=worker, workers_per_rank=3, batch_size=2, seed=8
-            )
+            Reader(server.target, gate, rank=rank, worker=worker, topology=topology, seed=8)
             for rank, worker in itertools.product(range(2), range(3))
         ]
         for reader in readers:
@@ -95,7 +96,7 @@ from packhorse.client import RetryPolicy, connect
 from packhorse.topology import Topology
 target, rank = sys.argv[1], int(sys.argv[2])
 with connect(target, retry=RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02)) as client:
-    stream = client.stream_bins("rows", rank=rank, world_size=2, seed=8)
+    stream = client.stream_bins("rows", rank=rank, topology=Topology(world_size=2), seed=8)
     print(json.dumps(next(stream).ids.tolist()), flush=True)
     sys.stdin.readline()
     for block in stream:
@@ -150,12 +151,12 @@ def test_calls_wait_for_a_server_that_comes_back(corpus, make_server, embedded, 
 
 
 def test_after_the_deadline_the_error_says_where_to_begin_anew(corpus, make_server, small_blocks, bins_of_stream):
-    topology = {"world_size": 2, "batch_size": 3}
+    topology = Topology(world_size=2, batch_size=3)
     with make_server(corpus.root) as server:
         impatient = RetryPolicy(deadline_seconds=0.5, first_delay_seconds=0.05)
         consumed, resume = Counter(), set()
         with connect(server.target, retry=impatient) as client:
-            streams = [client.stream_bins("rows", rank=rank, **topology) for rank in range(2)]
+            streams = [client.stream_bins("rows", rank=rank, topology=topology) for rank in range(2)]
             for stream in streams:
                 for d in bins_of_stream([next(stream) for _ in range(4)], 3):
                     consumed.update(d.ids)

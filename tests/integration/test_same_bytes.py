@@ -18,17 +18,16 @@ TOPOLOGIES = [  # world_size, workers_per_rank, batch_size
 ]
 
 
-def every_place(world_size, workers_per_rank, batch_size, **options):
+def topology_of(numbers, **options):
+    """The Topology of one of TOPOLOGIES."""
+    world_size, workers_per_rank, batch_size = numbers
+    return Topology(world_size=world_size, workers_per_rank=workers_per_rank, batch_size=batch_size, **options)
+
+
+def every_place(topology, **options):
     """The arguments of every stream of a topology."""
-    for rank, worker in itertools.product(range(world_size), range(workers_per_rank)):
-        yield {
-            "world_size": world_size,
-            "workers_per_rank": workers_per_rank,
-            "batch_size": batch_size,
-            "rank": rank,
-            "worker": worker,
-            **options,
-        }
+    for rank, worker in itertools.product(range(topology.world_size), range(topology.workers_per_rank)):
+        yield {"topology": topology, "rank": rank, "worker": worker, **options}
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)
@@ -37,18 +36,16 @@ def test_tcp_unix_and_embedded_give_the_same_bytes(client, unix_client, embedded
     for dataset, start in (("rows", 0), ("named", 17), ("few", 0)):
         info = embedded.get_dataset(dataset)
         assert client.get_dataset(dataset) == unix_client.get_dataset(dataset) == info
-        for mode, place in itertools.product(
-            StreamMode, every_place(*topology, remainder=remainder, start_position=start, seed=2**64 - 1, epoch=3)
-        ):
-            if mode is StreamMode.INDEPENDENT and place["rank"] != topology[0] - 1:
+        shapes = [topology_of(topology, remainder=remainder, start_position=start, mode=mode) for mode in StreamMode]
+        places = [place for shape in shapes for place in every_place(shape, seed=2**64 - 1, epoch=3)]
+        for place in places:
+            if place["topology"].mode is StreamMode.INDEPENDENT and place["rank"] != topology[0] - 1:
                 continue
-            streams = [
-                c.stream_bins(dataset, topology=Topology(mode=mode), **place) for c in (client, unix_client, embedded)
-            ]
+            streams = [c.stream_bins(dataset, **place) for c in (client, unix_client, embedded)]
             blocks = [list(stream) for stream in streams]
             assert streams[0].header == streams[1].header == streams[2].header
             assert joined(blocks[0]) == joined(blocks[1]) == joined(blocks[2])
-            assert [b.first_step for b in blocks[0]] == [b.first_step for b in blocks[2]]
+            assert [b.steps for b in blocks[0]] == [b.steps for b in blocks[2]]
 
 
 @pytest.mark.parametrize("dataset", ["rows", "named", "truncated", "few"])
@@ -67,11 +64,12 @@ def test_an_epoch_holds_every_sequence_once_with_its_length(client, corpus, data
 def test_streams_get_bins_and_locate_agree(client, corpus, bins_of_stream, topology, remainder):
     dataset, start, seed, epoch = "rows", 11, 9, 4
     world_size, workers_per_rank, batch_size = topology
+    shape = topology_of(topology, remainder=remainder, start_position=start)
     num_bins = client.get_dataset(dataset).num_bins
     by_position = bins_of_stream(client.stream_bins(dataset, seed=seed, epoch=epoch))
     where = {}
     came = Counter()
-    for place in every_place(*topology, remainder=remainder, start_position=start, seed=seed, epoch=epoch):
+    for place in every_place(shape, seed=seed, epoch=epoch):
         stream = client.stream_bins(dataset, **place)
         delivered = bins_of_stream(stream, batch_size, workers_per_rank)
         steps = sorted({d.step for d in delivered})
@@ -90,19 +88,7 @@ def test_streams_get_bins_and_locate_agree(client, corpus, bins_of_stream, topol
     assert (dropped > 0) == (remainder is RemainderPolicy.DROP)
     assert came == Counter(set(corpus.lengths(dataset)) - left_out)
 
-    locations = client.locate(
-        dataset,
-        epoch=epoch,
-        seed=seed,
-        ids=corpus.ids[dataset],
-        topology=Topology(
-            world_size=world_size,
-            workers_per_rank=workers_per_rank,
-            batch_size=batch_size,
-            start_position=start,
-            remainder=remainder,
-        ),
-    )
+    locations = client.locate(dataset, epoch=epoch, seed=seed, ids=corpus.ids[dataset], topology=shape)
     assert [location.id for location in locations] == corpus.ids[dataset].tolist()
     for location in locations:
         assert location.found
@@ -144,7 +130,7 @@ def test_every_start_position_continues_the_same_order(client, bins_of_stream):
 
 def test_independent_streams_are_each_complete_in_an_order_of_their_own(client, corpus):
     orders = set()
-    for place in every_place(2, 2, 3, mode="independent", seed=4, remainder="spread"):
+    for place in every_place(topology_of((2, 2, 3), mode="independent"), seed=4):
         blocks = list(client.stream_bins("named", **place))
         ids = [i for block in blocks for i in block.ids.tolist()]
         assert sorted(ids) == sorted(corpus.ids["named"].tolist())

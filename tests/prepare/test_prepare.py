@@ -16,7 +16,7 @@ import seqpack.prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.dataset import ids_sum, open_prepared
+from packhorse.dataset import open_prepared
 from packhorse.epoch import PlanIndex
 from packhorse.formats import MegatronWriter
 from packhorse.packing import pack_histogram

@@ -5,8 +5,9 @@ import pytest
 
 from packhorse.client import InvalidRequestError, RequestTooLargeError
 from packhorse.client._grpc import GrpcTransport, exception_of
-from packhorse.server.requests import MAX_BINS_PER_STEP
-from packhorse.topology import Topology
+from packhorse.epoch import MAX_BINS_PER_WINDOW
+from packhorse.server.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
+from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 
 BIG = 2**31 - 1
@@ -17,30 +18,44 @@ def either(request):
     return request.getfixturevalue(request.param)
 
 
+TIMEOUT_SECONDS = 20.0
+
+WHOLE = {
+    "world_size": 1,
+    "workers_per_rank": 1,
+    "batch_size": 1,
+    "remainder": "REMAINDER_POLICY_SPREAD",
+    "mode": "STREAM_MODE_PARTITION",
+    "balance": "BALANCE_NONE",
+    "accumulation": 1,
+}
+"""Fields of a topology that nothing is missing in."""
+
+
+def raw_stream(client, topology=None, **fields):
+    """Sends a request past the client's own checks, to a server or embedded; the first message of the answer."""
+    request = pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**(WHOLE | (topology or {}))), **fields)
+    return next(client._transport.stream_bins(request, TIMEOUT_SECONDS))
+
+
 STREAM_FIELDS = [
     ("rank", {"rank": -1}),
     ("rank", {"rank": 1}),
-    ("rank", {"rank": 3, "world_size": 3, "mode": "independent"}),
+    ("rank", {"rank": 3, "topology": Topology(world_size=3, mode="independent")}),
     ("rank", {"rank": 2**31}),
     ("rank", {"rank": 0.5}),
     ("worker", {"worker": -1}),
-    ("worker", {"worker": 2, "workers_per_rank": 2}),
+    ("worker", {"worker": 2, "topology": Topology(workers_per_rank=2)}),
     ("worker", {"worker": -(2**40)}),
-    ("topology.world_size", {"world_size": 0}),
-    ("topology.world_size", {"world_size": -5}),
-    ("topology.world_size", {"world_size": 2**31}),
-    ("topology.workers_per_rank", {"workers_per_rank": 0}),
-    ("topology.workers_per_rank", {"workers_per_rank": "1"}),
-    ("topology.batch_size", {"batch_size": 0}),
-    ("topology.batch_size", {"batch_size": -1}),
-    ("topology.batch_size", {"batch_size": 1.5}),
-    ("topology.start_position", {"start_position": -1}),
-    ("topology.start_position", {"start_position": 10**9}),
-    ("topology.start_position", {"start_position": 2**63}),
-    ("topology.remainder", {"remainder": "keep"}),
-    ("topology.remainder", {"remainder": None}),
-    ("mode", {"mode": "alone"}),
-    ("mode", {"mode": 3}),
+    ("topology.world_size", {"topology": Topology(world_size=2**31)}),
+    ("topology.workers_per_rank", {"topology": Topology(workers_per_rank=2**31)}),
+    ("topology.batch_size", {"topology": Topology(batch_size=2**31)}),
+    ("topology.start_position", {"topology": Topology(start_position=10**9)}),
+    ("topology.start_position", {"topology": Topology(start_position=2**63)}),
+    ("topology.accumulation", {"topology": Topology(accumulation=2**31)}),
+    ("topology.cost_linear", {"topology": Topology(cost_linear=2**63)}),
+    ("topology.cost_linear", {"topology": Topology(balance="micro-step", cost_linear=2**62)}),
+    ("skip.end", {"skip": Skips.of([(0, 2**63)])}),
     ("first_step", {"first_step": -1}),
     ("first_step", {"first_step": 2**63}),
     ("seed", {"seed": -1}),
@@ -61,11 +76,75 @@ def test_stream_bins_names_the_field(either, field, arguments):
     assert isinstance(caught.value, ValueError)
 
 
-def test_every_field_of_a_stream_is_in_the_table():
-    in_table = {field for field, _ in STREAM_FIELDS}
+RAW_FIELDS = [  # what the client's Topology and Skips refuse before a request is made
+    ("topology.world_size", {"topology": {"world_size": 0}}),
+    ("topology.world_size", {"topology": {"world_size": -5}}),
+    ("topology.workers_per_rank", {"topology": {"workers_per_rank": 0}}),
+    ("topology.workers_per_rank", {"topology": {"workers_per_rank": -1}}),
+    ("topology.batch_size", {"topology": {"batch_size": 0}}),
+    ("topology.batch_size", {"topology": {"batch_size": -1}}),
+    ("topology.start_position", {"topology": {"start_position": -1}}),
+    ("topology.remainder", {"topology": {"remainder": 99}}),
+    ("topology.mode", {"topology": {"mode": 3}}),
+    ("topology.balance", {"topology": {"balance": 4}}),
+    ("topology.balance", {"topology": {"balance": "BALANCE_MICRO_STEP", "mode": "STREAM_MODE_INDEPENDENT"}}),
+    ("topology.accumulation", {"topology": {"accumulation": 0}}),
+    ("topology.accumulation", {"topology": {"accumulation": -2}}),
+    ("topology.cost_linear", {"topology": {"cost_linear": -1}}),
+    ("topology.cost_linear", {"topology": {"cost_linear": 2**63 - 1, "balance": "BALANCE_OPTIMIZER_STEP"}}),
+    ("skip", {"skip": [pb.PositionRange(first=-1, end=3)]}),
+    ("skip", {"skip": [pb.PositionRange(first=3, end=3)]}),
+    ("skip", {"skip": [pb.PositionRange(first=5, end=3)]}),
+    ("skip", {"skip": [pb.PositionRange(first=1, end=2), pb.PositionRange(first=0, end=-1)]}),
+]
+
+
+@pytest.mark.parametrize(("field", "arguments"), RAW_FIELDS, ids=str)
+def test_a_request_without_the_client_s_checks_names_the_field(either, field, arguments):
+    with pytest.raises(InvalidRequestError) as caught:
+        raw_stream(either, **arguments)
+    assert caught.value.metadata["field"] == field
+    assert field.rpartition(".")[2] in str(caught.value)
+
+
+def test_every_field_of_a_stream_is_in_the_tables():
+    in_table = {field.partition(".end")[0] for field, _ in STREAM_FIELDS + RAW_FIELDS}
     fields = [f.name for f in pb.StreamBinsRequest.DESCRIPTOR.fields if f.name not in ("dataset", "topology")]
     fields += [f"topology.{f.name}" for f in pb.Topology.DESCRIPTOR.fields]
     assert in_table == set(fields)
+
+
+def test_a_request_that_nothing_is_missing_in(either):
+    assert raw_stream(either).HasField("header")
+
+
+@pytest.mark.parametrize(
+    ("call", "answers"),
+    [
+        ("stream_bins", lambda client, skip: raw_stream(client, skip=skip)),
+        (
+            "get_bins",
+            lambda client, skip: client._transport.get_bins(
+                pb.GetBinsRequest(dataset="rows", positions=[0], skip=skip), TIMEOUT_SECONDS
+            ),
+        ),
+        (
+            "locate_sequences",
+            lambda client, skip: client._transport.locate_sequences(
+                pb.LocateSequencesRequest(dataset="rows", ids=[1], skip=skip), TIMEOUT_SECONDS
+            ),
+        ),
+    ],
+)
+def test_every_call_checks_its_ranges(either, call, answers):
+    ranges = [pb.PositionRange(first=2 * i, end=2 * i + 1) for i in range(MAX_SKIPS + 1)]
+    assert answers(either, ranges[:MAX_SKIPS])
+    with pytest.raises(RequestTooLargeError, match=f"holds {MAX_SKIPS + 1} ranges; give at most {MAX_SKIPS}") as caught:
+        answers(either, ranges)
+    assert caught.value.metadata == {"field": "skip", "limit": str(MAX_SKIPS)}
+    with pytest.raises(InvalidRequestError, match="skip 7:7 is empty") as caught:
+        answers(either, [pb.PositionRange(first=7, end=7)])
+    assert caught.value.metadata["field"] == "skip"
 
 
 @pytest.mark.parametrize(
@@ -95,11 +174,10 @@ def test_get_bins_names_the_field(either, field, arguments):
         ("ids", {"ids": [2**63]}),
         ("ids", {"ids": ["a"]}),
         ("epoch", {"ids": [1], "epoch": -1}),
-        ("topology.world_size", {"ids": [1], "world_size": 0}),
-        ("topology.batch_size", {"ids": [1], "world_size": 1, "batch_size": 0}),
-        ("topology.workers_per_rank", {"ids": [1], "world_size": 1, "workers_per_rank": -1}),
-        ("topology.start_position", {"ids": [1], "world_size": 1, "start_position": 10**9}),
-        ("topology.remainder", {"ids": [1], "world_size": 1, "remainder": "keep"}),
+        ("topology.world_size", {"ids": [1], "topology": Topology(world_size=2**31)}),
+        ("topology.start_position", {"ids": [1], "topology": Topology(start_position=10**9)}),
+        ("topology.mode", {"ids": [1], "topology": Topology(mode="independent")}),
+        ("topology.cost_linear", {"ids": [1], "topology": Topology(balance="micro-step", cost_linear=2**62)}),
     ],
     ids=str,
 )
@@ -110,25 +188,74 @@ def test_locate_names_the_field(either, field, arguments):
 
 
 @pytest.mark.parametrize(
-    ("field", "limit", "arguments"),
+    ("field", "message"),
     [
-        ("topology.batch_size", MAX_BINS_PER_STEP, {"batch_size": BIG}),
-        ("topology.world_size", MAX_BINS_PER_STEP, {"world_size": BIG}),
-        ("topology.world_size", MAX_BINS_PER_STEP // 7, {"world_size": MAX_BINS_PER_STEP // 7 + 1, "batch_size": 7}),
+        ("world_size", {"world_size": 0}),
+        ("batch_size", {"batch_size": 0}),
+        ("workers_per_rank", {"workers_per_rank": -1}),
+        ("remainder", {"remainder": 99}),
+        ("balance", {"balance": 77}),
+        ("accumulation", {"accumulation": 0}),
+        ("cost_linear", {"cost_linear": -1}),
     ],
+    ids=str,
 )
-def test_steps_that_are_too_large(either, field, limit, arguments):
-    with pytest.raises(RequestTooLargeError, match=str(MAX_BINS_PER_STEP)) as caught:
-        next(either.stream_bins("rows", **arguments))
-    assert caught.value.metadata == {"field": field, "limit": str(limit)}
+def test_locate_without_the_client_s_checks_names_the_field(either, field, message):
+    request = pb.LocateSequencesRequest(dataset="rows", ids=[1], topology=pb.Topology(**(WHOLE | message)))
+    with pytest.raises(InvalidRequestError) as caught:
+        either._transport.locate_sequences(request, TIMEOUT_SECONDS)
+    assert caught.value.metadata["field"] == f"topology.{field}"
 
 
-def test_messages_that_are_too_large(either):
+@pytest.fixture
+def most_in_step(embedded):
+    """The most bins of all ranks in one step of `rows`: fewer where a bin holds more sequences."""
+    info = embedded.get_dataset("rows")
+    return min(MAX_BINS_PER_WINDOW, int(MAX_SEQUENCES_PER_STEP / (info.num_sequences / info.num_bins)))
+
+
+def test_steps_that_are_too_large(either, most_in_step):
+    a_seventh = most_in_step // 7
+    for field, limit, arguments in (
+        ("topology.batch_size", most_in_step, {"batch_size": BIG}),
+        ("topology.world_size", most_in_step, {"world_size": BIG}),
+        ("topology.world_size", a_seventh, {"world_size": a_seventh + 1, "batch_size": 7}),
+    ):
+        with pytest.raises(RequestTooLargeError, match=f"more than {most_in_step} bins in one step") as caught:
+            next(either.stream_bins("rows", topology=Topology(**arguments)))
+        assert caught.value.metadata == {"field": field, "limit": str(limit)}
+    assert either.stream_bins("rows", topology=Topology(world_size=a_seventh, batch_size=7)).header.num_steps == 1
+
+
+@pytest.mark.parametrize("balance", ["micro-step", "optimizer-step"])
+def test_optimizer_steps_that_are_too_large(either, balance):
+    """Bins change places within a window, so that it must be held whole; without a balance nothing is."""
+    limit = MAX_BINS_PER_WINDOW // 7
+    shape = {"world_size": 7, "accumulation": limit + 1}
+    with pytest.raises(RequestTooLargeError, match=f"{MAX_BINS_PER_WINDOW} bins in one optimizer step") as caught:
+        next(either.stream_bins("rows", topology=Topology(**shape, balance=balance)))
+    assert caught.value.metadata == {"field": "topology.accumulation", "limit": str(limit)}
+    assert either.stream_bins("rows", topology=Topology(**shape)).header.num_steps > 0
+    assert len(next(either.stream_bins("rows", topology=Topology(**(shape | {"accumulation": limit}), balance=balance))))
+
+
+def test_sequences_of_a_step_are_bounded_too(embedded, monkeypatch):
+    """A last step that is not full is dealt as a whole; where bins hold many sequences, fewer bins make it."""
+    info = embedded.get_dataset("rows")
+    monkeypatch.setattr("packhorse.server.requests.MAX_SEQUENCES_PER_STEP", info.num_sequences // 2)
+    with pytest.raises(RequestTooLargeError) as caught:
+        next(embedded.stream_bins("rows", topology=Topology(world_size=info.num_bins)))
+    limit = int(caught.value.metadata["limit"])
+    assert limit == info.num_bins // 2
+    assert len(next(embedded.stream_bins("rows", topology=Topology(world_size=limit)))) == 1
+
+
+def test_messages_that_are_too_large(either, most_in_step):
     calls = {
         "positions": (lambda n: either.get_bins("rows", positions=[0] * n), 3_500_000),
         "topology.batch_size": (
             lambda n: next(either.stream_bins("rows", topology=Topology(batch_size=n))),
-            MAX_BINS_PER_STEP,
+            most_in_step,
         ),
         "ids": (lambda n: either.locate("rows", ids=range(n)), 10_001),
     }
@@ -161,38 +288,23 @@ def refusal_of(call):
     return exception_of(caught.value, "target")
 
 
-GOOD = {"world_size": 1, "workers_per_rank": 1, "batch_size": 1}
-
-
-@pytest.mark.parametrize(
-    ("field", "request_"),
-    [
-        ("topology.world_size", pb.StreamBinsRequest(dataset="rows")),
-        (
-            "topology.remainder",
-            pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**GOOD), mode="STREAM_MODE_PARTITION"),
-        ),
-        (
-            "topology.remainder",
-            pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**GOOD, remainder=99), mode=1),
-        ),
-        ("mode", pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**GOOD, remainder=1))),
-        ("mode", pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**GOOD, remainder=1), mode=77)),
-    ],
-)
-def test_choices_must_be_made(stub, field, request_):
-    error = refusal_of(stub.StreamBins(request_))
+@pytest.mark.parametrize("field", ["remainder", "mode", "balance"])
+@pytest.mark.parametrize("value", [0, 77])
+def test_choices_must_be_made(stub, field, value):
+    request = pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**(WHOLE | {field: value})))
+    error = refusal_of(stub.StreamBins(request))
     assert isinstance(error, InvalidRequestError)
-    assert error.metadata["field"] == field
-    if field != "topology.world_size":
-        assert "must be specified, one of: " in str(error)
-        assert "UNSPECIFIED" not in str(error)
+    assert error.metadata["field"] == f"topology.{field}"
+    assert "must be specified, one of: " in str(error)
+    assert "UNSPECIFIED" not in str(error)
 
 
-def test_a_located_topology_must_be_whole(stub):
-    request = pb.LocateSequencesRequest(dataset="rows", ids=[1], topology=pb.Topology(**GOOD))
+@pytest.mark.parametrize("field", sorted(WHOLE))
+def test_a_located_topology_must_be_whole(stub, field):
+    topology = pb.Topology(**{name: value for name, value in WHOLE.items() if name != field})
+    request = pb.LocateSequencesRequest(dataset="rows", ids=[1], topology=topology)
     error = refusal_of(lambda: stub.LocateSequences(request))
-    assert error.metadata["field"] == "topology.remainder"
+    assert error.metadata["field"] == f"topology.{field}"
 
 
 def test_status_details_are_complete(stub):
@@ -200,7 +312,7 @@ def test_status_details_are_complete(stub):
     from grpc_status import rpc_status
 
     with pytest.raises(grpc.RpcError) as caught:
-        list(stub.StreamBins(pb.StreamBinsRequest(dataset="rows")))
+        list(stub.StreamBins(pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**(WHOLE | {"world_size": 0})))))
     status = rpc_status.from_call(caught.value)
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     assert status.details[0].Unpack(info)

@@ -49,11 +49,11 @@ def window_shape(topology: Topology) -> str:
 
     Example:
         >>> window_shape(Topology(world_size=4, batch_size=2, accumulation=8, balance="micro-step"))
-        '4 ranks × 2 bins × 8 steps, micro-step, 24576'
+        '4 ranks × 2 bins × 8 steps, micro-step, 24576, spread'
     """
     return (
         f"{topology.world_size} ranks × {topology.batch_size} bins × {topology.accumulation} steps, "
-        f"{topology.balance}, {topology.cost_linear}"
+        f"{topology.balance}, {topology.cost_linear}, {topology.remainder}"
     )
 
 
@@ -103,11 +103,11 @@ class Resume:
                     "mode 'partition'"
                 )
             done = int(state.get("window_steps", 0))
-            if done and state["window_shape"] != window_shape(topology):
+            if done and state.get("window_shape") != window_shape(topology):
                 _LOG.warning(
                     "the cursor stands within an optimizer step of %s, this run has %s: the optimizer step begins "
                     "again, and %d of its steps come twice",
-                    state["window_shape"],
+                    state.get("window_shape", "another topology"),
                     window_shape(topology),
                     done,
                 )
@@ -116,7 +116,8 @@ class Resume:
                 epoch=epoch, start_position=int(state["position"]), first_step=done, digest=digest, is_resumed=True
             )
         then, now = state.get("window_shape"), window_shape(topology)
-        if state["bins_per_step"] != topology.bins_per_step or (topology.steps_per_window > 1 and then != now):
+        has_windows = max(state.get("steps_per_window", 1), topology.steps_per_window) > 1
+        if state["bins_per_step"] != topology.bins_per_step or (has_windows and then != now):
             raise ValueError(
                 f"this state was saved with {state['bins_per_step']} bins in a step ({then}), now there are "
                 f"{topology.bins_per_step} ({now}): under another world_size, batch_size or balance resume from a "

@@ -308,6 +308,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             "start_position": resume.start_position,
             "first_step": next_step,
             "bins_per_step": self.topology.bins_per_step,
+            "steps_per_window": self.topology.steps_per_window,
             "window_shape": window_shape(self.topology),
         }
 

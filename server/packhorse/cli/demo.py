@@ -21,13 +21,14 @@ from packhorse.cli.dataset_plot import save_plot
 from packhorse.cli.demo_corpus import python_corpus
 from packhorse.cli.demo_server import DemoServer
 from packhorse.cli.demo_trainer import EpochCount, TrainerOptions, run_rank, token_checksum
-from packhorse.cli.exactly_once import EpochOfStreams
 from packhorse.client import connect
+from packhorse.client.audit import EpochOfStreams
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.formats import MegatronTokens
 from packhorse.packing import PackingStats
 from packhorse.prepare import TokenizeSummary, prepare
 from packhorse.prepare.tokenization import tokenize_documents
+from packhorse.topology import Topology
 
 _DATASET = "python"
 _WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2
@@ -228,13 +229,7 @@ def _audit(
         if len({count.steps for count in ranks}) != 1:
             problems.append(f"epoch {epoch}: the ranks took different numbers of steps")
     console.print(table)
-    topology = {
-        "world_size": _WORLD_SIZE,
-        "workers_per_rank": _WORKERS,
-        "batch_size": _BATCH_SIZE,
-        "start_position": 0,
-        "remainder": "spread",
-    }
+    topology = Topology(world_size=_WORLD_SIZE, workers_per_rank=_WORKERS, batch_size=_BATCH_SIZE)
     with connect(server.target) as client:
         info = client.get_dataset(_DATASET)
         for epoch in range(_EPOCHS):

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from packhorse.client import PackhorseError
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, Topology
 
 
@@ -43,11 +42,10 @@ def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_topology(*arguments: Any, skip: tuple[str, ...], **options: Any) -> Any:
         shape = {field.name: options.pop(field.name) for field in fields(Topology) if field.name in options}
         try:
-            return command(*arguments, topology=Topology(**shape), skip=Skips.parse(skip), **options)
+            topology, skips = Topology(**shape), Skips.parse(skip)
         except ValueError as error:
-            if isinstance(error, PackhorseError):
-                raise
             raise click.UsageError(f"--{error}") from None
+        return command(*arguments, topology=topology, skip=skips, **options)
 
     decorated: Callable[..., Any] = with_topology
     for option in (
