@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from packhorse.client.api import Client, DatasetInfo, SequenceLocation, connect
 from packhorse.client.blocks import BinBlock
+from packhorse.client.costs import cost_linear_of
 from packhorse.client.cursor import Cursor
 from packhorse.client.errors import (
     AccessDeniedError,
@@ -202,6 +203,7 @@ __all__ = [
     "build_unpadding",
     "build_varlen_offsets",
     "connect",
+    "cost_linear_of",
     "create_packed_dataloader",
     "get_preset",
     "jax_preset",
