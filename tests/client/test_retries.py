@@ -1,6 +1,7 @@
 """Resuming without a network: a scripted transport breaks where a test says."""
 
 import random
+from dataclasses import fields as fields_of
 
 import pytest
 
@@ -13,8 +14,12 @@ from packhorse.client import (
     TooManyStreamsError,
 )
 from packhorse.client import retry as retry_module
+from packhorse.client._messages import topology_message
 from packhorse.client.stream import BinStream
+from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
+
+TOPOLOGY_FIELDS = {field.name for field in fields_of(Topology)}
 
 
 class FakeClock:
@@ -71,61 +76,65 @@ def backend(embedded):
 
 
 @pytest.fixture
-def request_of():
-    def build(**fields):
-        topology = {"world_size": 1, "workers_per_rank": 1, "batch_size": 1, "remainder": "REMAINDER_POLICY_SPREAD"}
-        own = {name: fields.pop(name) for name in list(fields) if name in pb.Topology.DESCRIPTOR.fields_by_name}
-        return pb.StreamBinsRequest(topology=pb.Topology(**(topology | own)), **({"dataset": "rows"} | fields))
+def stream_of():
+    """Function: a BinStream of a transport; keywords are fields of the request or of its Topology."""
+
+    def build(transport, retry, **fields):
+        topology = Topology(**{name: fields.pop(name) for name in list(fields) if name in TOPOLOGY_FIELDS})
+        request = pb.StreamBinsRequest(topology=topology_message(topology), **({"dataset": "rows"} | fields))
+        return BinStream(transport, request, topology, retry)
 
     return build
 
 
-def test_any_breaks_lose_and_repeat_nothing(backend, clock, request_of, joined):
+def test_any_breaks_lose_and_repeat_nothing(backend, clock, stream_of, joined):
     topology = {"world_size": 2, "workers_per_rank": 3, "batch_size": 2, "worker": 1, "rank": 1, "start_position": 9}
-    for mode in ("STREAM_MODE_PARTITION", "STREAM_MODE_INDEPENDENT"):
+    for mode in StreamMode:
         fields = {**topology, "mode": mode}
-        whole = joined(BinStream(Breaking(backend), request_of(**fields), RetryPolicy()))
+        whole = joined(stream_of(Breaking(backend), RetryPolicy(), **fields))
         for seed in range(20):
             breaks = random.Random(seed).choices(range(6), k=12)
             transport = Breaking(backend, *breaks)
-            assert joined(BinStream(transport, request_of(**fields), RetryPolicy())) == whole
+            assert joined(stream_of(transport, RetryPolicy(), **fields)) == whole
             digests = [request.expected_digest for request in transport.requests]
             opened = next(i for i, count in enumerate(breaks) if count > 0)
             assert set(digests[opened + 1 :]) <= {digests[-1]}
             assert set(digests[: opened + 1]) == {""}
 
 
-def test_a_lost_end_is_no_loss(backend, clock, request_of):
-    request = request_of(dataset="few", workers_per_rank=5, worker=0)
-    num_messages = len(list(backend.stream_bins(request)))
+def test_a_lost_end_is_no_loss(backend, clock, stream_of):
+    fields = {"dataset": "few", "workers_per_rank": 5, "worker": 0}
+    whole = Breaking(backend)
+    list(stream_of(whole, RetryPolicy(), **fields))
+    num_messages = len(list(backend.stream_bins(whole.requests[0])))
     transport = Breaking(backend, *[num_messages] * 3)
-    stream = BinStream(transport, request, RetryPolicy(deadline_seconds=0))
+    stream = stream_of(transport, RetryPolicy(deadline_seconds=0), **fields)
     assert sum(len(block) for block in stream) == 1
     assert next(stream, None) is None
     assert len(transport.requests) == 1
 
 
 @pytest.mark.parametrize("error", [ServerUnavailableError, ServerShuttingDownError, TooManyStreamsError])
-def test_every_transient_error_is_tried_again(backend, clock, request_of, error):
-    stream = BinStream(Breaking(backend, 0, 1, 2, error=error), request_of(), RetryPolicy())
+def test_every_transient_error_is_tried_again(backend, clock, stream_of, error):
+    stream = stream_of(Breaking(backend, 0, 1, 2, error=error), RetryPolicy())
     assert sum(len(block) for block in stream) == stream.header.num_bins
     assert len(clock.sleeps) == 3
 
 
-def test_other_errors_are_not(backend, clock, request_of):
-    stream = BinStream(Breaking(backend, 2, error=InvalidRequestError), request_of(), RetryPolicy())
+def test_other_errors_are_not(backend, clock, stream_of):
+    stream = stream_of(Breaking(backend, 2, error=InvalidRequestError), RetryPolicy())
     with pytest.raises(InvalidRequestError, match="broken"):
         list(stream)
     assert clock.sleeps == []
 
 
-def test_the_deadline_counts_from_the_first_failure_without_progress(backend, clock, request_of):
+def test_the_deadline_counts_from_the_first_failure_without_progress(backend, clock, stream_of):
     policy = RetryPolicy(deadline_seconds=30)
-    stream = BinStream(Breaking(backend, 2, 2, 0, 2), request_of(), policy)
+    stream = stream_of(Breaking(backend, 2, 2, 0, 2), policy)
     for _ in range(4):
         next(stream)
         clock.now += 1000  # a consumer may take its time
-    broken = BinStream(Breaking(backend, 3, *[1] * 1000), request_of(), policy)
+    broken = stream_of(Breaking(backend, 3, *[1] * 1000), policy)
     next(broken)
     next(broken)
     start = clock.now
@@ -174,11 +183,16 @@ def test_policies_out_of_range(given):
 
 
 @pytest.mark.parametrize(("worker", "blocks", "step"), [(0, 0, 0), (2, 0, 2), (0, 1, 3), (2, 3, 23), (1, 2, 10)])
-def test_an_interrupted_stream_says_where_to_resume(backend, clock, request_of, worker, blocks, step):
-    request = request_of(
-        world_size=2, workers_per_rank=3, batch_size=4, worker=worker, start_position=13, epoch=6
-    )  # fmt: skip
-    stream = BinStream(Breaking(backend, 1 + blocks, *[0] * 1000), request, RetryPolicy(deadline_seconds=3))
+def test_an_interrupted_stream_says_where_to_resume(backend, clock, stream_of, worker, blocks, step):
+    fields = {
+        "world_size": 2,
+        "workers_per_rank": 3,
+        "batch_size": 4,
+        "worker": worker,
+        "start_position": 13,
+        "epoch": 6,
+    }
+    stream = stream_of(Breaking(backend, 1 + blocks, *[0] * 1000), RetryPolicy(deadline_seconds=3), **fields)
     for _ in range(blocks):
         next(stream)
     with pytest.raises(StreamInterruptedError, match=f"resume at position {13 + 8 * step} of epoch 6") as caught:

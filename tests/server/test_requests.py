@@ -236,7 +236,9 @@ def test_optimizer_steps_that_are_too_large(either, balance):
         next(either.stream_bins("rows", topology=Topology(**shape, balance=balance)))
     assert caught.value.metadata == {"field": "topology.accumulation", "limit": str(limit)}
     assert either.stream_bins("rows", topology=Topology(**shape)).header.num_steps > 0
-    assert len(next(either.stream_bins("rows", topology=Topology(**(shape | {"accumulation": limit}), balance=balance))))
+    assert len(
+        next(either.stream_bins("rows", topology=Topology(**(shape | {"accumulation": limit}), balance=balance)))
+    )
 
 
 def test_sequences_of_a_step_are_bounded_too(embedded, monkeypatch):
