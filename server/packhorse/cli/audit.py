@@ -20,8 +20,8 @@ def command(
     """Read every stream of an epoch and check that each sequence comes exactly once.
 
     Bins that no stream carries (left out by `--remainder drop` or --skip, or before --start-position) are read by
-    position and reported. Exits with 0 when every sequence came once, but for those; with 1 when not, naming the ids, and when no
-    stream carries a bin.
+    position and reported. Exits with 0 when every sequence came once, but for those; with 1 when not, naming the ids,
+    and when no stream carries a bin.
     """
     with connect(target) as client, progress_bar() as progress:
         info = client.get_dataset(dataset)

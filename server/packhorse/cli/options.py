@@ -60,13 +60,13 @@ def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--balance",
             default="none",
-            type=click.Choice(list(Balance)),
+            type=click.Choice([balance.value for balance in Balance]),
             help="Where ranks wait for each other, and so what is made equal.",
         ),
         click.option(
             "--remainder",
             default="spread",
-            type=click.Choice(list(RemainderPolicy)),
+            type=click.Choice([policy.value for policy in RemainderPolicy]),
             help="What happens to a last step that is not full.",
         ),
         click.option("--start-position", default=0, type=click.IntRange(0), help="Position where step 0 begins."),

@@ -17,7 +17,10 @@ from packhorse.topology import StreamMode
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank.")
 @click.option("--worker", default=0, type=click.IntRange(0), help="Dataloader worker within the rank.")
 @click.option(
-    "--mode", default="partition", type=click.Choice(list(StreamMode)), help="Whether the ranks share the epoch."
+    "--mode",
+    default="partition",
+    type=click.Choice([mode.value for mode in StreamMode]),
+    help="Whether the ranks share the epoch.",
 )
 @click.option("--limit", default=None, type=click.IntRange(0), help="Stop after so many bins.")
 def command(target: str, dataset: str, limit: int | None, **options: Any) -> None:
