@@ -17,7 +17,7 @@ import grpc
 
 from packhorse.client._statuses import exception_of
 from packhorse.client._targets import Address, addresses_of, hosts_of
-from packhorse.client._watchdog import OverdueError, Watchdog
+from packhorse.client._watchdog import NoMessageError, Watchdog
 from packhorse.client.errors import (
     DatasetCorruptError,
     DatasetNotFoundError,
@@ -187,7 +187,7 @@ class GrpcTransport:
             first = self._watchdog.next_message(call, min(timeout_seconds, ANSWER_SECONDS))
             self._answered(replica)
             yield from self._messages(replica, call, first)
-        except (grpc.RpcError, OverdueError) as error:
+        except (grpc.RpcError, NoMessageError) as error:
             raise self._failure(replica, error) from None
         finally:
             call.cancel()
@@ -201,7 +201,10 @@ class GrpcTransport:
 
     def _call(self, method: str, request: object, timeout_seconds: float, most_seconds: float = ANSWER_SECONDS) -> Any:
         def ask(replica: _Replica, seconds: float) -> Any:
-            return getattr(replica.stub, method)(request, timeout=seconds, metadata=self._metadata)
+            answer = getattr(replica.stub, method)(request, timeout=seconds, metadata=self._metadata)
+            if answer is None:  # gRPC takes status OK for an answer, even when nothing came before it
+                raise NoMessageError("an answer without a message")
+            return answer
 
         return self._ask(ask, timeout_seconds, most_seconds)
 
@@ -225,7 +228,7 @@ class GrpcTransport:
             share = max(end - time.monotonic(), 0.1) / (len(replicas) - number)
             try:
                 answer = ask(replica, min(share, most_seconds))
-            except (grpc.RpcError, OverdueError) as error:
+            except (grpc.RpcError, NoMessageError) as error:
                 failure = self._failure(replica, error)
                 if isinstance(failure, TransientError):
                     trouble = failure
@@ -249,7 +252,7 @@ class GrpcTransport:
             while message is not None:
                 yield message
                 message = self._watchdog.next_message(call, STALL_SECONDS)
-        except (grpc.RpcError, OverdueError) as error:
+        except (grpc.RpcError, NoMessageError) as error:
             raise self._failure(replica, error) from None
         finally:
             call.cancel()
@@ -278,9 +281,9 @@ class GrpcTransport:
         replica.failed_at = -math.inf
         _ANSWERED[_slot(self.target)] = 1
 
-    def _failure(self, replica: _Replica, error: grpc.RpcError | OverdueError) -> PackhorseError:
+    def _failure(self, replica: _Replica, error: grpc.RpcError | NoMessageError) -> PackhorseError:
         """Returns the client's exception, and remembers where it comes from."""
-        if isinstance(error, OverdueError):
+        if isinstance(error, NoMessageError):
             failure: PackhorseError = ServerUnavailableError(f"{replica.name}: {error}")
         elif replica.is_closed:
             return PackhorseError(f"{self.target}: the client was closed during a call")
