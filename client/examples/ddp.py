@@ -115,8 +115,7 @@ def main() -> None:
         loader.load_state_dict(saved["cursor"])  # under any number of ranks and workers and any batch size
 
     record, num_steps = Record(arguments.record), 0
-    for epoch in range(loader.epoch, arguments.epochs):
-        loader.set_epoch(epoch)
+    for epoch in loader.epochs(arguments.epochs):  # those that are left
         batches, began = Timed(loader), time.perf_counter()
         for batch in tqdm(batches, f"epoch {epoch}", total=len(loader), unit="step", disable=not is_first):
             # The mean over all targets of all ranks, of which each has another number; DDP averages over ranks.

@@ -5,7 +5,7 @@ r"""Hugging Face's Trainer over packed batches, padding-free, on one process or 
 
 Run it again and it goes on behind the newest checkpoint. The model is a small Llama with random weights; put
 `AutoModelForCausalLM.from_pretrained(...)` in its place, with FlashAttention where a GPU has it. The Trainer finds its
-epoch by counting steps, so go on with as many processes and the same batch size.
+epoch by counting steps, so it goes on with as many processes and the same batch size, and refuses others.
 """
 
 import argparse
@@ -55,7 +55,14 @@ class CursorCallback(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
         """Loads it, now that the Trainer has measured the length of a whole epoch."""
         if self.checkpoint is not None:
-            self.loader.load_state_dict(json.loads((Path(self.checkpoint) / "cursor.json").read_text()))
+            saved = json.loads((Path(self.checkpoint) / "cursor.json").read_text())
+            if saved["bins_per_step"] != bins_per_step(args):
+                raise SystemExit(
+                    f"{self.checkpoint} was saved with {saved['bins_per_step']} bins in a step, now there are "
+                    f"{bins_per_step(args)}: the Trainer would count other epochs than the cursor. Go on with as many "
+                    "processes, --batch-size and --accumulate as before"
+                )
+            self.loader.load_state_dict(saved)
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
         """Stops where told to."""
@@ -66,7 +73,13 @@ class CursorCallback(TrainerCallback):
         """Saves it; it is the same on every rank."""
         if state.is_world_process_zero:
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            (checkpoint / "cursor.json").write_text(json.dumps(self.loader.state_dict()))
+            saved = self.loader.state_dict() | {"bins_per_step": bins_per_step(args)}
+            (checkpoint / "cursor.json").write_text(json.dumps(saved))
+
+
+def bins_per_step(args: TrainingArguments) -> int:
+    """Bins that all processes together train on in one optimizer step."""
+    return args.world_size * args.per_device_train_batch_size * args.gradient_accumulation_steps
 
 
 def parsed() -> argparse.Namespace:

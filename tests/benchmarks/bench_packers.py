@@ -53,7 +53,45 @@ def run(workspace: Workspace) -> list[Row]:
         rows.append(_beside(name, capacity, fewer, peers.for_thousands(), full=full, wrapped=wrapped))
         if full:
             rows.append(_beside(name, capacity, lengths[:_SLOWEST], peers.for_hundreds(), full=full))
-    return rows + _wikipedia(full=full)
+    return rows + _wikipedia(full=full) + _capped(full=full)
+
+
+def _capped(*, full: bool) -> list[Row]:
+    """Where a limit of sequences matters, beside best-fit and balanced; and many lengths with one sequence each."""
+    random = np.random.default_rng(0)
+    share = 1 if full else 10
+    cases = [
+        (
+            f"lognormal(mu {mu}, sigma {sigma}) @{capacity}, at most {limit} in a bin",
+            capacity,
+            limit,
+            np.clip(random.lognormal(mu, sigma, count // share).astype(np.int64), 1, capacity),
+        )
+        for mu, sigma, capacity, limit, count in ((5.5, 1.0, 4096, 8, 60_000), (6.5, 1.3, 32768, 32, 30_000))
+    ]
+    few = random.choice(np.arange(16385, 32768), 5000 // share, replace=False)
+    cases.append(("lengths between a quarter and half of 65,536, one sequence each", 65536, None, few))
+    rows = []
+    for name, capacity, limit, lengths in cases:
+        distinct, counts = np.unique(lengths, return_counts=True)
+        by_length = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
+        plan = pack_histogram(by_length, capacity, max_sequences_per_bin=limit)
+        plain = {
+            packer: pack_histogram(by_length, capacity, algorithm=packer, max_sequences_per_bin=limit).num_bins
+            for packer in ("best-fit", "balanced")
+        }
+        rows.append(
+            Row(
+                what=f"bins, {name}",
+                size=f"{in_words(len(lengths))} sequences, {len(distinct):,} lengths",
+                ours=_in_words(plan),
+                peer=_grouped(plain),
+                ratio=min(plain.values()) / plan.num_bins,
+                target="no plain packer fewer, gap ≤ 0.5 %",
+                reached=plan.num_bins <= min(plain.values()) and plan.gap <= 0.005,
+            )
+        )
+    return rows
 
 
 def _distributions(count: int) -> Iterator[tuple[str, int, NDArray[np.int64]]]:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import bench_assembling
+import bench_attacks
 import bench_epoch_end
 import bench_first_bin
 import bench_masks
@@ -38,6 +39,7 @@ BENCHMARKS = {
     "training": bench_training,
     "masks": bench_masks,
     "memory": bench_memory,
+    "attacks": bench_attacks,
     "prepare": bench_prepare,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -179,6 +179,38 @@ def test_independent_ranks_and_workers_go_through_the_epoch_alone(make_dataset, 
     assert sequences_of(both) == whole("rows") + whole("rows")
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_independent_rank_with_one_worker_resumes(make_dataset, load, sequences_of, whole, num_workers):
+    options = {"mode": "independent", "rank": 1, "world_size": 2}
+    first = list(islice(load(make_dataset(**options), num_workers), 5))
+    dataset = make_dataset(**options | {"batch_size": 3})
+    dataset.load_state_dict(first[-1]["cursor"])
+    assert sequences_of(first) + sequences_of(load(dataset, num_workers)) == whole("rows")
+
+
+def test_independent_workers_do_not_resume_by_one_cursor(make_dataset, load):
+    """Each worker stands somewhere else; a cursor knows of one."""
+    options = {"mode": "independent"}
+    of_two = next(iter(load(make_dataset(**options), 2)))["cursor"]
+    with pytest.raises(ValueError, match=r"cannot say where each of them stands; .*StatefulDataLoader.*partition"):
+        make_dataset(**options).load_state_dict(of_two)
+    dataset = make_dataset(**options)
+    dataset.load_state_dict(next(iter(load(make_dataset(**options), 1)))["cursor"])
+    with pytest.raises(ValueError, match=r"position 8 is one worker's.*here are 2.*num_workers=1"):
+        next(iter(load(dataset, 2)))
+
+
+def test_all_that_a_batch_knows_of_its_dataset_is_one_answer(make_dataset, running_server):
+    """Two answers may come from two servers, one of them with another dataset of that name."""
+
+    def without_get_dataset():
+        client = connect(running_server.target)
+        client.get_dataset = None
+        return client
+
+    assert len(list(islice(make_dataset("truncated", target=without_get_dataset), 3))) == 3
+
+
 def test_a_killed_server_is_not_noticed_by_a_training_loop(
     corpus, make_server, make_dataset, load, sequences_of, whole
 ):  # fmt: skip

@@ -2,13 +2,20 @@
 
 import pickle
 import re
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import grpc
 import pytest
+from google.protobuf.any_pb2 import Any
+from google.rpc import status_pb2
 
 from packhorse import client
 from packhorse.client import RetryPolicy, ServerUnavailableError, StreamInterruptedError, connect, errors
+from packhorse.server.faults import ServiceError
+from packhorse.server.status import STATUS_OF_REASON, status_details
 from packhorse.topology import Topology
+from packhorse.v1 import packing_pb2 as pb
 
 
 def all_exceptions():
@@ -89,3 +96,99 @@ def test_a_stream_s_error_survives_a_worker_s_boundary():
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), again.metadata) == (type(error), str(error), error.metadata)
         assert vars(again) == vars(error)
+
+
+@pytest.fixture
+def aborting():
+    """Function: the client's exception for what a server aborts with: (status, message, trailing metadata)."""
+    abort = {}
+
+    def answer(request, context):
+        context.abort_with_status(
+            SimpleNamespace(code=abort["code"], details=abort["message"], trailing_metadata=abort["metadata"])
+        )
+
+    handler = grpc.unary_unary_rpc_method_handler(answer, request_deserializer=pb.GetDatasetRequest.FromString)
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_registered_method_handlers("packhorse.v1.PackingService", {"GetDataset": handler})
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("packhorse.v1.PackingService", {"GetDataset": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+
+    def caught(code, message, metadata):
+        abort.update(code=code, message=message, metadata=metadata)
+        policy = RetryPolicy(deadline_seconds=0)
+        with connect(f"127.0.0.1:{port}", retry=policy) as one, pytest.raises(errors.PackhorseError) as caught:
+            one.get_dataset("rows")
+        return caught.value
+
+    yield caught
+    server.stop(0)
+
+
+DETAILS = "grpc-status-details-bin"
+BROKEN = Any(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.NOT_FOUND, errors.DatasetNotFoundError),
+        (grpc.StatusCode.INVALID_ARGUMENT, errors.InvalidRequestError),
+        (grpc.StatusCode.INTERNAL, errors.ServerUnavailableError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.TooManyRequestsError),
+    ],
+)
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        ((DETAILS, b""),),
+        ((DETAILS, b"\xff\xfe garbage"),),
+        ((DETAILS, status_pb2.Status(code=3, message="another").SerializeToString()),),
+        ((DETAILS, status_pb2.Status(code=5, message="no", details=[BROKEN]).SerializeToString()),),
+    ],
+    ids=["none", "empty", "garbage", "another's", "undecodable"],
+)  # fmt: skip
+def test_without_readable_details_the_status_is_left(aborting, code, kind, metadata):
+    error = aborting(code, "no", metadata)
+    assert type(error) is kind
+    assert "no" in str(error)
+
+
+@pytest.mark.parametrize("letter", ["x", "€", "\ud800"])
+def test_what_the_server_says_fits_into_headers(aborting, letter):
+    said = ServiceError(
+        pb.ERROR_REASON_INVALID_FIELD,
+        letter * 100_000,
+        {"field": "f"} | {f"fact{number}": letter * 10_000 for number in range(50)},
+    )
+    details = status_details(said)
+    assert len(details) <= 4096
+    assert len(said.message.encode()) <= 1024
+    error = aborting(STATUS_OF_REASON[said.reason], said.message, ((DETAILS, details),))
+    assert type(error) is errors.InvalidRequestError
+    assert str(error) == said.message
+    assert error.metadata == said.metadata
+    assert error.metadata["field"] == "f"
+
+
+def test_errors_quote_a_bounded_part_of_values():
+    long = "x" * 100_000
+    with connect("127.0.0.1:1") as nobody:
+        for use in (
+            lambda: nobody.get_bins("rows", positions=[long] * 3),
+            lambda: nobody.get_bins("rows", positions=[[1], [2, 3]]),
+            lambda: nobody.get_bins("rows", positions=7),
+            lambda: nobody.pack_sequences([long] * 100, 10),
+            lambda: nobody.pack_sequences([1], 10, algorithm=[long] * 100),
+            lambda: nobody.stream_bins("rows", epoch=[long] * 100),
+            lambda: nobody.stream_bins("rows", remainder=long),
+            lambda: nobody.pack_stream([long] * 100),
+        ):
+            with pytest.raises(errors.InvalidRequestError) as caught:
+                use()
+            assert len(str(caught.value)) < 1500
+            assert caught.value.metadata["field"]

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
 from packhorse.client import PackedDataModule
 
@@ -42,9 +42,19 @@ class Recorder(LightningModule):
 def fit(running_server, corpus, tmp_path):
     """Function: trains, and returns the Recorder."""
 
-    def run(max_epochs, *, resume=None, num_workers=0, every_n_train_steps=None, **options):
+    def run(
+        max_epochs,
+        *,
+        resume=None,
+        num_workers=0,
+        every_n_train_steps=None,
+        batch_size=32,
+        model=None,
+        callbacks=(),
+        **options,
+    ):
         data = PackedDataModule(
-            running_server.target, "rows", corpus.megatron, batch_size=32, seed=3, num_workers=num_workers
+            running_server.target, "rows", corpus.megatron, batch_size=batch_size, seed=3, num_workers=num_workers
         )
         saving = ModelCheckpoint(
             tmp_path,
@@ -56,12 +66,12 @@ def fit(running_server, corpus, tmp_path):
             max_epochs=max_epochs,
             accelerator="cpu",
             logger=False,
-            callbacks=[saving],
+            callbacks=[saving, *callbacks],
             enable_progress_bar=False,
             enable_model_summary=False,
             **options,
         )
-        model = Recorder()
+        model = model or Recorder()
         trainer.fit(model, data, ckpt_path=resume)
         return model
 
@@ -91,6 +101,49 @@ def test_resumes_with_the_next_epoch_after_a_whole_one(fit, tmp_path):
     for epoch in (0, 1):
         model = fit(3, resume=tmp_path / f"end-epoch={epoch}.ckpt")
         assert model.cursors == cursors[(epoch + 1) * per_epoch :]
+
+
+def ids_by_epoch(*models):
+    """Counter of ids for every epoch."""
+    seen = {}
+    for model in models:
+        for batch in model.batches:
+            seen.setdefault(batch["cursor"]["epoch"], Counter()).update(batch["ids"].tolist())
+    return seen
+
+
+@pytest.mark.parametrize("batch_size", [3, 13, 1000])
+def test_resumes_under_another_batch_size_and_misses_and_repeats_nothing(fit, tmp_path, batch_size):
+    """The Trainer counts batches up to the length of an epoch, which is another one now."""
+    fit(1, every_n_train_steps=4, batch_size=8)
+    for step in (4, 48):
+        first = Recorder()
+        fit(1, model=first, batch_size=8, limit_train_batches=step)
+        second = fit(3, resume=tmp_path / f"step={step}.ckpt", batch_size=batch_size)
+        assert ids_by_epoch(first, second) == {epoch: Counter(range(2000)) for epoch in range(3)}
+        assert second.trainer.current_epoch == 3
+        count = second.trainer.fit_loop.epoch_loop.batch_progress.current
+        assert count.completed == second.trainer.num_training_batches
+
+
+class StoppedError(Exception):
+    pass
+
+
+def test_a_batch_that_was_not_trained_on_comes_again(fit, tmp_path):
+    """An exception comes between handing out and training."""
+
+    class Stopping(Recorder):
+        def training_step(self, batch, batch_index):
+            if batch_index == 5:
+                raise StoppedError
+            return super().training_step(batch, batch_index)
+
+    first = Stopping()
+    with pytest.raises(StoppedError):
+        fit(1, model=first, callbacks=[OnExceptionCheckpoint(tmp_path)])
+    second = fit(1, resume=tmp_path / "on_exception.ckpt")
+    assert ids_by_epoch(first, second) == {0: Counter(range(2000))}
 
 
 def test_accumulated_gradients_and_a_limit_keep_the_cursor(fit, tmp_path):
@@ -126,24 +179,41 @@ class Recorder(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 if __name__ == "__main__":
-    data = PackedDataModule(sys.argv[1], "rows", sys.argv[2], batch_size=32, num_workers=1)
-    Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_progress_bar=False,
-            enable_checkpointing=False, enable_model_summary=False).fit(Recorder(), data)
+    data = PackedDataModule(sys.argv[1], "rows", sys.argv[2], batch_size=32, num_workers=1, seed=3)
+    trainer = Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False,
+                      enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False)
+    trainer.fit(Recorder(), data, ckpt_path=(sys.argv + [None])[4])
 """
 
 
-def test_ranks_share_an_epoch(running_server, corpus, whole, tmp_path, no_launcher):
-    script = tmp_path / "train.py"
-    script.write_text(RANKS)
-    command = [sys.executable, script, running_server.target, corpus.megatron, tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    came = [
-        Counter(tuple(json.loads(line)) for line in (tmp_path / str(rank)).read_text().splitlines())
-        for rank in range(2)
-    ]
+@pytest.fixture
+def came_to_two_ranks(running_server, corpus, tmp_path, no_launcher):
+    """Function: trains in two processes, and returns each one's Counter of token tuples."""
+
+    def run(*checkpoint):
+        script = tmp_path / "train.py"
+        script.write_text(RANKS)
+        command = [sys.executable, script, running_server.target, corpus.megatron, tmp_path, *checkpoint]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return [
+            Counter(tuple(json.loads(line)) for line in (tmp_path / str(rank)).read_text().splitlines())
+            for rank in range(2)
+        ]
+
+    return run
+
+
+def test_ranks_share_an_epoch(came_to_two_ranks, whole):
+    came = came_to_two_ranks()
     assert min(map(len, came)) > 500
     assert came[0] + came[1] == whole("rows")
+
+
+def test_two_ranks_go_on_where_one_stopped(came_to_two_ranks, fit, tmp_path, whole, sequences_of):
+    first = fit(1, batch_size=8, every_n_train_steps=7, limit_train_batches=9)
+    came = came_to_two_ranks(tmp_path / "step=7.ckpt")
+    assert came[0] + came[1] + sequences_of(first.batches[:7]) == whole("rows")
 
 
 WITHOUT = """

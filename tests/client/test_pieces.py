@@ -19,6 +19,7 @@ from packhorse.topology import Topology
 
 ROWS, LIMIT = 500, 50
 DATASETS = {
+    "head": {"over_length": "truncate"},
     "split": {"over_length": "split"},
     "tail": {"over_length": "truncate", "keep": "tail"},
     "aligned": {"over_length": "truncate", "align": 8, "extra_tokens": 2},
@@ -239,6 +240,25 @@ def test_a_source_that_ends_before_the_plan_is_refused(root, corpus, no_launcher
     shorter = [tokens[: max(1, len(tokens) - 17)].tolist() for tokens in corpus.sequences]
     dataset = PackedDataset(f"embedded:{root}", name, shorter, batch_size=4, rank=0, world_size=1)
     with pytest.raises(TokenSourceError, match=r"sequence \d+: the plan "):
+        list(dataset)
+
+
+@pytest.mark.parametrize("name", ["split", "tail", "aligned", "aligned-split", "aligned-tail", "head"])
+def test_a_source_that_goes_on_behind_the_plan_is_refused(root, corpus, no_launcher, name):
+    """A sequence that was not cut holds exactly what was planned, and so does what is left of a split one."""
+    longer = [[*tokens.tolist(), *range(17)] for tokens in corpus.sequences]
+    dataset = PackedDataset(f"embedded:{root}", name, longer, batch_size=4, rank=0, world_size=1)
+    with pytest.raises(TokenSourceError, match=r"sequence \d+: the plan "):
+        list(dataset)
+
+
+@pytest.mark.parametrize("name", ["split", "head"])
+def test_a_loss_mask_that_goes_on_behind_the_tokens_is_refused(root, corpus, no_launcher, name):
+    masks = [[1] * (len(tokens) + (len(tokens) > LIMIT)) for tokens in corpus.sequences]
+    dataset = PackedDataset(
+        f"embedded:{root}", name, corpus.megatron, loss_mask=masks, batch_size=4, rank=0, world_size=1
+    )
+    with pytest.raises(TokenSourceError, match=r"sequence \d+: the loss mask in the list holds \d+ values for its \d+"):
         list(dataset)
 
 

@@ -1,6 +1,8 @@
 """`packhorse prepare`: flags and what is printed."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,9 +11,13 @@ import pytest
 import seqpack.prepare
 from click.testing import CliRunner, Result
 
+from packhorse.cli import inspect
 from packhorse.cli.prepare import command
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
+from packhorse.prepare import pipeline
+from packhorse.server.backend import Backend
+from packhorse.v1 import packing_pb2 as pb
 
 
 def invoke(*arguments: object) -> Result:
@@ -62,3 +68,38 @@ def test_errors_propagate_and_overwrite_allows(table: Path, tmp_path: Path) -> N
     assert isinstance(invoke(*arguments[:-1], 5, "--overwrite").exception, ValueError)
     assert open_prepared(tmp_path / "out").manifest.max_seq_len == 100
     assert invoke(*arguments, "--over-length", "clip").exit_code == 2
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_plan_that_the_clock_cut_off_says_so(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_off: bool
+) -> None:
+    plan = pipeline.pack_histogram
+
+    def plan_until_time_is_up(*arguments: Any, **options: Any) -> Any:
+        return replace(plan(*arguments, **options), cut_off=cut_off)
+
+    monkeypatch.setattr(pipeline, "pack_histogram", plan_until_time_is_up)
+    result = invoke("--input", table, "--output", tmp_path / "set", "--length-column", "n", "--max-seq-len", 100)
+    assert result.exit_code == 0, result.output
+    assert open_prepared(tmp_path / "set").manifest.plan_cut_off is cut_off
+    inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "set")], catch_exceptions=False)
+    assert "ids: uint32, row numbers of x.parquet" in inspected.output
+    for shown in (result.output, inspected.output):
+        for words in ("cut off", "another digest", "--algorithm best-fit", "--time-limit-seconds"):
+            assert (words in shown) is cut_off
+
+
+def test_the_screen_and_the_wire_say_where_ids_come_from(table: Path, tmp_path: Path) -> None:
+    flags = ("--length-column", "n", "--id-column", "id", "--max-seq-len", 100)
+    assert invoke("--input", table, "--output", tmp_path / "set", *flags).exit_code == 0
+    inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "set")], catch_exceptions=False)
+    assert "ids: uint32, column 'id' of x.parquet" in inspected.output
+    backend = Backend.of_folder(tmp_path)
+    described = backend.get_dataset(pb.GetDatasetRequest(name="set")).dataset
+    assert (described.id_column, described.plan_cut_off) == ("id", False)
+    request = pb.StreamBinsRequest(dataset="set", mode=pb.STREAM_MODE_PARTITION)
+    request.topology.CopyFrom(
+        pb.Topology(world_size=1, workers_per_rank=1, batch_size=1, remainder=pb.REMAINDER_POLICY_SPREAD)
+    )
+    assert next(iter(backend.stream_bins(request))).header.id_column == "id"

@@ -1,5 +1,7 @@
 """What Prometheus scrapes, what reflection lists, and what health answers."""
 
+import os
+import threading
 import urllib.request
 
 import grpc
@@ -116,3 +118,40 @@ def test_health_serves(server, service):
     with grpc.insecure_channel(server.target) as channel:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_health_turns_while_no_block_can_be_made(corpus, make_server, monkeypatch, tmp_path, wait_until):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "import packhorse.server.app as app\n"
+        "import packhorse.server.backend as backend\n"
+        "app.PROBE_SECONDS = app._PROBE_EVERY_SECONDS = 0.2\n"
+        "encode = backend._encode\n"
+        f"stuck = lambda: os.path.exists({str(tmp_path / 'stuck')!r})\n"
+        "def encoded(bins, message):\n"
+        "    while stuck(): time.sleep(0.05)\n"
+        "    encode(bins, message)\n"
+        "backend._encode = encoded\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with make_server(corpus.root) as server, grpc.insecure_channel(server.target) as channel:
+
+        def status(service="packhorse.v1.PackingService"):
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=10, wait_for_ready=True
+            )
+            return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
+        assert status() == "SERVING"
+        (tmp_path / "stuck").touch()
+        with connect(server.target) as client:
+            streams = [client.stream_bins("rows", seed=seed) for seed in range(2 * os.cpu_count())]
+            threads = [threading.Thread(target=next, args=(stream,)) for stream in streams]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: status() == "NOT_SERVING")
+            assert status("") == "SERVING"
+            (tmp_path / "stuck").unlink()
+            wait_until(lambda: status() == "SERVING")
+            for thread in threads:
+                thread.join(20)

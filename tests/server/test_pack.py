@@ -209,3 +209,16 @@ def test_pieces_of_a_message_change_no_bin(backend, monkeypatch):
     session = backend.pack_session()
     assert [pieces.finish(session.answer_in_pieces(message)) for message in messages] == whole
     assert len(list(session.answer_in_pieces(messages[1]))) == 300
+
+
+def test_a_message_that_takes_too_long_is_refused(backend, monkeypatch):
+    from packhorse.server import pieces
+
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(pack, "MAX_STREAM_SECONDS", 0)
+    session = backend.pack_session()
+    session.answer(OPTIONS)
+    error = refusal(session.answer, sequences(range(500), [60] * 500))
+    assert error.reason == pb.ERROR_REASON_REQUEST_TOO_LARGE
+    assert error.metadata["field"] == "sequences.ids"
+    assert 0 < int(error.metadata["limit"]) < 500

@@ -10,14 +10,15 @@ import os
 import random
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import Any, TypeVar
 
 import grpc
 
 from packhorse.client._statuses import exception_of
 from packhorse.client._targets import Address, addresses_of, hosts_of
-from packhorse.client._watchdog import OverdueError, Watchdog
+from packhorse.client._watchdog import NoMessageError, Watchdog
 from packhorse.client.errors import (
     DatasetCorruptError,
     DatasetNotFoundError,
@@ -43,6 +44,7 @@ AVOID_SECONDS = 10.0
 """How long a replica that failed is asked after all others."""
 
 _OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # A peer that vanished without a word is noticed within 15 seconds: a ping after 8, its answer 5 later.
     ("grpc.keepalive_time_ms", 8_000),
@@ -83,21 +85,38 @@ class _Replica:
     """One address of the service and the channel to it."""
 
     def __init__(self, address: Address, credentials: grpc.ChannelCredentials | None) -> None:
-        options: list[tuple[str, Any]] = list(_OPTIONS)
-        if address.authority is not None:
-            options.append(("grpc.default_authority", address.authority))
         self.name = address.target
         self.failed_at = -math.inf
         self.is_closed = False
-        if credentials is None:
-            self._channel = grpc.insecure_channel(address.target, options)
-        else:
-            self._channel = grpc.secure_channel(address.target, credentials, options)
-        self.stub = packing_pb2_grpc.PackingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._options: list[tuple[str, Any]] = list(_OPTIONS)
+        if address.authority is not None:
+            self._options.append(("grpc.default_authority", address.authority))
+        self._credentials = credentials
+        self._channel: grpc.Channel | None = None
+        self._stub: Any = None
+
+    @property
+    def stub(self) -> Any:
+        """The service's methods, over the channel."""
+        if self._channel is None:
+            if self._credentials is None:
+                self._channel = grpc.insecure_channel(self.name, self._options)
+            else:
+                self._channel = grpc.secure_channel(self.name, self._credentials, self._options)
+            self._stub = packing_pb2_grpc.PackingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        return self._stub
+
+    def renew(self) -> None:
+        """Lets the next call open a channel of its own; calls on the old one go on.
+
+        A connection whose bytes were altered may stay spoilt: headers refer to earlier headers.
+        """
+        self._channel = None
 
     def close(self) -> None:
         self.is_closed = True
-        self._channel.close()
+        if self._channel is not None:
+            self._channel.close()
 
 
 class GrpcTransport:
@@ -127,6 +146,7 @@ class GrpcTransport:
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._replicas: dict[Address, _Replica] = {}
         self._is_current = False  # whether the replicas are what the hosts' names stand for
+        self._calls: set[Any] = set()  # that stream
         self._watchdog = Watchdog()
         self._pid = -1
 
@@ -166,16 +186,16 @@ class GrpcTransport:
     ) -> Iterator[pb.StreamBinsResponse]:
         """Streams a header and blocks; closing the iterator cancels the call."""
 
-        def first_message(replica: _Replica, seconds: float) -> tuple[_Replica, Any, Any]:
+        def first_message(replica: _Replica, seconds: float) -> tuple[Any, Generator[pb.StreamBinsResponse]]:
             call = replica.stub.StreamBins(request, metadata=self._metadata)
-            try:
-                return replica, call, self._watchdog.next_message(call, seconds)
-            except BaseException:
-                call.cancel()
-                raise
+            messages = self._messages(replica, call, seconds)
+            return next(messages, None), messages
 
-        replica, call, message = self._ask(first_message, timeout_seconds, ANSWER_SECONDS)
-        yield from self._messages(replica, call, message)
+        first, messages = self._ask(first_message, timeout_seconds, ANSWER_SECONDS)
+        with closing(messages):
+            if first is not None:
+                yield first
+                yield from messages
 
     def pack_stream(
         self, requests: Iterator[pb.PackStreamRequest], timeout_seconds: float = math.inf
@@ -183,25 +203,29 @@ class GrpcTransport:
         """Yields one response for every request; closing the iterator cancels the call."""
         replica = self._in_order()[0]  # the others wait for the next attempt: requests can be read only once
         call = replica.stub.PackStream(requests, metadata=self._metadata)
-        try:
-            first = self._watchdog.next_message(call, min(timeout_seconds, ANSWER_SECONDS))
-            self._answered(replica)
-            yield from self._messages(replica, call, first)
-        except (grpc.RpcError, OverdueError) as error:
-            raise self._failure(replica, error) from None
-        finally:
-            call.cancel()
+        with closing(self._messages(replica, call, min(timeout_seconds, ANSWER_SECONDS))) as responses:
+            for response in responses:
+                self._answered(replica)
+                yield response
 
     def close(self) -> None:
         """Closes the channels; later calls open others."""
         if self._pid == os.getpid():
             for replica in self._replicas.values():
                 replica.close()
+            for call in list(self._calls):  # some may be on channels that have been renewed
+                call.cancel()
         self._replicas, self._is_current = {}, False
 
     def _call(self, method: str, request: object, timeout_seconds: float, most_seconds: float = ANSWER_SECONDS) -> Any:
         def ask(replica: _Replica, seconds: float) -> Any:
-            return getattr(replica.stub, method)(request, timeout=seconds, metadata=self._metadata)
+            try:
+                answer = getattr(replica.stub, method)(request, timeout=seconds, metadata=self._metadata)
+                if answer is None:  # gRPC takes status OK for an answer, even when nothing came before it
+                    raise NoMessageError("an answer without a message")
+            except (grpc.RpcError, NoMessageError) as error:
+                raise self._failure(replica, error) from None
+            return answer
 
         return self._ask(ask, timeout_seconds, most_seconds)
 
@@ -209,7 +233,7 @@ class GrpcTransport:
         """Asks each replica at most once, and returns the first answer.
 
         Args:
-            ask: takes a replica and how long it may take.
+            ask: takes a replica and how long it may take; raises what `_failure` returns.
             timeout_seconds: how long all of them may take.
             most_seconds: how long each of them may take.
 
@@ -225,14 +249,13 @@ class GrpcTransport:
             share = max(end - time.monotonic(), 0.1) / (len(replicas) - number)
             try:
                 answer = ask(replica, min(share, most_seconds))
-            except (grpc.RpcError, OverdueError) as error:
-                failure = self._failure(replica, error)
+            except PackhorseError as failure:
                 if isinstance(failure, TransientError):
                     trouble = failure
                 elif isinstance(failure, _PERHAPS_ELSEWHERE):
                     refusal = refusal or failure
                 else:
-                    raise failure from None
+                    raise
             else:
                 self._answered(replica)
                 return answer
@@ -243,21 +266,24 @@ class GrpcTransport:
             trouble.args = (f"{trouble}; another replica: {refusal}",)
         raise trouble
 
-    def _messages(self, replica: _Replica, call: Any, first: Any) -> Iterator[Any]:
-        message = first
+    def _messages(self, replica: _Replica, call: Any, first_seconds: float) -> Generator[Any]:
+        """Yields a stream's messages; the first must come within `first_seconds`, and no later one may stall."""
+        self._calls.add(call)
+        seconds = first_seconds
         try:
-            while message is not None:
+            while (message := self._watchdog.next_message(call, seconds)) is not None:
                 yield message
-                message = self._watchdog.next_message(call, STALL_SECONDS)
-        except (grpc.RpcError, OverdueError) as error:
+                seconds = STALL_SECONDS
+        except (grpc.RpcError, NoMessageError) as error:
             raise self._failure(replica, error) from None
         finally:
             call.cancel()
+            self._calls.discard(call)
 
     def _in_order(self) -> list[_Replica]:
         """Returns every replica, by chance, but those behind the others that have failed lately."""
         if self._pid != os.getpid():
-            self._replicas, self._is_current = {}, False
+            self._replicas, self._calls, self._is_current = {}, set(), False
             self._watchdog = Watchdog()
             self._pid = os.getpid()
         if not _ANCHORS:
@@ -278,15 +304,17 @@ class GrpcTransport:
         replica.failed_at = -math.inf
         _ANSWERED[_slot(self.target)] = 1
 
-    def _failure(self, replica: _Replica, error: grpc.RpcError | OverdueError) -> PackhorseError:
+    def _failure(self, replica: _Replica, error: grpc.RpcError | NoMessageError) -> PackhorseError:
         """Returns the client's exception, and remembers where it comes from."""
-        if isinstance(error, OverdueError):
+        if isinstance(error, NoMessageError):
             failure: PackhorseError = ServerUnavailableError(f"{replica.name}: {error}")
         elif replica.is_closed:
             return PackhorseError(f"{self.target}: the client was closed during a call")
         else:
             failure = exception_of(error, replica.name)
-        if not isinstance(failure, ServerUnavailableError):
+        if isinstance(failure, ServerUnavailableError):
+            replica.renew()
+        else:
             _ANSWERED[_slot(self.target)] = 1
         if isinstance(failure, (TransientError, *_PERHAPS_ELSEWHERE)):
             replica.failed_at = time.monotonic()

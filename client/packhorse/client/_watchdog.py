@@ -29,8 +29,8 @@ class Call(Protocol[_Message]):
         ...
 
 
-class OverdueError(Exception):
-    """A message did not come in time, and its call was cancelled."""
+class NoMessageError(Exception):
+    """A call did not bring the message that it owes; one that was overdue is cancelled."""
 
 
 class Watchdog:
@@ -47,7 +47,7 @@ class Watchdog:
         """Returns a call's next message, or None at its end.
 
         Raises:
-            OverdueError: it did not come within `seconds`.
+            NoMessageError: it did not come within `seconds`.
             grpc.RpcError: the call failed.
         """
         due = time.monotonic() + seconds
@@ -59,7 +59,7 @@ class Watchdog:
             return next(call, None)
         except Exception:
             if id(call) in self._overdue:
-                raise OverdueError(f"no message within {seconds:.1f} s") from None
+                raise NoMessageError(f"no message within {seconds:.1f} s") from None
             raise
         finally:
             with self._changed:

@@ -99,7 +99,7 @@ class Attempts:
         elapsed = self._elapsed_seconds()
         self._failures += 1
         if elapsed + delay > limit or limit == 0:
-            if self._failures > 1 and not is_known:
+            if not is_known and (self._failures > 1 or elapsed >= 1):
                 error.args = (f"{error} (tried for {elapsed:.0f} s; is a server listening there?)",)
             self._reset()
             return False

@@ -26,6 +26,7 @@ class AtomicFiles:
 
         Raises:
             FileExistsError: one is already there and overwrite is False.
+            IsADirectoryError: one is a folder.
         """
         self._paths = [Path(path) for path in paths]
         refuse_existing(self._paths, overwrite=overwrite)
@@ -51,22 +52,34 @@ class AtomicFiles:
             self.discard()
 
     def publish(self) -> None:
-        """Syncs and renames the files; after a failure here nothing temporary stays."""
+        """Syncs and renames the files; after a failure here nothing temporary stays, and what was there before does."""
+        aside: list[tuple[Path, Path]] = []
+        renamed: list[Path] = []
         try:
             for file in self.files:
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()
             # Old files go first, last name first: a crash in between must not leave a pair that does not match.
-            for path in reversed(self._paths):
-                path.unlink(missing_ok=True)
+            for temporary, path in reversed(list(zip(self._temporary, self._paths, strict=True))):
+                if path.exists():
+                    aside.append((temporary.with_name(f"{temporary.name}.old"), path))
+                    os.replace(path, aside[-1][0])
             for temporary, path in zip(self._temporary, self._paths, strict=True):
                 os.replace(temporary, path)
-            for folder in {path.parent for path in self._paths}:
-                _sync_folder(folder)
+                renamed.append(path)
         except BaseException:
+            for path in reversed(renamed):
+                path.unlink()
+            for old, path in reversed(aside):
+                if old.exists():
+                    os.replace(old, path)
             self.discard()
             raise
+        for old, _ in aside:
+            old.unlink()
+        for folder in {path.parent for path in self._paths}:
+            _sync_folder(folder)
 
     def discard(self) -> None:
         """Closes and removes the temporary files."""
@@ -81,11 +94,12 @@ def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
 
     Raises:
         FileExistsError: one of the paths is there and overwrite is False.
+        IsADirectoryError: one of the paths is a folder.
     """
-    if overwrite:
-        return
     for path in paths:
-        if path.exists():
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder, and a file is to be written there; choose another output")
+        if path.exists() and not overwrite:
             raise FileExistsError(f"{path} is already there; remove it, choose another output, or allow overwriting")
 
 

@@ -5,6 +5,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.cli.options import target_option
+from packhorse.client import connect
 
 
 @click.command("health", context_settings={"show_default": True})
@@ -13,7 +14,12 @@ from packhorse.cli.options import target_option
 @click.pass_context
 def command(context: click.Context, /, target: str, timeout_seconds: float) -> None:
     """Ask a server whether it serves. Exits with 0 when it does, with 1 when not."""
+    if target.startswith("embedded:"):
+        raise click.UsageError("--target embedded:DIR is no server; ask one by HOST:PORT")
+    if not target.startswith("unix:") and "," in target:
+        raise click.UsageError("--target names several servers; ask each of them")
     target = target.replace("0.0.0.0:", "127.0.0.1:")
+    connect(target).close()  # refuses what can never work, and connects to nothing
     with grpc.insecure_channel(target) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(

@@ -20,7 +20,7 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
         envvar="PACKHORSE_TARGET",
         show_envvar=True,
         default="127.0.0.1:50051",
-        help="Server (HOST:PORT, dns:///…, unix:PATH), or embedded:DIR for no server.",
+        help="Server (HOST:PORT, several with commas, dns:///HOST:PORT, unix:PATH), or embedded:DIR for none.",
     )(command)
 
 

@@ -74,7 +74,7 @@ def seal(
         over_length=over_length,
         source=source,
         id_column=id_column,
-        plan_cut_off=getattr(plan, "cut_off", False),
+        plan_cut_off=plan.cut_off,
         checksums=checksums,
         digest=dataset_digest(counts, plan.templates, options, checksums[POOLS], checksums.get(STARTS)),
     )

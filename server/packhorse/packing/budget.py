@@ -6,6 +6,8 @@ safety net for machines that are far too slow for that work.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class OutOfWorkError(Exception):
@@ -45,6 +47,16 @@ class Budget:
             raise OutOfWorkError
         if self.seconds_left() <= 0:
             raise OutOfTimeError
+
+    @contextmanager
+    def lent(self, share: float) -> "Iterator[Budget]":
+        """Gives a share of what is left to a search of its own, and takes back what that leaves."""
+        part = Budget(int(share * self.left), self.seconds_left())
+        self.left -= part.left
+        try:
+            yield part
+        finally:
+            self.left += max(part.left, 0)
 
     def seconds_left(self) -> float:
         """Seconds until the deadline; not above 0 when it has passed."""

@@ -9,18 +9,22 @@ Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutt
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil, gcd
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.packing.budget import Budget, OutOfTimeError, OutOfWorkError
 from packhorse.packing.certificate import DualCertificate
+from packhorse.packing.coarse import classes, refined, rounded
 from packhorse.packing.master import Column, Master
 from packhorse.packing.plan import Packing, Template
 from packhorse.packing.pricing import Pricing, price
 from packhorse.packing.rounding import Packed, dive, enumerate_bins, round_down, solve_whole
+from packhorse.packing.start import first_plan
 
 _COLUMNS_PER_ROUND = 60
 """Bins added at once: the best ones with each of that many lengths. Twice as many made the linear programs slower."""
@@ -28,8 +32,16 @@ _LP_TOLERANCE = 1e-8
 """The master problem is solved when its value is this close to the proven bound, as a share of it."""
 _LARGEST_CAPACITY = 2**24
 """Tokens (after dividing by the lengths' common divisor) up to which pricing's tables fit into memory."""
-_STEPS = 30 * 10**9
+_STEPS = 40 * 10**9
 """The work that a search may do: about half a minute of one core."""
+_CLASSES = (128, 512)
+"""Of neighbouring lengths, for coarse problems: a few tenths of a second, and a few seconds."""
+_FAR_GAP = 5e-3
+"""How far above the bound a plan must be for coarse problems: below, columns of its own get it further sooner."""
+_NEAR_GAP = 1e-3
+"""How far above it a plan may be for finer ones to be left out."""
+_SHARE_FOR_COARSE = 0.15
+"""Of the work, for each coarse problem."""
 _SHARE_FOR_ROUNDING = 0.15
 """Of that, left for rounding when the master problem is not solved before."""
 _LARGEST_WHOLE_COUNT = 10**6
@@ -39,30 +51,30 @@ _LARGEST_WHOLE_COUNT = 10**6
 class _Search:
     """What is kept when the budget is spent: the best plan and the best bound."""
 
-    def __init__(
-        self, pairs: list[tuple[int, int]], capacity: int, limit: int, start: Counter[Template], bound: int
-    ) -> None:
-        self.divisor = gcd(*(length for length, _ in pairs))
+    def __init__(self, pairs: list[tuple[int, int]], capacity: int, limit: int, start: Packing) -> None:
+        self.divisor = gcd(*(length for length, _ in pairs)) or 1
         self.pairs = pairs
+        self.max_seq_len = capacity
         self.lengths = [length // self.divisor for length, _ in pairs]
         self.counts = [count for _, count in pairs]
         self.capacity = capacity // self.divisor
         self.limit = limit
-        self.best = start
-        self.num_bins = start.total()
-        self.bound = bound
+        self.best = start.templates
+        self.num_bins = start.templates.total()
+        self.bound = start.lower_bound
         self.certificate: DualCertificate | None = None
 
     def packed(self) -> Packed:
         return Packed(self.lengths, self.counts, self.capacity, self.limit)
 
     def offer(self, templates: Counter[Template]) -> None:
-        """Keeps a plan (in divided lengths) that has fewer bins than the best."""
+        """Keeps a plan in divided lengths that has fewer bins than the best."""
+        self.keep(Counter({tuple(n * self.divisor for n in template): times for template, times in templates.items()}))
+
+    def keep(self, templates: Counter[Template]) -> None:
+        """Keeps a plan that has fewer bins than the best."""
         if templates.total() < self.num_bins:
-            self.best = Counter(
-                {tuple(n * self.divisor for n in template): times for template, times in templates.items()}
-            )
-            self.num_bins = templates.total()
+            self.best, self.num_bins = templates, templates.total()
 
     def prove(self, pricing: Pricing) -> None:
         """Keeps the bound that a pricing proves, where it is the best."""
@@ -71,10 +83,17 @@ class _Search:
         }
         if not prices:
             return
-        certificate = DualCertificate(prices=prices, bin_worth=pricing.best_worth)
+        self.trust(DualCertificate(prices=prices, bin_worth=pricing.best_worth))
+
+    def trust(self, certificate: DualCertificate) -> None:
+        """Keeps a certificate that proves more than is known."""
         bound = certificate.bound(dict(self.pairs))
         if bound > self.bound:
             self.bound, self.certificate = bound, certificate
+
+    @property
+    def gap(self) -> float:
+        return (self.num_bins - self.bound) / self.bound
 
     @property
     def done(self) -> bool:
@@ -82,7 +101,7 @@ class _Search:
 
 
 def improve(
-    pairs: list[tuple[int, int]], capacity: int, limit: int, start: Packing, bound: int, time_limit_seconds: float
+    pairs: list[tuple[int, int]], capacity: int, limit: int, start: Packing, time_limit_seconds: float
 ) -> Packing:
     """Improves a plan until it is proven optimal, nothing is left to try, or its work is done.
 
@@ -90,24 +109,25 @@ def improve(
         pairs: (length, count) by descending length, as `checked_counts` returns them.
         capacity: max_seq_len, in tokens.
         limit: the most sequences in a bin.
-        start: a plan of `pairs`, such as best-fit's; its templates are the first columns.
-        bound: a number of bins that no plan stays under.
+        start: a plan of `pairs` with a bound, such as `first_plan` makes; its templates are the first columns.
         time_limit_seconds: a safety net for slow machines, which ends the search by the clock and so marks its plan as
             cut off; looked at every few tenths of a second.
 
     Returns:
-        The best plan and the best bound; `start` with the bound where nothing better was found.
+        The best plan and the best bound; `start`'s own where nothing better was found.
     """
-    kept = replace(start, lower_bound=bound)
-    if start.templates.total() == bound or not pairs:
-        return kept
-    search = _Search(pairs, capacity, limit, start.templates, bound)
+    search = _Search(pairs, capacity, limit, start)
+    if search.done:
+        return start
     if search.capacity > _LARGEST_CAPACITY:
         note = f"optimal: max_seq_len {capacity} is beyond {_LARGEST_CAPACITY * search.divisor}; kept as it was"
-        return replace(kept, note=note)
+        return replace(start, note=note)
     cut_off, note = False, ""
     try:
-        _run(search, Budget(_STEPS, min(time_limit_seconds, 10.0**9)))
+        budget = Budget(_STEPS, min(time_limit_seconds, 10.0**9))
+        _solve_coarsely(search, budget)
+        if not search.done:
+            _run(search, budget)
     except OutOfWorkError:
         note = "optimal: stopped at its limit of work"
     except OutOfTimeError:
@@ -125,9 +145,35 @@ def improve(
     )
 
 
+def _solve_coarsely(search: _Search, budget: Budget) -> None:
+    """Finds a plan and a bound by coarse problems, finer ones until both are near."""
+    if search.gap <= _FAR_GAP:
+        return
+    for num_classes in _CLASSES:
+        if 2 * num_classes > len(search.pairs) or search.gap <= _NEAR_GAP:
+            return
+        parts = classes(search.pairs, num_classes)
+        upper = _coarse_search(search, parts, "up")
+        with budget.lent(_SHARE_FOR_COARSE) as lent, suppress(OutOfWorkError):
+            _run(upper, lent)
+        search.keep(refined(upper.best, parts))
+        lower = _coarse_search(search, parts, "down")
+        with budget.lent(_SHARE_FOR_COARSE) as lent, suppress(OutOfWorkError):
+            for _ in _rounds(lower, _master(lower), lent):
+                pass
+        if lower.certificate:
+            worth = lower.certificate.prices
+            prices = {length: worth[part[-1][0]] for part in parts for length, _ in part if part[-1][0] in worth}
+            search.trust(DualCertificate(prices=prices, bin_worth=lower.certificate.bin_worth))
+
+
+def _coarse_search(search: _Search, parts: list[list[tuple[int, int]]], direction: Literal["up", "down"]) -> _Search:
+    pairs = rounded(parts, direction)
+    return _Search(pairs, search.max_seq_len, search.limit, first_plan(pairs, search.max_seq_len, search.limit))
+
+
 def _run(search: _Search, budget: Budget) -> None:
-    master = Master(len(search.lengths), _first_columns(search))
-    master.demand(search.counts)
+    master = _master(search)
     uses: list[float] = []
     ended: OutOfWorkError | OutOfTimeError | None = None
     budget.reserved = int(_SHARE_FOR_ROUNDING * budget.left)
@@ -157,12 +203,14 @@ def _run(search: _Search, budget: Budget) -> None:
         raise ended
 
 
-def _first_columns(search: _Search) -> list[Column]:
-    """The plan's own bins, and for every length one that is full of it: so each is covered, and no price exceeds 1."""
+def _master(search: _Search) -> Master:
+    """With the plan's own bins, and one full of each length: so each is covered, and no price exceeds 1."""
     index_of = {length: index for index, (length, _) in enumerate(search.pairs)}
     columns = [tuple(sorted(Counter(index_of[length] for length in template).items())) for template in search.best]
     columns += [((i, min(search.limit, search.capacity // n)),) for i, n in enumerate(search.lengths)]
-    return columns
+    master = Master(len(search.lengths), columns)
+    master.demand(search.counts)
+    return master
 
 
 def _rounds(search: _Search, master: Master, budget: Budget) -> Iterator[list[float]]:

@@ -17,13 +17,12 @@ from packhorse.packing.krell import longest_pack_first, shortest_pack_first
 from packhorse.packing.length_sorted import length_sorted
 from packhorse.packing.options import checked_options, effective_counts
 from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
+from packhorse.packing.start import first_plan, is_near
 from packhorse.packing.worst_fit import worst_fit_batched, worst_fit_decreasing
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
 """(checked pairs by descending length, capacity, limit, time limit in seconds) → what it makes of them."""
 
-AUTO_GAP = 5e-5
-"""How far above the lower bound, as a share of it, a plan may stay before "auto" goes on to "optimal"."""
 _DEFAULT_SECONDS = 600.0
 
 
@@ -34,31 +33,19 @@ def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[
 
 def _optimal(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
     """Column generation from a plain packer's plan, which it never gets worse than."""
-    packing = _improved(_start(pairs, capacity, limit), pairs, capacity, limit, time_limit_seconds)
+    packing = _improved(first_plan(pairs, capacity, limit), pairs, capacity, limit, time_limit_seconds)
     return replace(packing, algorithm="optimal")
 
 
 def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
-    """The plain packers and, where they are not near the bound, column generation if its libraries are installed."""
-    start = _start(pairs, capacity, limit)
-    if _is_near(start, bound_of_pairs(pairs, capacity, limit)):
+    """A plain packer and, where it is not near the bound, column generation if its libraries are installed."""
+    start = first_plan(pairs, capacity, limit)
+    if is_near(start):
         return start
     try:
         return _improved(start, pairs, capacity, limit, time_limit_seconds)
     except ImportError as error:
         return replace(start, note=str(error))
-
-
-def _start(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Packing:
-    """Best-fit or, where a limit of sequences leaves that far above the bound, what balanced packing makes."""
-    start = PACKERS["best-fit"](pairs, capacity, limit, 0)
-    if not pairs or limit >= capacity // pairs[-1][0] or _is_near(start, bound_of_pairs(pairs, capacity, limit)):
-        return start
-    return min(start, PACKERS["balanced"](pairs, capacity, limit, 0), key=lambda packing: packing.templates.total())
-
-
-def _is_near(packing: Packing, bound: int) -> bool:
-    return packing.templates.total() - bound <= AUTO_GAP * bound
 
 
 def _improved(
@@ -71,7 +58,7 @@ def _improved(
         raise ImportError(
             f'algorithm "optimal" needs highspy and numba ({error}): pip install "packhorse[prepare]"'
         ) from error
-    return improve(pairs, capacity, limit, start, bound_of_pairs(pairs, capacity, limit), time_limit_seconds)
+    return improve(pairs, capacity, limit, start, time_limit_seconds)
 
 
 PACKERS: dict[str, Packer] = {
@@ -129,7 +116,7 @@ def pack_histogram(
         counts: length in tokens → number of sequences; zeros are ignored.
         max_seq_len: a bin's capacity in tokens.
         algorithm: a name of `PACKERS`, or "auto": best-fit, under a limit of sequences "balanced" where that has fewer
-            bins, and where both stay more than `AUTO_GAP` above the lower bound, "optimal" from there, if its libraries
+            bins, and where both stay more than `NEAR_GAP` above the lower bound, "optimal" from there, if its libraries
             are installed.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         time_limit_seconds: a safety net. "optimal" ends by itself after a fixed amount of work, half a minute or less

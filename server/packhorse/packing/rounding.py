@@ -22,6 +22,8 @@ _STEPS_PER_LENGTH = 100
 """Of the budget, that filling up a bin costs for each length."""
 _MOST_NODES = 2_000
 """Of the tree that branch and bound searches; its work cannot be limited otherwise."""
+_MOST_LENGTHS_TRIED = 500
+"""How many lengths `enumerate_bins` takes: it goes as deep as there are lengths."""
 _MOST_BINS_TRIED = 20_000
 """How many partial bins `enumerate_bins` looks at before it gives up."""
 
@@ -142,7 +144,9 @@ def _round_trimmed(packed: Packed, columns: Sequence[Column], uses: Sequence[flo
 def enumerate_bins(
     lengths: Sequence[int], counts: Sequence[int], capacity: int, limit: int, most: int = _MOST_BINS_TRIED
 ) -> list[Column] | None:
-    """Returns every bin that nothing can be added to, or None where that takes more than `most` steps."""
+    """Returns every bin that nothing can be added to, or None where there are too many, or too many lengths."""
+    if len(lengths) > _MOST_LENGTHS_TRIED:
+        return None
     found: list[Column] = []
     steps = 0
 

@@ -155,10 +155,9 @@ class Backend:
         pace = Pace()
         for first in range(0, len(positions), at_once):
             part = source.bins(positions[first : first + at_once])
+            bytes_of_bins = requests.BYTES_PER_BIN * np.arange(1, len(part.bin_ends) + 1)
             per_sequence = part.ids.itemsize + part.lengths.itemsize + (0 if part.starts is None else 8)
-            ends = (
-                requests.BYTES_PER_BIN * np.arange(1, len(part.bin_ends) + 1) + per_sequence * part.bin_ends + num_bytes
-            )
+            ends = num_bytes + bytes_of_bins + per_sequence * part.bin_ends
             num_fitting = first + int(np.searchsorted(ends, requests.MAX_MESSAGE_BYTES, side="right"))
             num_bytes = int(ends[-1])
             requests.check_answer_size("positions", num_bytes, num_fitting, len(positions))

@@ -6,9 +6,15 @@ no gRPC here.
 
 from packhorse.v1 import packing_pb2 as pb
 
+MESSAGE_BYTES = 1000
+"""The longest message: gRPC carries it, and all facts, in headers, which many proxies limit to 8 KiB."""
+FACT_BYTES = 200
+"""The longest fact of the metadata."""
+MOST_FACTS = 6
+
 
 class ServiceError(Exception):
-    """A refusal that a client may read: no paths, no traces.
+    """A refusal that a client may read: no paths, no traces; what is too long for a header is cut.
 
     Args:
         reason: what a client branches on.
@@ -25,10 +31,11 @@ class ServiceError(Exception):
         *,
         retry_after_seconds: float | None = None,
     ) -> None:
-        super().__init__(message)
         self.reason = reason
-        self.message = message
-        self.metadata = metadata or {}
+        self.message = _cut(message, MESSAGE_BYTES)
+        facts = list((metadata or {}).items())[:MOST_FACTS]
+        self.metadata = {name: _cut(fact, FACT_BYTES) for name, fact in facts}
+        super().__init__(self.message)
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -40,3 +47,11 @@ def invalid_field(field: str, message: str) -> ServiceError:
 def too_large(field: str, limit: int, message: str) -> ServiceError:
     """A field asks for more than one message may carry."""
     return ServiceError(pb.ERROR_REASON_REQUEST_TOO_LARGE, message, {"field": field, "limit": str(limit)})
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """Returns a text of at most so many bytes of UTF-8, with an ellipsis where something is missing."""
+    data = text.encode(errors="replace")
+    if len(data) <= most_bytes:
+        return data.decode()
+    return data[: most_bytes - len("…".encode())].decode(errors="ignore") + "…"

@@ -44,6 +44,10 @@ BYTES_PER_LENGTH = 160
 MAX_STREAM_SEQUENCES = 100_000
 """Sequences in one message of a PackStream."""
 
+MAX_STREAM_SECONDS = 120.0
+"""Of a processor, for one message of a PackStream. Each sequence may make a bin leave, and a bin takes up to 25 ms
+where the window is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
+
 _BYTES_PER_STREAMED = 200
 """What a sequence of a message takes until the response has left."""
 
@@ -130,7 +134,8 @@ class PackSession:
         """As `answer`, in pieces: one bin takes up to 25 ms, and each sequence may make one leave.
 
         Raises:
-            ServiceError: the message is out of turn, or a field is out of range; nothing of it is taken then.
+            ServiceError: the message is out of turn, or a field is out of range, and nothing of it is taken; or it took
+                more than MAX_STREAM_SECONDS, which ends the session.
         """
         payload = request.WhichOneof("payload")
         if (payload == "options") != (self._packer is None):
@@ -162,9 +167,16 @@ class PackSession:
                 raise invalid_field("sequences.lengths", str(error)) from None
         bins: list[OnlineBin] = []
         pace = Pace()
-        for sequence_id, length in zip(ids, lengths, strict=True):
+        for number, (sequence_id, length) in enumerate(zip(ids, lengths, strict=True), 1):
             bins += packer.add(sequence_id, length)
             if pace.is_over():
+                if pace.used_seconds > MAX_STREAM_SECONDS:
+                    raise too_large(
+                        "sequences.ids",
+                        number,
+                        f"sequences.ids holds {len(ids)}, of which {number} took {MAX_STREAM_SECONDS:g} seconds of a "
+                        "processor, the most for one message; send fewer in a message, or ask for a smaller window",
+                    )
                 yield _BYTES_PER_STREAMED * len(ids)
                 pace.restart()
         return bins

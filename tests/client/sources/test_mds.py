@@ -35,6 +35,17 @@ def test_id_column(sequences, gather):
     assert gather(source, [98, 100, 96], [9, 5, 300]) == [sequences[i].tolist() for i in (2, 0, 4)]
     with pytest.raises(TokenSourceError, match="no sequence with id 0; its 5 ids are those of a column"):
         source.read(0)
+    numbered = as_token_source(SHARDS)
+    assert numbered.for_ids("") is numbered
+    assert gather(numbered.for_ids("doc_id"), [98, 100], [9, 5]) == [sequences[i].tolist() for i in (2, 0)]
+    assert gather(numbered, [2, 0], [9, 5]) == [sequences[i].tolist() for i in (2, 0)]
+    for column, message in (
+        ("key", "has no such column"),
+        ("text", "'text' is encoded as 'str', but ids are integers"),
+    ):
+        with pytest.raises(TokenSourceError, match=message):
+            numbered.for_ids(column)
+        assert source.for_ids(column) is source  # was told which column holds the ids
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,228 @@
+"""Bytes that change on the way: what is delivered is what was sent, or a clear error."""
+
+import random
+
+import numpy as np
+import pytest
+from tests.chaos.proxy import Proxy
+
+from packhorse.client import DamagedAnswerError, PackhorseError, RetryPolicy, connect
+from packhorse.client import api as api_module
+from packhorse.client import blocks as blocks_module
+from packhorse.client.pack_stream import PackStream
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import bins_checksum
+
+QUICK = RetryPolicy(deadline_seconds=5, first_delay_seconds=0.01, most_delay_seconds=0.1)
+
+
+@pytest.fixture(scope="module")
+def own_server(corpus, make_server):
+    """A server that requests with altered bytes cannot spoil for other tests."""
+    with make_server(corpus.root) as server:
+        yield server
+        assert server.process.poll() is None
+
+
+ANSWERS, REQUESTS = ("flips", (0, 6000)), ("request_flips", (200, 500))
+"""Which bytes change. The first 200 of a request are left out: they hold its path, and gRPC's own server for asyncio
+stops listening for good when a path is not UTF-8."""
+
+
+def flips(seed, count, least, most):
+    """(offset, mask) of one byte each: some among the first frames, where the headers are."""
+    chance = random.Random(seed)
+    offsets = [chance.randrange(least, min(most, 400) if i % 3 == 0 else most) for i in range(count)]
+    return [(offset, 1 << chance.randrange(8)) for offset in offsets]
+
+
+@pytest.mark.parametrize(("direction", "span"), [ANSWERS, REQUESTS], ids=["answers", "requests"])
+@pytest.mark.parametrize("name", ["named", "truncated", "rows"])
+def test_a_stream_survives_a_byte_that_changes(own_server, client, joined, direction, span, name):
+    """In equal lengths another id in place of one would be seen nowhere but in the checksum."""
+    topology = {"world_size": 2, "batch_size": 2}
+    whole = joined(client.stream_bins(name, **topology))
+    num_whole = 0
+    for flip in flips(name, 20, *span):
+        with Proxy(own_server.target) as proxy, connect(proxy.target, retry=QUICK) as one:
+            setattr(proxy, direction, [flip])
+            try:
+                came = joined(one.stream_bins(name, **topology))
+            except PackhorseError:
+                continue  # a request for something else was answered, with a clear error
+            assert came == whole, flip
+            num_whole += 1
+    assert num_whole >= 15
+
+
+@pytest.mark.parametrize(("direction", "span"), [ANSWERS, REQUESTS], ids=["answers", "requests"])
+def test_a_pack_stream_survives_a_byte_that_changes(own_server, direction, span):
+    lengths = np.random.default_rng(5).integers(16, 513, 600)
+    num_whole = 0
+    for flip in flips(8, 15, span[0], 3000):
+        with Proxy(own_server.target) as proxy, connect(proxy.target, retry=QUICK) as one:
+            setattr(proxy, direction, [flip])
+            bins = []
+            try:
+                with one.pack_stream(512, window_sequences=50) as stream:
+                    for start in range(0, 600, 100):
+                        bins += stream.send(range(start, start + 100), lengths[start : start + 100])
+                    bins += stream.flush()
+            except PackhorseError:
+                continue
+            came = sorted((i, n) for ids, sizes in bins for i, n in zip(ids.tolist(), sizes.tolist(), strict=True))
+            assert came == list(enumerate(lengths.tolist())), flip
+            num_whole += 1
+    assert num_whole >= 10
+
+
+@pytest.mark.parametrize(
+    ("change", "id_type"),
+    [
+        ({}, pb.ID_TYPE_UNSPECIFIED),
+        ({}, 99),
+        ({"ids": b"12345"}, pb.ID_TYPE_UINT32),
+        ({"ids": bytes(12)}, pb.ID_TYPE_UINT32),
+        ({"lengths": bytes(4)}, pb.ID_TYPE_UINT32),
+        ({"lengths": bytes(7)}, pb.ID_TYPE_UINT32),
+        ({"positions": bytes(8)}, pb.ID_TYPE_UINT32),
+        ({"starts": bytes(8)}, pb.ID_TYPE_UINT32),
+        ({"bin_ends": np.array([3, 2], "<u4").tobytes()}, pb.ID_TYPE_UINT32),
+        ({"bin_ends": np.array([1, 9], "<u4").tobytes()}, pb.ID_TYPE_UINT32),
+        ({"bin_ends": b""}, pb.ID_TYPE_UINT32),
+    ],
+)
+def test_arrays_that_do_not_fit_are_damage(change, id_type):
+    good = {"ids": bytes(8), "lengths": bytes(8), "positions": bytes(16), "bin_ends": np.array([1, 2], "<u4").tobytes()}
+    bins = pb.Bins(**(good | change))
+    bins.checksum = bins_checksum(bins)
+    with pytest.raises(DamagedAnswerError):
+        blocks_module.decode_bins(bins, id_type)
+    bins = pb.Bins(**good)
+    bins.checksum = bins_checksum(bins)
+    assert len(blocks_module.decode_bins(bins, pb.ID_TYPE_UINT32)) == 2
+
+
+@pytest.mark.parametrize("change", [{"first_step": 1}, {"num_steps": 0}, {"num_steps": 2}, {"num_steps": 10**9}])
+def test_a_block_of_other_steps_than_those_that_come_next_is_damage(embedded, joined, change, monkeypatch):
+    """The checksum fits what the block says of itself, as from a server that miscounts."""
+    from packhorse.server import backend as backend_module
+
+    backend = embedded._transport._backend
+    whole = joined(embedded.stream_bins("few"))
+    asked = []
+
+    class Miscounting(type(embedded._transport)):
+        def __init__(self):
+            self.target = "miscounting"
+
+        def stream_bins(self, request, timeout_seconds):
+            asked.append(request.first_step)
+            for message in backend.stream_bins(request):
+                if message.HasField("header"):
+                    header = message.header
+                elif len(asked) < 3:
+                    for name, value in change.items():
+                        setattr(message.block, name, value)
+                    context = backend_module.block_context(
+                        header.checksum, message.block.first_step, message.block.num_steps
+                    )
+                    message.block.bins.checksum = bins_checksum(message.block.bins, context)
+                yield message
+
+    one = api_module.Client(Miscounting(), QUICK)
+    assert joined(one.stream_bins("few")) == whole
+    assert asked == [0, 0, 0]
+
+
+class Altering:
+    """A transport that alters the first answers of another before they arrive."""
+
+    target = "altering"
+    has_answered = True
+
+    def __init__(self, transport, alter, times=2):
+        self.transport, self.alter, self.left = transport, alter, times
+
+    def _altered(self, answer):
+        if self.left:
+            self.left -= 1
+            self.alter(answer)
+        return answer
+
+    def locate_sequences(self, request, timeout_seconds):
+        return self._altered(self.transport.locate_sequences(request))
+
+    def pack_sequences(self, request, timeout_seconds):
+        return self._altered(self.transport.pack_sequences(request))
+
+    def pack_stream(self, requests, timeout_seconds):
+        for response in self.transport.pack_stream(requests):
+            if len(response.bins.ids):
+                self._altered(response)
+                response.bins.checksum = bins_checksum(response.bins)
+            yield response
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda answer: setattr(answer.locations[0], "id", 8),
+        lambda answer: answer.locations.pop(),
+        lambda answer: answer.locations.add(id=7),
+        lambda answer: answer.locations.sort(key=lambda location: location.id),
+    ],
+)
+def test_locations_are_those_of_the_ids_asked_for(embedded, alter):
+    transport = Altering(embedded._transport, alter)
+    ids = [7, 5, 5, 123_456_789, 6]
+    came = api_module.Client(transport, QUICK).locate("rows", ids=ids)
+    assert came == embedded.locate("rows", ids=ids)
+    assert [location.id for location in came] == ids
+    assert transport.left == 0
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda answer: setattr(answer, "indices", answer.indices[:-4]),
+        lambda answer: setattr(answer, "indices", answer.indices[:-1]),
+        lambda answer: setattr(answer, "indices", answer.indices[:-4] + answer.indices[:4]),
+        lambda answer: setattr(answer, "bin_ends", answer.bin_ends[:-4]),
+        lambda answer: setattr(answer, "bin_ends", answer.bin_ends[:-3]),
+        lambda answer: setattr(answer, "bin_ends", b""),
+        lambda answer: setattr(answer, "bin_ends", answer.bin_ends[:4] + answer.bin_ends),
+        lambda answer: setattr(answer, "bin_ends", answer.bin_ends[-4:]),  # all in one bin, over its capacity
+    ],
+)
+def test_packed_indices_are_a_packing_of_what_was_sent(embedded, alter):
+    transport = Altering(embedded._transport, alter)
+    lengths = [60, 40, 70, 30, 100]
+    bins = api_module.Client(transport, QUICK).pack_sequences(lengths, 100)
+    assert sorted(i for bin_ in bins for i in bin_.tolist()) == list(range(5))
+    assert all(sum(lengths[i] for i in bin_.tolist()) <= 100 for bin_ in bins)
+    assert transport.left == 0
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda answer: setattr(answer.bins, "lengths", b"\1\0\0\0" + answer.bins.lengths[4:]),
+        lambda answer: setattr(answer.bins, "ids", b"\x63" + answer.bins.ids[1:]),
+        lambda answer: setattr(answer.bins, "ids", answer.bins.ids[8:16] * (len(answer.bins.ids) // 8)),
+        lambda answer: setattr(answer, "num_sequences_held", answer.num_sequences_held + 1),
+        lambda answer: setattr(answer, "num_sequences_held", answer.num_sequences_held - 1),
+    ],
+)
+def test_a_pack_stream_takes_only_what_it_sent(embedded, alter):
+    transport = Altering(embedded._transport, alter)
+    options = pb.PackStreamOptions(max_seq_len=100, window_sequences=2)
+    bins = []
+    with PackStream(transport, options, QUICK) as stream:
+        for number in range(20):
+            bins += stream.send([number], [30 + number])
+        bins += stream.flush()
+        assert stream.num_held == 0
+    came = sorted((i, n) for ids, sizes in bins for i, n in zip(ids.tolist(), sizes.tolist(), strict=True))
+    assert came == [(number, 30 + number) for number in range(20)]
+    assert transport.left == 0

@@ -1,0 +1,153 @@
+"""Peers that say nothing: deadlines are kept, half-open connections are noticed, and the log stays short.
+
+Times are bounded where a time is what was promised, with a second for a busy machine beside the one that is allowed.
+"""
+
+import logging
+import random
+import socket
+import time
+
+import pytest
+from tests.chaos.proxy import Proxy
+
+from packhorse.client import RetryPolicy, ServerUnavailableError, StreamInterruptedError, connect
+from packhorse.client import _grpc as transport
+
+BUSY_SECONDS = 2.0
+UNARY = (
+    lambda one: one.get_dataset("rows"),
+    lambda one: one.get_bins("rows", positions=[0]),
+    lambda one: one.pack_sequences([1, 2], 10),
+    lambda one: next(one.stream_bins("rows")),
+    lambda one: one.pack_stream(100).send([1], [5]),
+)
+
+
+@pytest.fixture
+def proxy(running_server):
+    with Proxy(running_server.target) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def deaf():
+    """The address of a socket whose queue is full: whoever connects waits, as behind a firewall that drops."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        for filler in fillers:
+            filler.close()
+
+
+def seconds_until_given_up(one, use, error=(ServerUnavailableError, StreamInterruptedError)):
+    started = time.monotonic()
+    with pytest.raises(error):
+        use(one)
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize("use", UNARY, ids=["get_dataset", "get_bins", "pack_sequences", "stream_bins", "pack_stream"])
+def test_the_deadline_is_kept_whatever_an_attempt_waits_for(proxy, use):
+    policy = RetryPolicy(deadline_seconds=2, connect_seconds=60)
+    with connect(proxy.target, retry=policy) as one:
+        proxy.is_silent = True  # accepts, and never answers
+        assert seconds_until_given_up(one, use) < 3 + BUSY_SECONDS
+        proxy.is_silent = False
+        proxy.cut()
+    with connect(proxy.target, retry=policy) as one:
+        one.list_datasets()
+        proxy.silence()  # was there, and vanished
+        assert seconds_until_given_up(one, use) < 3 + BUSY_SECONDS
+
+
+def test_a_first_connection_gives_up_sooner_and_says_so_in_one_line(deaf):
+    with connect(deaf, retry=RetryPolicy(connect_seconds=2)) as one:
+        started = time.monotonic()
+        with pytest.raises(ServerUnavailableError, match=r"\(tried for \d+ s; is a server listening there\?\)$"):
+            one.list_datasets()
+        assert time.monotonic() - started < 20  # two attempts to connect at most
+    with connect("127.0.0.1:1", retry=RetryPolicy(connect_seconds=1)) as one:
+        assert seconds_until_given_up(one, lambda one: next(one.stream_bins("rows"))) < 2 + BUSY_SECONDS
+
+
+def test_one_that_has_answered_is_waited_for_longer(proxy):
+    policy = RetryPolicy(deadline_seconds=60, connect_seconds=0, most_delay_seconds=0.1)
+    with connect(proxy.target, retry=policy) as one:
+        one.list_datasets()
+        proxy.cut()
+        proxy.faults = [lambda stream: b""] * 3
+        assert one.list_datasets()
+    with connect(proxy.target, retry=policy) as another:  # as a forked worker's: the target is known
+        proxy.faults = [lambda stream: b""] * 3
+        assert another.list_datasets()
+
+
+def test_a_deaf_replica_does_not_hold_up_the_others(deaf, running_server):
+    policy = RetryPolicy(deadline_seconds=60, connect_seconds=20)
+    with connect(f"{deaf},{running_server.target}", retry=policy) as one:
+        for _ in range(10):
+            assert one.get_dataset("few").name == "few"
+
+
+def test_a_half_open_connection_is_noticed(proxy):
+    with connect(proxy.target) as one, one.pack_stream(100) as stream:
+        assert stream.send([1], [60]) == []
+        proxy.silence()
+        started = time.monotonic()
+        bins = stream.send([2], [40]) + stream.flush()
+        took = time.monotonic() - started
+        assert sorted(i for ids, _ in bins for i in ids.tolist()) == [1, 2]
+        assert proxy.num_connections == 2
+        assert 3 < took < 15 + BUSY_SECONDS
+
+
+def test_an_open_stream_that_stalls_is_opened_again(corpus, proxy, monkeypatch):
+    """The connection is alive, and yet nothing comes: the server answers pings, and its kernel hangs."""
+    monkeypatch.setattr(transport, "STALL_SECONDS", 0.5)
+    held = []
+
+    class Stalling(transport.GrpcTransport):
+        def pack_stream(self, requests, timeout_seconds):
+            def swallowing():
+                for number, request in enumerate(requests):
+                    if number == 1 and not held:
+                        held.append(request)  # the server never sees it
+                        continue
+                    yield request
+
+            return super().pack_stream(swallowing(), timeout_seconds)
+
+    with connect(proxy.target) as one:
+        one._transport = Stalling(proxy.target)
+        with one.pack_stream(100) as stream:
+            assert len(stream.send([1, 2], [60, 40]) + stream.flush()) == 1
+        assert held
+        one._transport.close()
+
+
+def test_the_log_tells_of_trouble_once_and_of_its_end(proxy, caplog):
+    caplog.set_level(logging.INFO, logger="packhorse")
+    policy = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.01, most_delay_seconds=0.05)
+    with connect(proxy.target, retry=policy) as one:
+        proxy.faults = [lambda stream: b""] * 5
+        one.list_datasets()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2, lines
+    assert "trying again for up to 10 s" in lines[0]
+    assert lines[1].startswith("answered again after ")
+
+
+def test_the_user_s_random_numbers_are_left_alone(proxy):
+    random.seed(3)
+    state = random.getstate()
+    policy = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.01, most_delay_seconds=0.02)
+    with connect(f"{proxy.target},127.0.0.1:1", retry=policy) as one:
+        proxy.faults = [lambda stream: b""] * 4
+        one.list_datasets()
+    assert random.getstate() == state
