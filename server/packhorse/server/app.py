@@ -28,6 +28,7 @@ from packhorse.server.metrics import Metrics
 from packhorse.server.metrics_port import MetricsServer
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
+from packhorse.server.shrinking import survive_shrinking_files
 from packhorse.v1 import packing_pb2, packing_pb2_grpc
 
 _LOG = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     logging.getLogger(GRPC_LOGGER).addFilter(Sparing())
     catalog = Catalog(config.data_root)
     compile_kernels()
+    survive_shrinking_files()
     metrics = Metrics(catalog.opened)
     lanes = Lanes.for_this_machine()
     servicer = PackingServicer(Backend(catalog), metrics, lanes, config.max_streams)

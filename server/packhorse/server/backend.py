@@ -155,6 +155,7 @@ class Backend:
             if pace.is_over():
                 yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)
                 pace.restart()
+        self._catalog.confirm(dataset)
         response = pb.GetBinsResponse(digest=dataset.manifest.digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
         _encode(_end_to_end(parts or [view.bins(positions)]), response.bins)
         context = get_bins_context(request, response.digest, response.id_type)
@@ -193,6 +194,7 @@ class Backend:
                 if pace.is_over():
                     yield _BYTES_PER_LOCATION * len(response.locations)
                     pace.restart()
+        self._catalog.confirm(dataset)
         yield _BYTES_PER_LOCATION * len(response.locations)
         return response
 
