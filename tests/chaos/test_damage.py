@@ -7,6 +7,7 @@ import pytest
 from tests.chaos.proxy import Proxy
 
 from packhorse.client import DamagedAnswerError, PackhorseError, RetryPolicy, connect
+from packhorse.client import _grpc as transport
 from packhorse.client import api as api_module
 from packhorse.client import blocks as blocks_module
 from packhorse.client.pack_stream import PackStream
@@ -14,6 +15,13 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum
 
 QUICK = RetryPolicy(deadline_seconds=5, first_delay_seconds=0.01, most_delay_seconds=0.1)
+
+
+@pytest.fixture(autouse=True)
+def short_stalls(monkeypatch):
+    """A length that grew on the way makes its reader wait for what never comes."""
+    monkeypatch.setattr(transport, "STALL_SECONDS", 2.0)
+    monkeypatch.setattr(transport, "PACK_SECONDS", 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -174,12 +182,12 @@ class Altering:
     ],
 )
 def test_locations_are_those_of_the_ids_asked_for(embedded, alter):
-    transport = Altering(embedded._transport, alter)
+    altering = Altering(embedded._transport, alter)
     ids = [7, 5, 5, 123_456_789, 6]
-    came = api_module.Client(transport, QUICK).locate("rows", ids=ids)
+    came = api_module.Client(altering, QUICK).locate("rows", ids=ids)
     assert came == embedded.locate("rows", ids=ids)
     assert [location.id for location in came] == ids
-    assert transport.left == 0
+    assert altering.left == 0
 
 
 @pytest.mark.parametrize(
@@ -196,12 +204,12 @@ def test_locations_are_those_of_the_ids_asked_for(embedded, alter):
     ],
 )
 def test_packed_indices_are_a_packing_of_what_was_sent(embedded, alter):
-    transport = Altering(embedded._transport, alter)
+    altering = Altering(embedded._transport, alter)
     lengths = [60, 40, 70, 30, 100]
-    bins = api_module.Client(transport, QUICK).pack_sequences(lengths, 100)
+    bins = api_module.Client(altering, QUICK).pack_sequences(lengths, 100)
     assert sorted(i for bin_ in bins for i in bin_.tolist()) == list(range(5))
     assert all(sum(lengths[i] for i in bin_.tolist()) <= 100 for bin_ in bins)
-    assert transport.left == 0
+    assert altering.left == 0
 
 
 @pytest.mark.parametrize(
@@ -215,14 +223,14 @@ def test_packed_indices_are_a_packing_of_what_was_sent(embedded, alter):
     ],
 )
 def test_a_pack_stream_takes_only_what_it_sent(embedded, alter):
-    transport = Altering(embedded._transport, alter)
+    altering = Altering(embedded._transport, alter)
     options = pb.PackStreamOptions(max_seq_len=100, window_sequences=2)
     bins = []
-    with PackStream(transport, options, QUICK) as stream:
+    with PackStream(altering, options, QUICK) as stream:
         for number in range(20):
             bins += stream.send([number], [30 + number])
         bins += stream.flush()
         assert stream.num_held == 0
     came = sorted((i, n) for ids, sizes in bins for i, n in zip(ids.tolist(), sizes.tolist(), strict=True))
     assert came == [(number, 30 + number) for number in range(20)]
-    assert transport.left == 0
+    assert altering.left == 0

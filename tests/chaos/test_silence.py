@@ -109,7 +109,7 @@ def test_a_half_open_connection_is_noticed(proxy):
 
 def test_an_open_stream_that_stalls_is_opened_again(corpus, proxy, monkeypatch):
     """The connection is alive, and yet nothing comes: the server answers pings, and its kernel hangs."""
-    monkeypatch.setattr(transport, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(transport, "PACK_SECONDS", 0.5)
     held = []
 
     class Stalling(transport.GrpcTransport):

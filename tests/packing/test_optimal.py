@@ -199,7 +199,7 @@ def test_ctrl_c_comes_through(monkeypatch, rounds, algorithm):
 def test_the_limit_of_work_ends_every_run_at_the_same_plan(monkeypatch):
     """However long the machine takes: between two runs only the clock differs."""
     counts = lognormal(1200, 2048, 50_000)
-    monkeypatch.setattr(optimal, "_STEPS", 2 * 10**9)
+    monkeypatch.setattr(optimal, "_STEPS", 10**9)
     price = optimal.price
 
     def planned(pause):

@@ -187,7 +187,7 @@ def test_opening_one_dataset_holds_up_no_other(corpus, root, monkeypatch):
 
 def test_a_message_names_few_datasets(corpus, root):
     for number in range(40):
-        shutil.copytree(corpus.root / "few", root / f"{number}-{'long' * 30}")
+        shutil.copytree(corpus.root / "few", root / f"{number}-{'long' * 5}")
     with connect(f"embedded:{root}") as client, pytest.raises(DatasetNotFoundError) as caught:
         client.get_dataset("x" * 10_000)
     assert "and 33 more" in str(caught.value)

@@ -37,9 +37,9 @@ MAX_MESSAGE_BYTES = 65 << 20
 ANSWER_SECONDS = 30.0
 """How long one replica may take to answer a request, or to open a stream."""
 PACK_SECONDS = 120.0
-"""The same for PackSequences: a million distinct lengths take half a minute on a busy core."""
+"""The same for PackSequences and a PackStream's messages: a million distinct lengths take half a minute."""
 STALL_SECONDS = 300.0
-"""How long the next message of an open stream may take while its connection is alive."""
+"""How long the next block of an open stream may take while its connection is alive."""
 AVOID_SECONDS = 10.0
 """How long a replica that failed is asked after all others."""
 
@@ -188,7 +188,7 @@ class GrpcTransport:
 
         def first_message(replica: _Replica, seconds: float) -> tuple[Any, Generator[pb.StreamBinsResponse]]:
             call = replica.stub.StreamBins(request, metadata=self._metadata)
-            messages = self._messages(replica, call, seconds)
+            messages = self._messages(replica, call, seconds, STALL_SECONDS)
             return next(messages, None), messages
 
         first, messages = self._ask(first_message, timeout_seconds, ANSWER_SECONDS)
@@ -203,7 +203,8 @@ class GrpcTransport:
         """Yields one response for every request; closing the iterator cancels the call."""
         replica = self._in_order()[0]  # the others wait for the next attempt: requests can be read only once
         call = replica.stub.PackStream(requests, metadata=self._metadata)
-        with closing(self._messages(replica, call, min(timeout_seconds, ANSWER_SECONDS))) as responses:
+        first_seconds = min(timeout_seconds, ANSWER_SECONDS)
+        with closing(self._messages(replica, call, first_seconds, PACK_SECONDS)) as responses:
             for response in responses:
                 self._answered(replica)
                 yield response
@@ -266,14 +267,14 @@ class GrpcTransport:
             trouble.args = (f"{trouble}; another replica: {refusal}",)
         raise trouble
 
-    def _messages(self, replica: _Replica, call: Any, first_seconds: float) -> Generator[Any]:
-        """Yields a stream's messages; the first must come within `first_seconds`, and no later one may stall."""
+    def _messages(self, replica: _Replica, call: Any, first_seconds: float, later_seconds: float) -> Generator[Any]:
+        """Yields a stream's messages; waits so long for the first, and so long for each later one."""
         self._calls.add(call)
         seconds = first_seconds
         try:
             while (message := self._watchdog.next_message(call, seconds)) is not None:
                 yield message
-                seconds = STALL_SECONDS
+                seconds = later_seconds
         except (grpc.RpcError, NoMessageError) as error:
             raise self._failure(replica, error) from None
         finally:

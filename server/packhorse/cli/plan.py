@@ -14,7 +14,7 @@ from rich.table import Table
 from packhorse.cli.console import output_console
 from packhorse.cli.histogram_input import read_histogram
 from packhorse.cli.progress import progress_bar
-from packhorse.packing import PACKERS, PackingPlan, PackingStats, pack_histogram
+from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingPlan, PackingStats, pack_histogram
 
 _MILLION = 1_000_000
 
@@ -69,7 +69,7 @@ def command() -> None:
 )
 @click.option(
     "--time-limit-seconds",
-    default=600.0,
+    default=DEFAULT_TIME_LIMIT_SECONDS,
     help="A safety net for each packer that improves its plan step by step, and ends by itself after a fixed amount of "
     "work.",
 )

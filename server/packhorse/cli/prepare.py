@@ -13,7 +13,7 @@ import click
 from packhorse.cli.cut_off import CUT_OFF
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.dataset import Keep, Manifest, OverLength, load_seqpack_layout, open_prepared
-from packhorse.packing import PACKERS, PackingStats, Template
+from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingStats, Template
 from packhorse.prepare import Layout, prepare
 
 
@@ -74,10 +74,10 @@ from packhorse.prepare import Layout, prepare
 @click.option(
     "--time-limit-seconds",
     type=float,
-    default=60.0,
+    default=DEFAULT_TIME_LIMIT_SECONDS,
     show_default=True,
     metavar="S",
-    help="How long planning may go on for a better plan; the best so far is kept, and said to be cut off.",
+    help="A safety net: planning ends by itself after a fixed amount of work. A plan that was cut off says so.",
 )
 @click.option(
     "--workers", type=int, metavar="N", help="Processes.  [default: 1 below 100 million rows, else one per processor]"

@@ -8,13 +8,14 @@ from packhorse.packing.checks import checked_integer
 from packhorse.packing.lengths import checked_lengths, length_histogram_from_lengths, sort_indices_by_length
 from packhorse.packing.list_packers import greedy_pack_sequences, heap_pack_sequences
 from packhorse.packing.plan import PackingPlan, Template, canonical_templates, counts_of_templates
-from packhorse.packing.registry import LIST_ONLY, PACKERS, pack_histogram
+from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
 from packhorse.packing.seeds import seed_from_components
 from packhorse.packing.sequences import PackedSequences, pack_sequences
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.worst_fit import pack_length_histogram, pack_length_histogram_batched
 
 __all__ = [
+    "DEFAULT_TIME_LIMIT_SECONDS",
     "LIST_ONLY",
     "PACKERS",
     "DualCertificate",

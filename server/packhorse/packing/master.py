@@ -15,7 +15,7 @@ from packhorse.packing.pricing import Run
 Column = tuple[Run, ...]
 """A bin as runs of (index of a length, copies), by ascending index."""
 
-_STEPS_PER_ROW = 100
+_STEPS_PER_ROW = 50
 """Of the budget, that an iteration of the simplex method costs for each row."""
 _PRIMAL_SIMPLEX = 4
 _DUAL_SIMPLEX = 1

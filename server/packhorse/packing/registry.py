@@ -23,7 +23,8 @@ from packhorse.packing.worst_fit import worst_fit_batched, worst_fit_decreasing
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
 """(checked pairs by descending length, capacity, limit, time limit in seconds) → what it makes of them."""
 
-_DEFAULT_SECONDS = 600.0
+DEFAULT_TIME_LIMIT_SECONDS = 600.0
+"""Far beyond what a search takes by itself, so that the clock ends none but on machines that are far too slow."""
 
 
 def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[Template]]) -> Packer:
@@ -106,7 +107,7 @@ def pack_histogram(
     *,
     algorithm: str = "auto",
     max_sequences_per_bin: int | None = None,
-    time_limit_seconds: float = _DEFAULT_SECONDS,
+    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
     align: int = 1,
     extra_tokens: int = 0,
 ) -> PackingPlan:

@@ -19,7 +19,7 @@ from packhorse.packing.lengths import checked_lengths, sorted_by_value
 from packhorse.packing.list_packers import first_fit, in_bins, next_fit, split_bins
 from packhorse.packing.options import checked_options, effective_lengths
 from packhorse.packing.plan import MAX_SEQ_LEN, Template, canonical_templates
-from packhorse.packing.registry import LIST_ONLY, checked_algorithm, pack_histogram
+from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, checked_algorithm, pack_histogram
 from packhorse.packing.stats import PackingStats
 
 
@@ -70,7 +70,7 @@ def pack_sequences(
     seed: int | None = None,
     align: int = 1,
     extra_tokens: int = 0,
-    time_limit_seconds: float = 60.0,
+    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
 ) -> PackedSequences:
     """Packs a list of lengths.
 

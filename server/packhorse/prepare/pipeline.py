@@ -32,7 +32,7 @@ from packhorse.dataset import (
     write_seqpack_layout,
     written_whole,
 )
-from packhorse.packing import PACKERS, checked_integer, pack_histogram
+from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_integer, pack_histogram
 from packhorse.packing.options import checked_options
 from packhorse.prepare.duplicates import cut_windows, find_duplicate
 from packhorse.prepare.engines import open_engine
@@ -75,7 +75,7 @@ def prepare(
     max_sequences_per_bin: int | None = None,
     align: int = 1,
     extra_tokens: int = 0,
-    time_limit_seconds: float = 60.0,
+    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
     overwrite: bool = False,
     workers: int | None = None,
     format: Layout = "packhorse",
@@ -105,8 +105,9 @@ def prepare(
         align: a sequence's place in its bin is rounded up to a multiple of so many tokens, as context and tensor
             parallelism need.
         extra_tokens: tokens kept free for each sequence beside its own, before rounding (BOS, EOS).
-        time_limit_seconds: how long a packer that improves its plan step by step may go on. The manifest says what gap
-            is left, and by `plan_cut_off` whether the limit ended planning: the next run may then plan otherwise.
+        time_limit_seconds: a safety net. A packer that improves its plan step by step ends after a fixed amount of
+            work, so the same input gives the same plan; where the limit ends it before, the manifest says so by
+            `plan_cut_off`, and the next run may plan otherwise.
         overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else ever
             is: no file, no folder with other files in it, and none that holds an input or the working directory.
         workers: processes to read with. None takes 1 below 100 million rows, where starting processes costs more than
