@@ -136,6 +136,7 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
 
         assert [tuple(row) for row in dataset.over_length().tolist()] == over
         assert (dataset.path / "over_length.npy").exists() == bool(over)
+        assert manifest.own_tokens == sum(own for *_, own in expected)
         ledger, long = manifest.over_length, {identity for identity, _ in over}
         kept = sum(own for _, identity, _, own in expected if identity in long)
         assert (ledger.sequences, ledger.source_tokens) == (len(over), sum(length for _, length in over))

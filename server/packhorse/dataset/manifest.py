@@ -86,6 +86,8 @@ class Manifest:
     """Number of bins in an epoch."""
     total_tokens: int
     """Sum of all planned lengths, `align` and `extra_tokens` included."""
+    own_tokens: int
+    """The sequences' own tokens among them."""
     total_capacity: int
     """n_bins · max_seq_len."""
     efficiency: float
@@ -189,6 +191,11 @@ class Manifest:
         yield (
             "total_tokens is in [n_sequences, total_capacity]",
             (self.n_sequences <= self.total_tokens <= self.total_capacity),
+        )
+        not_own, extra = self.total_tokens - self.own_tokens, options.extra_tokens * self.n_sequences
+        yield (
+            "own_tokens is total_tokens without extra_tokens and alignment",
+            extra <= not_own <= extra + (options.align - 1) * self.n_sequences,
         )
         yield "efficiency is total_tokens / total_capacity", self.efficiency == self.total_tokens / self.total_capacity
         yield "lower_bound is in [1, n_bins]", 1 <= self.lower_bound <= self.n_bins

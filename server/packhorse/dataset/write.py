@@ -32,6 +32,7 @@ def seal(
     plan: PackingPlan,
     options: PrepareOptions,
     over_length: OverLengthLedger,
+    own_tokens: int,
     id_dtype: Literal["uint32", "int64"],
     start_dtype: Literal["uint32", "int64"] | None,
     ids_sum: tuple[int, int],
@@ -46,6 +47,7 @@ def seal(
         plan: of exactly these counts.
         options: what shaped the plan.
         over_length: what the over-length policy did.
+        own_tokens: tokens of the planned sequences without `extra_tokens` and alignment.
         id_dtype: of the pool file.
         start_dtype: of starts.npy; None where there is none.
         ids_sum: of all ids and starts, from `packhorse.dataset.ids_sum`.
@@ -62,6 +64,7 @@ def seal(
         n_sequences=plan.num_sequences,
         n_bins=plan.num_bins,
         total_tokens=plan.total_tokens,
+        own_tokens=own_tokens,
         total_capacity=plan.num_bins * plan.max_seq_len,
         efficiency=plan.efficiency,
         lower_bound=plan.lower_bound,

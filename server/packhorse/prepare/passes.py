@@ -48,6 +48,8 @@ class TaskCounts:
     """Distinct planned lengths, ascending: int64 [D]."""
     counts: NDArray[np.int64]
     """Sequences, or pieces, of each: int64 [D]."""
+    own_tokens: int
+    """Their tokens without `extra_tokens` and alignment."""
     id_low: int
     """Smallest planned id; with `id_high` below it where nothing is planned."""
     id_high: int
@@ -155,6 +157,7 @@ def count_task(task: CountTask) -> TaskCounts:
     return TaskCounts(
         lengths=planned,
         counts=counts,
+        own_tokens=int(present @ histogram[present]),
         id_low=id_low,
         id_high=id_high,
         num_over=num_over,

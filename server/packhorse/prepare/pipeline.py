@@ -264,6 +264,7 @@ class _Sort:
             plan=plan,
             options=options,
             over_length=ledger,
+            own_tokens=sum(part.own_tokens for part in found),
             id_dtype=id_dtype,
             start_dtype=start_dtype,
             ids_sum=sums,
