@@ -67,6 +67,8 @@ class Resume:
     """Where step 0 is counted from."""
     first_step: int = 0
     """Steps below it are left out."""
+    first_turn: int = 0
+    """A step that worker 0 serves; the others take their turns from there. A DataLoader asks worker 0 first."""
     digest: str = ""
     """Digest that the dataset must have; empty for any."""
     is_resumed: bool = False
@@ -113,7 +115,12 @@ class Resume:
                 )
                 done = 0
             return cls(
-                epoch=epoch, start_position=int(state["position"]), first_step=done, digest=digest, is_resumed=True
+                epoch=epoch,
+                start_position=int(state["position"]),
+                first_step=done,
+                first_turn=done,
+                digest=digest,
+                is_resumed=True,
             )
         then, now = state.get("window_shape"), window_shape(topology)
         has_windows = max(state.get("steps_per_window", 1), topology.steps_per_window) > 1
@@ -127,10 +134,11 @@ class Resume:
             epoch=epoch,
             start_position=int(state["start_position"]),
             first_step=int(state["first_step"]),
+            first_turn=int(state.get("first_turn", 0)),
             digest=digest,
             is_resumed=True,
         )
 
     def at_epoch(self, epoch: int) -> "Resume":
         """The beginning of another epoch of the same run."""
-        return replace(self, epoch=epoch, start_position=0, first_step=0)
+        return replace(self, epoch=epoch, start_position=0, first_step=0, first_turn=0)

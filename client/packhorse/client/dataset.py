@@ -175,7 +175,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         resume = Resume.from_state(state, seed=self.seed, topology=self.topology)
         info = get_worker_info()
         if info is None:
-            self.progress.choose(resume)
+            self.progress.choose(replace(resume, first_turn=resume.first_step))  # workers, if any, are new ones
             return
         self._state, self._own = None, resume
         # The main process is to know of it too: its StatefulDataLoader sent the state unread. One that was saved at an
@@ -307,18 +307,20 @@ class PackedDataset(IterableDataset[PackedBatch]):
             "position": resume.start_position + next_step * self.topology.bins_per_step,
             "start_position": resume.start_position,
             "first_step": next_step,
+            "first_turn": resume.first_turn,
             "bins_per_step": self.topology.bins_per_step,
             "steps_per_window": self.topology.steps_per_window,
             "window_shape": window_shape(self.topology),
         }
 
     def _stream(self, client: Client, resume: Resume, worker: int, workers_per_rank: int) -> BinStream:
+        first_turn = 0 if self._is_independent else resume.first_turn
         return client.stream_bins(
             self.dataset,
             epoch=resume.epoch,
             seed=self.seed,
             rank=self.rank,
-            worker=worker,
+            worker=(worker + first_turn) % workers_per_rank,
             topology=replace(self.topology, workers_per_rank=workers_per_rank, start_position=resume.start_position),
             skip=self.skip if isinstance(self.skip, Skips) else self.skip.get(resume.epoch, NO_SKIPS),
             first_step=resume.first_step,
