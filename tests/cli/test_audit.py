@@ -9,7 +9,7 @@ import pytest
 from packhorse.cli import audit as audit_module
 from packhorse.client import BinBlock, connect
 from packhorse.client.audit import EpochOfStreams
-from packhorse.topology import Topology
+from packhorse.topology import Skips, Topology
 
 TOPOLOGY = Topology(world_size=2, workers_per_rank=2, batch_size=3)
 
@@ -245,3 +245,55 @@ def test_memory_does_not_hold_the_ids_of_a_sound_epoch(embedded, monkeypatch):
     assert streams.audit().problems == []
     assert len(alive) > 5
     assert most <= 2
+
+
+@pytest.mark.parametrize("remainder", ["spread", "drop", "repeat", "empty"])
+@pytest.mark.parametrize("balance", ["micro-step", "optimizer-step"])
+def test_balanced_epochs_with_skips_are_exactly_once(packhorse, target, client, balance, remainder):
+    shape = [
+        "--world-size",
+        3,
+        "--workers-per-rank",
+        2,
+        "--batch-size",
+        5,
+        "--accumulation",
+        4,
+        "--remainder",
+        remainder,
+    ]
+    skip = ["--skip", "20:31", "--skip", "2:4,100:101"]
+    flags = [*shape, "--balance", balance, "--cost-linear", 100, *skip, "--start-position", 7, "--seed", 6]
+    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    found = dict(re.findall(r"left out on purpose by (.*): (\d+ sequences in \d+ bins)", result.stdout))
+    skipped = [*range(2, 4), *range(20, 31), 100]
+    num_sequences = len(client.get_bins("rows", seed=6, positions=skipped).ids)
+    assert found["--skip"] == f"{num_sequences} sequences in 14 bins"
+    assert set(found) == {"--skip", "--start-position"} | ({"--remainder drop"} if remainder == "drop" else set())
+    rest = 2000 - sum(int(each.partition(" ")[0]) for each in found.values())
+    assert result.stdout.endswith(f"\nthe other {rest:,} sequences came exactly once\n")
+
+
+def test_an_audit_of_an_epoch_that_is_skipped_is_no_success(packhorse, corpus):
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "few", "--skip", "0:1000")
+    assert result.exit_code == 1
+    assert re.search(r"nothing was audited: --skip 0:1000 leaves out all \d+ bins", result.stderr)
+
+
+@pytest.mark.parametrize("fault", [lose_a_block, repeat_a_block, swap_an_id])
+def test_faults_are_named_beside_skips_and_balance(embedded, fault):
+    topology = dataclasses.replace(TOPOLOGY, balance="optimizer-step", accumulation=2)
+    info = embedded.get_dataset("rows")
+    streams = EpochOfStreams(
+        client=Faulty(embedded, fault),
+        dataset=info,
+        epoch=1,
+        seed=2,
+        topology=topology,
+        skip=Skips.of([(10, 15)]),
+    )
+    report = streams.audit()
+    assert any(problem.startswith(("missing: ", "repeated: ")) for problem in report.problems)
+    assert report.left_out["--skip"].bins == 5

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from packhorse.cli import COMMANDS, main
-from packhorse.topology import Topology
+from packhorse.topology import Skips, Topology
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -160,3 +160,47 @@ def test_an_embedded_folder_that_is_none(packhorse, command, tmp_path):
     result = packhorse(command, "--dataset", "x", "--target", f"embedded:{tmp_path}/nothing")
     assert result.exit_code == 1
     assert result.stderr == f"Error: data root {tmp_path}/nothing is not a folder\n"
+
+
+def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, target, client, bins_of_stream):
+    topology = {"world_size": 2, "batch_size": 3, "accumulation": 4, "balance": "optimizer-step", "cost_linear": 50}
+    flags = [part for name, value in topology.items() for part in (f"--{name.replace('_', '-')}", value)]
+    flags += ["--skip", "10:12", "--skip", "30:40,12:14", "--dataset", "rows", "--target", target]
+    skip, shape = Skips.parse(["10:14,30:40"]), Topology(**topology)
+    expected = bins_of_stream(client.stream_bins("rows", rank=1, topology=shape, skip=skip), 3)
+    lines = json_lines(packhorse("stream", "--rank", 1, *flags).stdout)
+    assert [(line["step"], line["slot"], line["position"], tuple(line["ids"])) for line in lines] == [
+        (one.step, one.slot, one.position, one.ids) for one in expected
+    ]
+    ids = [int(client.get_bins("rows", positions=[position]).ids[0]) for position in (3, 11, 20)]
+    result = packhorse("locate", *flags, "--json", *ids)
+    assert result.exit_code == 0
+    locations = client.locate("rows", ids=ids, topology=shape, skip=skip)
+    assert [location.position for location in locations] == [3, -1, 16]
+    for line, location in zip(json_lines(result.stdout), locations, strict=True):
+        assert line == {name: getattr(location, name) for name in location.__slots__}
+
+
+@pytest.mark.parametrize("command", ["stream", "audit", "locate"])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--skip", "5"], "--skip '5' is not FIRST:END, e.g. 1200:1300"),
+        (["--skip", "5:5"], "--skip 5:5 is empty"),
+        (["--balance", "step"], "'step' is not one of 'none', 'micro-step', 'optimizer-step'"),
+        (["--accumulation", "0"], "--accumulation"),
+        (["--cost-linear", "-1"], "--cost-linear"),
+    ],
+)
+def test_shapes_that_are_none(packhorse, target, command, flags, message):
+    ids = [7] if command == "locate" else []
+    result = packhorse(command, "--target", target, "--dataset", "rows", *flags, *ids)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_independent_streams_cannot_be_balanced(packhorse, target):
+    flags = ["--mode", "independent", "--balance", "micro-step"]
+    result = packhorse("stream", "--target", target, "--dataset", "rows", *flags)
+    assert result.exit_code == 2
+    assert "--balance must be none where mode is independent" in result.stderr

@@ -6,7 +6,7 @@ Owns how a worker finds its stream and what a checkpoint holds; leaves streams t
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -24,6 +24,9 @@ from packhorse.client.shared_resume import SharedResume
 from packhorse.client.sources import as_token_source
 from packhorse.client.stream import BinStream
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, StreamMode, Topology
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class PackedDataset(IterableDataset[PackedBatch]):
@@ -51,8 +54,9 @@ class PackedDataset(IterableDataset[PackedBatch]):
         batch_size: bins in a batch, for each rank.
         seed: of the run, in [0, 2^64).
         epoch: to begin with.
-        rank: data-parallel rank; found from torch.distributed or the launcher's environment when None.
+        rank: data-parallel rank; when None, as the device mesh, Megatron, torch.distributed or the launcher says.
         world_size: data-parallel degree, likewise.
+        device_mesh: where a model is divided over ranks: those that share it get the same batches.
         remainder: what happens to a last step that is not full.
         mode: whether the ranks share the epoch. INDEPENDENT streams resume by a cursor where each rank has one worker.
         balance: where ranks wait for each other, and so what is made equal: `none`, `micro-step` (FSDP, expert
@@ -89,6 +93,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         epoch: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
+        device_mesh: "DeviceMesh | None" = None,
         remainder: RemainderPolicy | str = RemainderPolicy.SPREAD,
         mode: StreamMode | str = StreamMode.PARTITION,
         balance: Balance | str = Balance.NONE,
@@ -103,7 +108,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         shift_labels: bool | None = None,
         continue_positions: bool = False,
     ) -> None:
-        self.rank, self.world_size = find_rank(rank, world_size)
+        self.rank, self.world_size = find_rank(rank, world_size, device_mesh)
         self.topology = Topology(
             world_size=self.world_size,
             batch_size=batch_size,

@@ -1,26 +1,129 @@
 """Which data-parallel rank this process is.
 
-Owns the look at torch.distributed and at the launcher's environment; leaves dataloader workers to `dataset`.
+Owns the look at arguments, meshes, Megatron and the launcher's environment. Ranks that hold parts of one model (tensor,
+pipeline, context parallelism) share a data-parallel rank: they must get the same batches. Leaves dataloader workers to
+`dataset`.
 """
 
 import os
+import sys
+from math import prod
+from typing import Any
 
 import torch.distributed
 
+DATA_DIMENSIONS = frozenset({"dp", "ddp", "data", "data_parallel", "batch", "replicate", "shard", "fsdp", "hsdp"})
+"""Names of mesh dimensions that data is divided over; also every name that begins with `dp_`, as `dp_replicate`."""
 
-def find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Returns (rank, world_size): as given, else of the process group, else of RANK and WORLD_SIZE, else (0, 1).
+MODEL_DIMENSIONS = frozenset({"tp", "pp", "cp", "sp", "tensor", "pipeline", "context", "sequence", "model", "ep"})
+"""Names of mesh dimensions over which one model is divided."""
+
+_SIGNS_IN_ENVIRONMENT = (
+    "TP_SIZE",
+    "PP_SIZE",
+    "CP_SIZE",
+    "TENSOR_PARALLEL_SIZE",
+    "PIPELINE_PARALLEL_SIZE",
+    "CONTEXT_PARALLEL_SIZE",
+    "TENSOR_MODEL_PARALLEL_SIZE",
+    "PIPELINE_MODEL_PARALLEL_SIZE",
+    "PARALLELISM_CONFIG_TP_SIZE",
+    "PARALLELISM_CONFIG_CP_SIZE",
+    "PARALLELISM_CONFIG_SP_SIZE",
+)
+
+
+def find_rank(rank: int | None, world_size: int | None, device_mesh: Any = None) -> tuple[int, int]:
+    """Returns the data-parallel (rank, world_size) of this process.
+
+    They are, in this order: as given; the place in a mesh's data dimensions; as Megatron's parallel state says, where
+    it is initialised; the process group's, or RANK and WORLD_SIZE; else (0, 1).
+
+    Example:
+        >>> find_rank(1, 4)
+        (1, 4)
+
+    Args:
+        rank: data-parallel rank; None to find it.
+        world_size: data-parallel degree; None to find it.
+        device_mesh: a torch DeviceMesh with named dimensions, or its data dimension alone (`mesh["dp"]`).
 
     Raises:
-        ValueError: only one of the two is given, or rank is outside [0, world_size).
+        ValueError: only one of the two is given, rank is outside [0, world_size), or the model is divided over ranks
+            and nothing says which of them share their data.
     """
     if (rank is None) != (world_size is None):
         raise ValueError(f"give rank and world_size both or neither, got rank={rank}, world_size={world_size}")
-    if rank is None or world_size is None:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        else:
-            rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be in [0, {world_size}), got {rank}")
-    return rank, world_size
+    if rank is not None and world_size is not None:
+        found = rank, world_size
+    elif device_mesh is not None:
+        found = _of_mesh(device_mesh)
+    elif (megatron := _megatron_state()) is not None:
+        found = megatron.get_data_parallel_rank(), megatron.get_data_parallel_world_size()
+    else:
+        found = _of_processes()
+    if not 0 <= found[0] < found[1]:
+        raise ValueError(f"rank must be in [0, {found[1]}), got {found[0]}")
+    return found
+
+
+def _of_processes() -> tuple[int, int]:
+    is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if is_initialized:
+        found = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    else:
+        found = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if found[1] > 1 and (sign := _sign_of_model_parallelism(is_initialized)):
+        raise ValueError(
+            f"{sign}: the ranks that share a model must get the same batches, and global rank {found[0]} of {found[1]} "
+            "is not the data-parallel one; pass device_mesh=mesh, or rank= and world_size= of the data-parallel group"
+        )
+    return found
+
+
+def _of_mesh(mesh: Any) -> tuple[int, int]:
+    names, sizes = mesh.mesh_dim_names, tuple(mesh.shape)
+    if names is None:
+        if len(sizes) > 1:
+            raise ValueError("device_mesh has no names for its dimensions; pass its data dimension, e.g. mesh['dp']")
+        names = ("dp",)
+    unknown = [n for n, size in zip(names, sizes, strict=True) if size > 1 and not (_is_data(n) or _is_model(n))]
+    if unknown and len(sizes) > 1:
+        raise ValueError(
+            f"device_mesh has the dimensions {', '.join(names)}, and whether data is divided over {', '.join(unknown)} is "
+            "not known; pass the data dimensions alone, e.g. mesh['dp'], or rank= and world_size="
+        )
+    data = [i for i, name in enumerate(names) if not _is_model(name)]
+    rank = 0
+    for dimension in data:
+        rank = rank * sizes[dimension] + mesh.get_local_rank(dimension)
+    return rank, prod(sizes[dimension] for dimension in data)
+
+
+def _is_data(name: str) -> bool:
+    return name in DATA_DIMENSIONS or name.startswith("dp_")
+
+
+def _is_model(name: str) -> bool:
+    return name in MODEL_DIMENSIONS
+
+
+def _megatron_state() -> Any:
+    """Megatron's parallel state, where this process has initialised it; it is not imported for the question."""
+    state: Any = sys.modules.get("megatron.core.parallel_state")
+    return state if state is not None and state.model_parallel_is_initialized() else None
+
+
+def _sign_of_model_parallelism(is_initialized: bool) -> str:
+    """What says that one model is divided over ranks; empty where nothing does."""
+    for name in _SIGNS_IN_ENVIRONMENT:
+        if os.environ.get(name, "").isdecimal() and int(os.environ[name]) > 1:
+            return f"{name}={os.environ[name]} divides the model over ranks"
+    if is_initialized:
+        from torch.distributed import distributed_c10d
+
+        for group, ranks in getattr(distributed_c10d._world, "pg_group_ranks", {}).items():
+            dimension = str(getattr(group, "group_desc", "")).removeprefix("mesh_")
+            if len(ranks) > 1 and _is_model(dimension):
+                return f"a device mesh divides the model over its dimension {dimension!r}"
+    return ""

@@ -1,0 +1,109 @@
+"""Which data-parallel rank a process is: as told, as a mesh or Megatron says, and never a guess under model parallelism."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from packhorse.client.placement import find_rank
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+def mesh_of(rank, **sizes):
+    """As a DeviceMesh of these dimensions looks from a global rank."""
+    names, shape = tuple(sizes), tuple(sizes.values())
+    place = torch.unravel_index(torch.tensor(rank), shape)
+    return SimpleNamespace(mesh_dim_names=names, shape=shape, get_local_rank=lambda dimension: int(place[dimension]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({"dp": 4, "tp": 2}, [(r // 2, 4) for r in range(8)]),
+        ({"pp": 2, "dp": 2, "tp": 2}, [(r // 2 % 2, 2) for r in range(8)]),
+        ({"dp_replicate": 2, "dp_shard": 2, "cp": 2}, [(r // 2, 4) for r in range(8)]),
+        ({"dp": 8}, [(r, 8) for r in range(8)]),
+    ],
+)
+def test_a_mesh_tells_the_data_parallel_rank(sizes, expected):
+    assert [find_rank(None, None, mesh_of(rank, **sizes)) for rank in range(8)] == expected
+
+
+def test_a_mesh_of_unknown_dimensions_is_asked_about():
+    with pytest.raises(ValueError, match=r"whether data is divided over rows is not known; pass .*mesh\['dp'\]"):
+        find_rank(None, None, mesh_of(0, rows=2, tp=2))
+    assert find_rank(None, None, mesh_of(1, rows=2)) == (1, 2)
+    with pytest.raises(ValueError, match="device_mesh has no names"):
+        find_rank(None, None, SimpleNamespace(mesh_dim_names=None, shape=(2, 2)))
+
+
+def test_arguments_come_first(monkeypatch):
+    monkeypatch.setenv("TP_SIZE", "2")
+    assert find_rank(1, 2, mesh_of(0, dp=8)) == (1, 2)
+    with pytest.raises(ValueError, match="both or neither"):
+        find_rank(1, None)
+    with pytest.raises(ValueError, match=r"rank must be in \[0, 2\), got 2"):
+        find_rank(2, 2)
+
+
+def test_megatron_is_asked_where_it_is_initialised(monkeypatch):
+    state = SimpleNamespace(
+        model_parallel_is_initialized=lambda: True,
+        get_data_parallel_rank=lambda: 3,
+        get_data_parallel_world_size=lambda: 4,
+    )
+    monkeypatch.setitem(sys.modules, "megatron.core.parallel_state", state)
+    assert find_rank(None, None) == (3, 4)
+    state.model_parallel_is_initialized = lambda: False
+    assert find_rank(None, None) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["TP_SIZE", "TENSOR_MODEL_PARALLEL_SIZE", "PARALLELISM_CONFIG_CP_SIZE"])
+def test_a_launcher_that_divides_the_model_is_not_guessed_about(monkeypatch, name):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert find_rank(None, None) == (1, 4)
+    monkeypatch.setenv(name, "2")
+    with pytest.raises(
+        ValueError, match=rf"{name}=2 divides the model.*pass device_mesh=mesh, or rank= and world_size="
+    ):
+        find_rank(None, None)
+    monkeypatch.setenv(name, "1")
+    assert find_rank(None, None) == (1, 4)
+
+
+def _of_real_meshes(rank, store, results):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=4)
+    before = find_rank(None, None)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    try:
+        find_rank(None, None)
+        refused = ""
+    except ValueError as error:
+        refused = str(error)
+    results.put((rank, before, find_rank(None, None, mesh), find_rank(None, None, mesh["dp"]), refused))
+    torch.distributed.destroy_process_group()
+
+
+def test_real_meshes_of_two_by_two_processes(tmp_path):
+    context = mp.get_context("spawn")
+    results = context.SimpleQueue()
+    processes = [context.Process(target=_of_real_meshes, args=(rank, tmp_path / "store", results)) for rank in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    for rank, before, of_mesh, of_dimension, refused in sorted(results.get() for _ in range(4)):
+        assert before == (rank, 4)
+        assert of_mesh == of_dimension == (rank // 2, 2)
+        assert "divides the model over its dimension 'tp'" in refused
