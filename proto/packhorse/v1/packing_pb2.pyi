@@ -341,7 +341,7 @@ class StreamPlace(_message.Message):
     def __init__(self, step: _Optional[int] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class PackSequencesRequest(_message.Message):
-    __slots__ = ("lengths", "max_seq_len", "algorithm", "max_sequences_per_bin", "num_bins_multiple_of", "seed", "align", "extra_tokens")
+    __slots__ = ("lengths", "max_seq_len", "algorithm", "max_sequences_per_bin", "num_bins_multiple_of", "seed", "align", "extra_tokens", "balance", "cost_linear", "allow_empty", "separate_by")
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
@@ -350,6 +350,10 @@ class PackSequencesRequest(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     ALIGN_FIELD_NUMBER: _ClassVar[int]
     EXTRA_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
+    COST_LINEAR_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    SEPARATE_BY_FIELD_NUMBER: _ClassVar[int]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     max_seq_len: int
     algorithm: str
@@ -358,7 +362,11 @@ class PackSequencesRequest(_message.Message):
     seed: int
     align: int
     extra_tokens: int
-    def __init__(self, lengths: _Optional[_Iterable[int]] = ..., max_seq_len: _Optional[int] = ..., algorithm: _Optional[str] = ..., max_sequences_per_bin: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., seed: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ...) -> None: ...
+    balance: Balance
+    cost_linear: int
+    allow_empty: bool
+    separate_by: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lengths: _Optional[_Iterable[int]] = ..., max_seq_len: _Optional[int] = ..., algorithm: _Optional[str] = ..., max_sequences_per_bin: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., seed: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., separate_by: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PackSequencesResponse(_message.Message):
     __slots__ = ("indices", "bin_ends", "lower_bound", "algorithm")
@@ -383,18 +391,28 @@ class PackStreamRequest(_message.Message):
     def __init__(self, options: _Optional[_Union[PackStreamOptions, _Mapping]] = ..., sequences: _Optional[_Union[PackStreamSequences, _Mapping]] = ..., flush: _Optional[_Union[PackStreamFlush, _Mapping]] = ...) -> None: ...
 
 class PackStreamOptions(_message.Message):
-    __slots__ = ("max_seq_len", "window_sequences", "max_sequences_per_bin", "align", "extra_tokens")
+    __slots__ = ("max_seq_len", "window_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty")
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
     ALIGN_FIELD_NUMBER: _ClassVar[int]
     EXTRA_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BINS_MULTIPLE_OF_FIELD_NUMBER: _ClassVar[int]
+    ACCUMULATION_FIELD_NUMBER: _ClassVar[int]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
+    COST_LINEAR_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_EMPTY_FIELD_NUMBER: _ClassVar[int]
     max_seq_len: int
     window_sequences: int
     max_sequences_per_bin: int
     align: int
     extra_tokens: int
-    def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ...) -> None: ...
+    num_bins_multiple_of: int
+    accumulation: int
+    balance: Balance
+    cost_linear: int
+    allow_empty: bool
+    def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ...) -> None: ...
 
 class PackStreamSequences(_message.Message):
     __slots__ = ("ids", "lengths")
