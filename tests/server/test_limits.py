@@ -14,6 +14,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from packhorse.client import RetryPolicy, TooManyRequestsError, connect
+from packhorse.client._messages import topology_message
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -99,7 +101,7 @@ def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server, 
     (tmp_path / "sitecustomize.py").write_text(
         "import packhorse.server.metrics_port as port\nport._Handler.timeout = 0.5\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root, "--metrics-listen", "127.0.0.1:0") as server, contextlib.ExitStack() as opened:
         host, port = server.metrics_url.removeprefix("http://").removesuffix("/metrics").split(":")
 
@@ -139,7 +141,7 @@ def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
     from packhorse.server import pieces
 
     backend = embedded._transport._backend
-    topology = pb.Topology(world_size=3, workers_per_rank=2, batch_size=2, remainder=pb.REMAINDER_POLICY_SPREAD)
+    topology = topology_message(Topology(world_size=3, workers_per_rank=2, batch_size=2))
     positions = [5, 0, 5, 17, 3, *range(20)]
     asked = [
         (backend.get_bins_in_pieces, pb.GetBinsRequest(dataset=dataset, seed=3, positions=positions)),

@@ -1,9 +1,9 @@
 """Reasons, statuses and exceptions: complete, one to one, and nothing internal in what travels."""
 
 import asyncio
+import os
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -13,6 +13,7 @@ from packhorse.client import PackhorseError, ServerFaultError, StreamInterrupted
 from packhorse.client.errors import EXCEPTION_OF_REASON
 from packhorse.client.retry import RetryPolicy
 from packhorse.server.faults import ServiceError
+from packhorse.server.lanes import Lanes
 from packhorse.server.metrics import Metrics
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.status import STATUS_OF_REASON, reason_name
@@ -33,7 +34,7 @@ class Failing:
     def fail(self, request):
         raise self.error
 
-    list_datasets = get_dataset = get_bins = locate_sequences = pack_sequences = fail
+    list_datasets = get_dataset = get_bins_in_pieces = locate_in_pieces = pack_in_pieces = fail
 
     def stream_bins(self, request):
         header = pb.StreamHeader(num_steps=3, id_type=pb.ID_TYPE_UINT32)
@@ -44,7 +45,7 @@ class Failing:
     def pack_session(self):
         return self
 
-    answer = fail
+    answer_in_pieces = fail
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +53,13 @@ def failing():
     """(backend, metrics, target) of a servicer in a thread of this process."""
     backend = Failing()
     metrics = Metrics(list)
+    lanes = Lanes.for_this_machine()
     started = threading.Event()
     found = {}
 
     async def run():
         server = grpc.aio.server()
-        servicer = PackingServicer(backend, metrics, ThreadPoolExecutor(2), max_streams=4)
+        servicer = PackingServicer(backend, metrics, lanes, max_streams=4)
         packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)
         found["port"] = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -74,6 +76,7 @@ def failing():
     found["loop"].call_soon_threadsafe(found["stop"].set)
     thread.join(30)
     assert not thread.is_alive()
+    lanes.close()
 
 
 CALLS = {
@@ -159,7 +162,7 @@ def test_a_stream_beyond_the_limit_waits_until_another_closes(corpus, make_serve
         "backend._encode = lambda bins, message: wait(bins) or encode(bins, message)\n"
         "backend._steps_per_block = lambda dataset, batch_size: 2\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with (
         make_server(corpus.root, "--max-streams", "1") as server,
         connect(server.target, retry=NO_RETRY) as hasty,
