@@ -84,10 +84,12 @@ def waiting_of(
     return waiting_of_costs(costs.reshape(num_windows, window), topology, balances)
 
 
-def waiting_of_plan(plan: PlanIndex, topology: Topology) -> dict[Balance, Waiting] | None:
+def waiting_of_plan(
+    plan: PlanIndex, topology: Topology, balances: Collection[Balance] = tuple(Balance)
+) -> dict[Balance, Waiting] | None:
     """As `waiting_of`, on an epoch of a plan that need not have been prepared: waiting depends on no id."""
     no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)
-    return waiting_of(EpochView(plan, no_ids, seed=0, epoch=0), topology)
+    return waiting_of(EpochView(plan, no_ids, seed=0, epoch=0), topology, balances)
 
 
 def waiting_of_costs(

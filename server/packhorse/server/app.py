@@ -79,7 +79,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     survive_shrinking_files()
     metrics = Metrics(catalog.opened)
     lanes = Lanes.for_this_machine()
-    servicer = PackingServicer(Backend(catalog), metrics, lanes, config.max_streams)
+    servicer = PackingServicer(Backend(catalog, metrics.waiting.saw), metrics, lanes, config.max_streams)
     server = grpc.aio.server(options=_OPTIONS, interceptors=(Decoding(SERVICE_NAME),))
     packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
