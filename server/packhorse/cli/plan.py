@@ -14,10 +14,10 @@ from rich.table import Table
 from packhorse.cli.console import output_console
 from packhorse.cli.histogram_input import HistogramInput, read_histogram
 from packhorse.cli.over_length import fit
-from packhorse.cli.progress import progress_bar
 from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.dataset import PrepareOptions
+from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingPlan, PackingStats, pack_histogram
 from packhorse.topology import RoomRule
 
@@ -113,9 +113,9 @@ def compare(
     rule = RoomRule(options.max_seq_len, options.align, options.extra_tokens)
     counts = source.counts if source.options is None else fit(source.counts, rule.longest, options.over_length)
     plans: list[tuple[str, PackingPlan, float]] = []
-    with progress_bar() as progress:
+    with show_progress() as progress:
         names = algorithms or ("auto", *sorted(PACKERS))
-        for name in progress.track(names, description="planning"):
+        for name in progress.track(names, "planning", len(names), "packers"):
             started = time.perf_counter()
             plan = pack_histogram(
                 counts,
