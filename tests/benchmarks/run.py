@@ -23,6 +23,7 @@ import bench_planning
 import bench_prepare
 import bench_streaming
 import bench_training
+import bench_waiting
 from harness import Row, as_json, environment, markdown, show
 from workload import FULL, QUICK, Workspace
 
@@ -35,6 +36,7 @@ BENCHMARKS = {
     "epoch-end": bench_epoch_end,
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,
+    "waiting": bench_waiting,
     "assembling": bench_assembling,
     "training": bench_training,
     "masks": bench_masks,
