@@ -50,8 +50,8 @@ def to_open_instruct(batches: Sequence[RolloutBatch]) -> OpenInstructPacks:
     """Converts batches, one pack for each row.
 
     `PackedSequences(**to_open_instruct(batches), original_responses=responses)` is what its data loader goes on with.
-    It hands rank r the packs [r · P, (r + 1) · P), all P of a rank one after the other. `pack_rollouts` deals batches out
-    in turn, and `batches[r::world_size]` are rank r's: give the batches of rank 0 first, then those of rank 1, ….
+    It hands rank r the packs [r · P, (r + 1) · P), all P of a rank one after the other. `pack_rollouts` deals out
+    batches in turn, and `batches[r::world_size]` are rank r's: give the batches of rank 0 first, then those of rank 1, ….
 
     Example:
         >>> from packhorse.client import pack_rollouts
