@@ -51,7 +51,7 @@ def to_open_instruct(batches: Sequence[RolloutBatch]) -> OpenInstructPacks:
 
     `PackedSequences(**to_open_instruct(batches), original_responses=responses)` is what its data loader goes on with.
     It hands rank r the packs [r · P, (r + 1) · P), all P of a rank one after the other. `pack_rollouts` deals out
-    batches in turn, and `batches[r::world_size]` are rank r's: give the batches of rank 0 first, then those of rank 1, ….
+    batches in turn: give those of rank 0, `batches[0::world_size]`, first, then those of rank 1, ….
 
     Example:
         >>> from packhorse.client import pack_rollouts
