@@ -32,7 +32,7 @@ def small_blocks(monkeypatch, tmp_path):
         "encode = backend._encode\n"
         "backend._encode = lambda bins, message: time.sleep(0.02) or encode(bins, message)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
 
 def health_of(channel, name):
@@ -94,7 +94,7 @@ def test_grace_runs_out_under_streams_that_block(corpus, make_server, monkeypatc
         "blocks = iter(range(10**9))\n"
         "backend._encode = lambda bins, message: time.sleep(1.5 if next(blocks) == 5 else 0) or encode(bins, message)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root, "--grace-seconds", "0.3") as server, connect(server.target, retry=PATIENT) as client:
         stream = client.stream_bins("rows")
         blocks = [next(stream) for _ in range(4)]

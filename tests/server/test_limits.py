@@ -99,7 +99,7 @@ def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server, 
     (tmp_path / "sitecustomize.py").write_text(
         "import packhorse.server.metrics_port as port\nport._Handler.timeout = 0.5\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root, "--metrics-listen", "127.0.0.1:0") as server, contextlib.ExitStack() as opened:
         host, port = server.metrics_url.removeprefix("http://").removesuffix("/metrics").split(":")
 

@@ -133,7 +133,7 @@ def test_health_turns_while_no_block_can_be_made(corpus, make_server, monkeypatc
         "    encode(bins, message)\n"
         "backend._encode = encoded\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root) as server, grpc.insecure_channel(server.target) as channel:
 
         def status(service="packhorse.v1.PackingService"):

@@ -1,9 +1,9 @@
 """Reasons, statuses and exceptions: complete, one to one, and nothing internal in what travels."""
 
 import asyncio
+import os
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -13,6 +13,7 @@ from packhorse.client import PackhorseError, ServerFaultError, StreamInterrupted
 from packhorse.client.errors import EXCEPTION_OF_REASON
 from packhorse.client.retry import RetryPolicy
 from packhorse.server.faults import ServiceError
+from packhorse.server.lanes import Lanes
 from packhorse.server.metrics import Metrics
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.status import STATUS_OF_REASON, reason_name
@@ -33,7 +34,13 @@ class Failing:
     def fail(self, request):
         raise self.error
 
-    list_datasets = get_dataset = get_bins = locate_sequences = pack_sequences = fail
+    list_datasets = get_dataset = fail
+
+    def fail_in_pieces(self, request):
+        yield 0
+        raise self.error
+
+    get_bins_in_pieces = locate_in_pieces = pack_in_pieces = answer_in_pieces = fail_in_pieces
 
     def stream_bins(self, request):
         header = pb.StreamHeader(num_steps=3, id_type=pb.ID_TYPE_UINT32)
@@ -43,8 +50,6 @@ class Failing:
 
     def pack_session(self):
         return self
-
-    answer = fail
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,7 @@ def failing():
 
     async def run():
         server = grpc.aio.server()
-        servicer = PackingServicer(backend, metrics, ThreadPoolExecutor(2), max_streams=4)
+        servicer = PackingServicer(backend, metrics, Lanes.for_this_machine(), max_streams=4)
         packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)
         found["port"] = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -159,7 +164,7 @@ def test_a_stream_beyond_the_limit_waits_until_another_closes(corpus, make_serve
         "backend._encode = lambda bins, message: wait(bins) or encode(bins, message)\n"
         "backend._steps_per_block = lambda dataset, batch_size: 2\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with (
         make_server(corpus.root, "--max-streams", "1") as server,
         connect(server.target, retry=NO_RETRY) as hasty,
