@@ -11,6 +11,7 @@ from harness import Row, Sample, interleaved
 from workload import Workspace, in_words, serving, serving_recorded
 
 from packhorse.client import connect
+from packhorse.client._messages import topology_message
 from packhorse.client.blocks import decode_bins
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -37,13 +38,7 @@ def run(workspace: Workspace) -> list[Row]:
             dataset=name,
             epoch=next(epochs),
             seed=1,
-            topology=pb.Topology(
-                world_size=1,
-                workers_per_rank=1,
-                batch_size=BATCH_SIZE,
-                remainder=pb.REMAINDER_POLICY_SPREAD,
-            ),
-            mode=pb.STREAM_MODE_PARTITION,
+            topology=topology_message(Topology(batch_size=BATCH_SIZE)),
         )
 
     with serving(workspace.root_of(sizes.large)) as (address, _), grpc.insecure_channel(address) as channel:

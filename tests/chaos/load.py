@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 
 from packhorse.client import RetryPolicy, connect
+from packhorse.client._messages import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
@@ -147,7 +148,7 @@ def _finished(call, stopping):
 
 def locate_everywhere(channel, stopping):
     """10,000 ids, a step of a million bins."""
-    topology = pb.Topology(world_size=1 << 20, workers_per_rank=1, batch_size=1, remainder=pb.REMAINDER_POLICY_SPREAD)
+    topology = topology_message(Topology(world_size=1 << 20))
     request = pb.LocateSequencesRequest(dataset="many", ids=range(10_000), topology=topology)
     return _finished(packing_pb2_grpc.PackingServiceStub(channel).LocateSequences.future(request), stopping)
 
@@ -173,8 +174,8 @@ def get_large_bins_unread(channel, stopping):
 
 def stream_large_steps_unread(channel, stopping):
     """Streams whose every block has 12 MB, never read."""
-    topology = pb.Topology(world_size=1, workers_per_rank=1, batch_size=2_900, remainder=pb.REMAINDER_POLICY_DROP)
-    request = pb.StreamBinsRequest(dataset="dense", topology=topology, mode=pb.STREAM_MODE_PARTITION)
+    topology = topology_message(Topology(batch_size=2_900, remainder="drop"))
+    request = pb.StreamBinsRequest(dataset="dense", topology=topology)
     method = channel.unary_stream(SERVICE + "StreamBins", pb.StreamBinsRequest.SerializeToString, bytes)
     return _unread(method(request), stopping)
 
@@ -230,8 +231,7 @@ def send_junk(channel, stopping):
 
 def come_and_leave(channel, stopping):
     """A stream that is abandoned after its header."""
-    topology = pb.Topology(world_size=1, workers_per_rank=1, batch_size=1, remainder=pb.REMAINDER_POLICY_SPREAD)
-    request = pb.StreamBinsRequest(dataset="many", topology=topology, mode=pb.STREAM_MODE_PARTITION)
+    request = pb.StreamBinsRequest(dataset="many", topology=topology_message(Topology()))
     call = packing_pb2_grpc.PackingServiceStub(channel).StreamBins(request)
     next(call)
     call.cancel()

@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from packhorse.client import PackedDataLoader
+
 BALANCES = ["micro-step", "optimizer-step"]
 ACCUMULATION = 3
 
@@ -24,6 +26,20 @@ def ranks(make_dataset, corpus):
         ]
 
     return make
+
+
+@pytest.fixture
+def balanced_loader(ranks):
+    """Function: a PackedDataLoader of the first rank, balanced by optimizer step; closed in the end."""
+    made = []
+
+    def make(num_workers):
+        made.append(PackedDataLoader(ranks("optimizer-step")[0], num_workers=num_workers, device="cpu"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 def resumed(datasets, cursor):
@@ -186,3 +202,19 @@ def test_a_stateful_loader_goes_on_behind_a_cursor_within_an_optimizer_step(rank
     again = StatefulDataLoader(ranks("micro-step")[0], **options)
     again.load_state_dict(state)
     assert_same_batches(list(again), expected[5:])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_s_state_before_any_batch_stands_where_the_cursor_stood(
+    ranks, assert_same_batches, balanced_loader, num_workers
+):
+    expected = list(ranks("optimizer-step")[0])
+    for step in range(4):
+        loader = balanced_loader(num_workers)
+        cursor = expected[step]["cursor"]
+        loader.load_state_dict(cursor)
+        assert loader.state_dict() == cursor
+        again = balanced_loader(num_workers)
+        again.load_state_dict(loader.state_dict())
+        assert len(again) == len(expected) - step - 1
+        assert_same_batches(list(again), expected[step + 1 :])

@@ -250,7 +250,7 @@ def test_rank_is_found(make_dataset, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
         ({"rank": 0, "world_size": None}, "rank and world_size both or neither"),
         ({"rank": 2, "world_size": 2}, r"rank must be in \[0, 2\), got 2"),
         ({"remainder": "keep"}, "keep"),

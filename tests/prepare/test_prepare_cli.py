@@ -13,10 +13,12 @@ from click.testing import CliRunner, Result
 
 from packhorse.cli import inspect
 from packhorse.cli.prepare import command
+from packhorse.client._messages import topology_message
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import pipeline
 from packhorse.server.backend import Backend
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 
 
@@ -98,8 +100,5 @@ def test_the_screen_and_the_wire_say_where_ids_come_from(table: Path, tmp_path: 
     backend = Backend.of_folder(tmp_path)
     described = backend.get_dataset(pb.GetDatasetRequest(name="set")).dataset
     assert (described.id_column, described.plan_cut_off) == ("id", False)
-    request = pb.StreamBinsRequest(dataset="set", mode=pb.STREAM_MODE_PARTITION)
-    request.topology.CopyFrom(
-        pb.Topology(world_size=1, workers_per_rank=1, batch_size=1, remainder=pb.REMAINDER_POLICY_SPREAD)
-    )
+    request = pb.StreamBinsRequest(dataset="set", topology=topology_message(Topology()))
     assert next(iter(backend.stream_bins(request))).header.id_column == "id"

@@ -14,6 +14,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from packhorse.client import RetryPolicy, TooManyRequestsError, connect
+from packhorse.client._messages import topology_message
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -139,7 +141,7 @@ def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
     from packhorse.server import pieces
 
     backend = embedded._transport._backend
-    topology = pb.Topology(world_size=3, workers_per_rank=2, batch_size=2, remainder=pb.REMAINDER_POLICY_SPREAD)
+    topology = topology_message(Topology(world_size=3, workers_per_rank=2, batch_size=2))
     positions = [5, 0, 5, 17, 3, *range(20)]
     asked = [
         (backend.get_bins_in_pieces, pb.GetBinsRequest(dataset=dataset, seed=3, positions=positions)),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from packhorse.server import pack
+from packhorse.server import bins_of_ranks, pack
 from packhorse.server.faults import ServiceError
 from packhorse.v1 import packing_pb2 as pb
 
@@ -92,7 +92,7 @@ def test_options_of_the_packing(backend):
         ({"max_seq_len": 2**31}, "max_seq_len"),
         ({"max_sequences_per_bin": -1}, "max_sequences_per_bin"),
         ({"num_bins_multiple_of": -1}, "num_bins_multiple_of"),
-        ({"num_bins_multiple_of": pack.MAX_MULTIPLE + 1}, "num_bins_multiple_of"),
+        ({"num_bins_multiple_of": bins_of_ranks.MAX_MULTIPLE + 1}, "num_bins_multiple_of"),
         ({"align": -1}, "align"),
         ({"align": 101}, "align"),
         ({"extra_tokens": 100}, "extra_tokens"),
@@ -110,7 +110,7 @@ def test_a_packer_that_this_server_lacks(backend, monkeypatch):
     def without_library(*_, **__):
         raise ModuleNotFoundError("no such thing", name="highspy")
 
-    monkeypatch.setattr(pack, "packed", without_library)
+    monkeypatch.setattr(pack, "pack_lengths", without_library)
     error = refusal(backend.pack_sequences, pb.PackSequencesRequest(lengths=[5], max_seq_len=100, algorithm="optimal"))
     assert (error.reason, error.metadata) == (pb.ERROR_REASON_NOT_IMPLEMENTED, {"field": "algorithm"})
     assert "highspy" in error.message

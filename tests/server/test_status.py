@@ -34,13 +34,7 @@ class Failing:
     def fail(self, request):
         raise self.error
 
-    list_datasets = get_dataset = fail
-
-    def fail_in_pieces(self, request):
-        yield 0
-        raise self.error
-
-    get_bins_in_pieces = locate_in_pieces = pack_in_pieces = answer_in_pieces = fail_in_pieces
+    list_datasets = get_dataset = get_bins_in_pieces = locate_in_pieces = pack_in_pieces = fail
 
     def stream_bins(self, request):
         header = pb.StreamHeader(num_steps=3, id_type=pb.ID_TYPE_UINT32)
@@ -51,18 +45,21 @@ class Failing:
     def pack_session(self):
         return self
 
+    answer_in_pieces = fail
+
 
 @pytest.fixture(scope="module")
 def failing():
     """(backend, metrics, target) of a servicer in a thread of this process."""
     backend = Failing()
     metrics = Metrics(list)
+    lanes = Lanes.for_this_machine()
     started = threading.Event()
     found = {}
 
     async def run():
         server = grpc.aio.server()
-        servicer = PackingServicer(backend, metrics, Lanes.for_this_machine(), max_streams=4)
+        servicer = PackingServicer(backend, metrics, lanes, max_streams=4)
         packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)
         found["port"] = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -79,6 +76,7 @@ def failing():
     found["loop"].call_soon_threadsafe(found["stop"].set)
     thread.join(30)
     assert not thread.is_alive()
+    lanes.close()
 
 
 CALLS = {

@@ -15,12 +15,12 @@ from packhorse.client._embedded import PREFIX, EmbeddedTransport
 from packhorse.client._grpc import GrpcTransport
 from packhorse.client._messages import integers, message, skip_message, topology_message
 from packhorse.client.blocks import BinBlock, decode_bins
-from packhorse.client.errors import DamagedAnswerError
-from packhorse.client.pack_stream import PackStream, pack_stream_options
+from packhorse.client.errors import DamagedAnswerError, InvalidRequestError
+from packhorse.client.pack_stream import PackStream
 from packhorse.client.retry import RetryPolicy, with_retries
 from packhorse.client.stream import BinStream
 from packhorse.client.transport import Transport
-from packhorse.topology import Skips, Topology
+from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import get_bins_context
 
@@ -280,6 +280,10 @@ class Client:
         algorithm: str = "best-fit",
         max_sequences_per_bin: int | None = None,
         num_bins_multiple_of: int = 1,
+        balance: Balance | str = Balance.NONE,
+        cost_linear: int = DEFAULT_COST_LINEAR,
+        allow_empty: bool = False,
+        separate_by: Sequence[int] | NDArray[np.integer] | None = None,
         seed: int | None = None,
         align: int = 1,
         extra_tokens: int = 0,
@@ -292,7 +296,15 @@ class Client:
             algorithm: the packer.
             max_sequences_per_bin: the most sequences in a bin; None for no limit.
             num_bins_multiple_of: the number of bins is made a multiple of this, by splitting the fullest bins: of
-                `bins[rank::num_bins_multiple_of]` every data-parallel rank gets as many, and none is empty.
+                `bins[rank::num_bins_multiple_of]` every data-parallel rank gets as many, and none is empty. At most
+                65,536.
+            balance: where these ranks wait for each other. "micro-step": in each run of `num_bins_multiple_of` bins the
+                costs agree. "optimizer-step": each rank's bins cost the same in sum.
+            cost_linear: cost of a token beside attention: a sequence of L tokens costs cost_linear · L + L².
+                `packhorse.client.cost_linear_of` tells a model's.
+            allow_empty: where there are fewer sequences than bins, the others are empty instead of an error raised.
+            separate_by: int [S], in [0, 2^32), at most 1,024 distinct: sequences with different numbers share no bin.
+                None where all may.
             seed: shuffles equal lengths; None for their order.
             align: every sequence takes a multiple of so many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
@@ -311,14 +323,17 @@ class Client:
             algorithm=algorithm,
             max_sequences_per_bin=max_sequences_per_bin or 0,
             num_bins_multiple_of=num_bins_multiple_of,
+            balance=_balance("balance", balance),
+            cost_linear=cost_linear,
+            allow_empty=allow_empty,
+            separate_by=None if separate_by is None else integers("separate_by", separate_by),
             seed=seed,
             align=align,
             extra_tokens=extra_tokens,
         )
 
         def ask(seconds: float) -> list[NDArray[np.int64]]:
-            response = self._transport.pack_sequences(request, seconds)
-            return _packed(response, np.array(request.lengths, dtype=np.int64), max_seq_len)
+            return _packed(self._transport.pack_sequences(request, seconds), request)
 
         return self._ask(ask)
 
@@ -328,6 +343,11 @@ class Client:
         *,
         window_sequences: int = 1000,
         max_sequences_per_bin: int | None = None,
+        num_bins_multiple_of: int = 1,
+        accumulation: int = 1,
+        balance: Balance | str = Balance.NONE,
+        cost_linear: int = DEFAULT_COST_LINEAR,
+        allow_empty: bool = False,
         align: int = 1,
         extra_tokens: int = 0,
     ) -> PackStream:
@@ -337,6 +357,14 @@ class Client:
             max_seq_len: a bin's capacity in tokens.
             window_sequences: the most sequences that the service holds back to make fuller bins, in [1, 10,000].
             max_sequences_per_bin: the most sequences in a bin; None for no limit.
+            num_bins_multiple_of: data-parallel ranks, at most 65,536. With more than one, bins come in groups of a
+                multiple of it, and bin k of the stream belongs to rank k mod `num_bins_multiple_of`; a flush splits
+                what is left, so that no rank idles.
+            accumulation: steps that make one optimizer step. With a balance a group is accumulation ·
+                num_bins_multiple_of bins, at most 65,536.
+            balance: where the ranks wait for each other, as in `pack_sequences`, within each group.
+            cost_linear: as in `pack_sequences`.
+            allow_empty: a flush with fewer sequences than bins adds empty bins instead of raising an error.
             align: every sequence takes a multiple of so many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
 
@@ -346,7 +374,20 @@ class Client:
         Raises:
             InvalidRequestError: a number does not fit the protocol (others are refused at the first `send`).
         """
-        options = pack_stream_options(max_seq_len, window_sequences, max_sequences_per_bin, align, extra_tokens)
+        options = message(
+            pb.PackStreamOptions,
+            within="options.",
+            max_seq_len=max_seq_len,
+            window_sequences=window_sequences,
+            max_sequences_per_bin=max_sequences_per_bin or 0,
+            num_bins_multiple_of=num_bins_multiple_of,
+            accumulation=accumulation,
+            balance=_balance("options.balance", balance),
+            cost_linear=cost_linear,
+            allow_empty=allow_empty,
+            align=align,
+            extra_tokens=extra_tokens,
+        )
         return PackStream(self._transport, options, self._retry)
 
     def close(self) -> None:
@@ -421,28 +462,40 @@ def _check_locations(ids: Sequence[int], locations: Iterable[pb.SequenceLocation
         raise DamagedAnswerError("the locations are not those of the ids asked for: bytes changed on the way")
 
 
-def _packed(
-    response: pb.PackSequencesResponse, lengths: NDArray[np.int64], max_seq_len: int
-) -> list[NDArray[np.int64]]:
-    """Returns each bin's indices into `lengths`; refuses an answer that is no packing of them.
+def _balance(field: str, balance: Balance | str) -> str:
+    """Returns a balance as it travels; an InvalidRequestError names the field where it is none."""
+    try:
+        return f"BALANCE_{as_choice(field, Balance, balance).name}"
+    except ValueError as error:
+        raise InvalidRequestError(str(error), {"field": field}) from None
 
-    Args:
-        response: of the service.
-        lengths: int64 [S], in tokens.
-        max_seq_len: a bin's capacity in tokens.
-    """
+
+def _packed(response: pb.PackSequencesResponse, request: pb.PackSequencesRequest) -> list[NDArray[np.int64]]:
+    """Returns each bin's indices into the request's lengths; refuses an answer that is no packing of them."""
+    lengths = np.array(request.lengths, dtype=np.int64)
     if len(response.indices) != 4 * len(lengths) or len(response.bin_ends) % 4:
         raise DamagedAnswerError(
             f"the answer holds {len(response.indices)} bytes of indices for {len(lengths)} lengths"
         )
     indices = np.frombuffer(response.indices, dtype="<u4").astype(np.int64)
     ends = np.frombuffer(response.bin_ends, dtype="<u4").astype(np.int64)
-    starts = np.concatenate([[0], ends[:-1]])[: len(ends)]
+    sizes = np.diff(ends, prepend=0)
     if (
         not np.array_equal(np.sort(indices), np.arange(len(lengths)))
-        or (ends <= starts).any()
+        or (sizes < int(not request.allow_empty)).any()
         or (ends[-1] if len(ends) else 0) != len(lengths)
-        or (len(ends) and np.add.reduceat(lengths[indices], starts).max() > max_seq_len)
+        or len(ends) % max(request.num_bins_multiple_of, 1)
+        or np.diff(np.concatenate(([0], np.cumsum(lengths[indices])))[ends], prepend=0).max(initial=0)
+        > request.max_seq_len
+        or _is_mixed(np.array(request.separate_by, dtype=np.int64), indices, sizes)
     ):
         raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")
     return np.split(indices, ends[:-1]) if len(ends) else []
+
+
+def _is_mixed(kinds: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+    """Whether neighbours in a bin differ in kind; never where no kinds were sent."""
+    if not len(kinds):
+        return False
+    bins = np.repeat(np.arange(len(sizes)), sizes)
+    return bool(((np.diff(kinds[indices]) != 0) & (np.diff(bins) == 0)).any())

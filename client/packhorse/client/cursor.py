@@ -122,7 +122,7 @@ class Resume:
                 digest=digest,
                 is_resumed=True,
             )
-        then, now = state.get("window_shape"), window_shape(topology)
+        then, now = state.get("shape"), window_shape(topology)
         has_windows = max(state.get("steps_per_window", 1), topology.steps_per_window) > 1
         if state["bins_per_step"] != topology.bins_per_step or (has_windows and then != now):
             raise ValueError(

@@ -169,7 +169,10 @@ class PackedDataset(IterableDataset[PackedBatch]):
         if self._state is not None and self._state[0] == self.progress.choice:
             return self._state[1]
         resume = self._next_resume()
-        return self._state_at(resume, resume.digest, resume.first_step)
+        state = self._state_at(resume, resume.digest, resume.first_step)
+        if steps := resume.first_step % self.topology.steps_per_window:
+            state |= {"window_steps": steps, "window_shape": window_shape(self.topology)}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where a batch's `cursor` or a `state_dict()` stands, from the next iteration on.
@@ -304,18 +307,19 @@ class PackedDataset(IterableDataset[PackedBatch]):
         return self._own or self.progress.load()
 
     def _state_at(self, resume: Resume, digest: str, next_step: int) -> dict[str, Any]:
+        topology = self.topology
         return {
             "version": STATE_VERSION,
             "digest": digest,
             "seed": self.seed,
             "epoch": resume.epoch,
-            "position": resume.start_position + next_step * self.topology.bins_per_step,
+            "position": resume.start_position + next_step // topology.steps_per_window * topology.bins_per_window,
             "start_position": resume.start_position,
             "first_step": next_step,
             "first_turn": resume.first_turn,
-            "bins_per_step": self.topology.bins_per_step,
-            "steps_per_window": self.topology.steps_per_window,
-            "window_shape": window_shape(self.topology),
+            "bins_per_step": topology.bins_per_step,
+            "steps_per_window": topology.steps_per_window,
+            "shape": window_shape(topology),
         }
 
     def _stream(self, client: Client, resume: Resume, worker: int, workers_per_rank: int) -> BinStream:

@@ -12,11 +12,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client._messages import integers, invalid, message
+from packhorse.client._messages import integers, invalid
 from packhorse.client.blocks import BinBlock, decode_bins
 from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
 from packhorse.client.retry import Attempts, RetryPolicy
 from packhorse.client.transport import Transport
+from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 
 Bin: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32]]
@@ -31,6 +32,9 @@ class PackStream:
     The service holds back at most `window_sequences` of them to make fuller bins; `flush` packs those too. When the
     connection breaks, the stream is opened again on any replica and every sequence that no bin has held yet is sent
     again: none is lost, and none comes twice. Bins may then hold other sequences than without the break.
+
+    Where the stream packs for D ranks, bin k of all that it has returned belongs to rank k mod D, after a break too:
+    bins come in groups of a multiple of D, and a bin that waits for its group has not been returned.
 
     Args:
         transport: reaches the service.
@@ -94,6 +98,8 @@ class PackStream:
         """Returns every bin that is ready or still open; more sequences may follow.
 
         Raises:
+            InvalidRequestError: there are fewer sequences than bins for all ranks, and no bin may be empty. Nothing is
+                lost: send more, and flush again.
             TransientError: no server answered before the deadline; nothing is lost, flush again.
         """
 
@@ -164,6 +170,7 @@ class PackStream:
         came = dict(zip(block.ids.tolist(), block.lengths.tolist(), strict=True))
         if (
             len(came) != len(block.ids)
+            or len(block) % max(self._options.num_bins_multiple_of, 1)
             or not came.keys() <= self._held.keys() - self._unsent.keys()
             or any(self._held[number][1] != length for number, length in came.items())
             or num_held != len(self._held) - len(self._unsent) - len(came)
@@ -175,14 +182,13 @@ class PackStream:
     def _check_lengths(self, lengths: list[int]) -> None:
         """Refuses all before any is sent: the service would, but message by message."""
         options = self._options
-        align = max(options.align, 1)
+        rule = RoomRule(options.max_seq_len, align=max(options.align, 1), extra_tokens=options.extra_tokens)
         for length in set(lengths):
-            size = -(-(length + options.extra_tokens) // align) * align
-            if length < 1 or size > options.max_seq_len:
+            if not 1 <= length <= rule.longest:
                 raise invalid(
                     "lengths",
-                    f"{length} is not in [1, max_seq_len {options.max_seq_len}], or does not fit "
-                    f"with align {align} and extra_tokens {options.extra_tokens}",
+                    f"{length} is not in [1, {rule.longest}], which fits max_seq_len {rule.max_seq_len} with align "
+                    f"{rule.align} and extra_tokens {rule.extra_tokens}",
                 )
 
     def _take_ready(self) -> list[Bin]:
@@ -200,18 +206,3 @@ class PackStream:
             except BaseException:  # a response may be on its way that no one will read
                 self.close()
                 raise
-
-
-def pack_stream_options(
-    max_seq_len: int, window_sequences: int, max_sequences_per_bin: int | None, align: int, extra_tokens: int
-) -> pb.PackStreamOptions:
-    """Returns checked options; an InvalidRequestError names a field that cannot hold its value."""
-    return message(
-        pb.PackStreamOptions,
-        within="options.",
-        max_seq_len=max_seq_len,
-        window_sequences=window_sequences,
-        max_sequences_per_bin=max_sequences_per_bin or 0,
-        align=align,
-        extra_tokens=extra_tokens,
-    )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.checks import checked_integer
 from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
+from packhorse.topology import RoomRule
 
 MAX_UNITS = 1 << 17
 """Most sums that a search tells apart: above it lengths are rounded up to coarser units, which loses less than one unit
@@ -45,7 +46,7 @@ class OnlineBin:
 
 
 _Held = tuple[int, int, int, int]
-"""(id, length, size in its bin, bins that had left when it arrived)."""
+"""(id, length, room, bins that had left when it arrived)."""
 
 
 class OnlinePacker:
@@ -58,6 +59,13 @@ class OnlinePacker:
     so every sequence is in one of the (PATIENCE_WINDOWS + 1) · window_sequences + 1 bins that follow its arrival.
 
     The same sequences in the same order give the same bins.
+
+    Example:
+        >>> packer = OnlinePacker(10, window_sequences=2)
+        >>> packer.add(7, 6), packer.add(8, 5), packer.add(9, 4)
+        ([], [], [OnlineBin(ids=[7, 9], lengths=[6, 4])])
+        >>> packer.flush()
+        [OnlineBin(ids=[8], lengths=[5])]
 
     Args:
         max_seq_len: a bin's capacity, in tokens.
@@ -85,11 +93,14 @@ class OnlinePacker:
         self._limit = self._capacity
         if max_sequences_per_bin is not None:
             self._limit = min(self._capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
-        self._align = checked_integer("align", align, 1, self._capacity)
-        self._extra = checked_integer("extra_tokens", extra_tokens, 0, self._capacity - 1)
+        self._rule = RoomRule(
+            self._capacity,
+            align=checked_integer("align", align, 1, self._capacity),
+            extra_tokens=checked_integer("extra_tokens", extra_tokens, 0, self._capacity - 1),
+        )
         self._unit = -(-self._capacity // MAX_UNITS)
         self._held: dict[int, _Held] = {}  # arrival -> what arrived, oldest first
-        self._by_size: list[tuple[int, int]] = []  # (-size, arrival), ascending
+        self._by_room: list[tuple[int, int]] = []  # (-room, arrival), ascending
         self._num_arrived = 0
         self._num_left = 0  # bins, without those of flushes
 
@@ -110,49 +121,48 @@ class OnlinePacker:
         Raises:
             ValueError: the length is no integer in [1, max_seq_len], or does not fit with `align` and `extra_tokens`.
         """
-        size = self.size_of(length)
-        self._held[self._num_arrived] = (int(sequence_id), int(length), size, self._num_left)
-        insort(self._by_size, (-size, self._num_arrived))
+        room = self.room_of(length)
+        self._held[self._num_arrived] = (int(sequence_id), int(length), room, self._num_left)
+        insort(self._by_room, (-room, self._num_arrived))
         self._num_arrived += 1
         return [self._next_bin()] if len(self._held) > self._window else []
 
-    def size_of(self, length: int) -> int:
-        """Tokens that a sequence takes in its bin; a ValueError where it does not fit."""
-        size = checked_integer("length", length, 1, self._capacity) + self._extra
-        size = -(-size // self._align) * self._align
-        if size > self._capacity:
+    def room_of(self, length: int) -> int:
+        """Returns the tokens that a sequence takes up in its bin; a ValueError where it does not fit."""
+        room = int(self._rule.room(checked_integer("length", length, 1, self._capacity)))
+        if room > self._capacity:
             raise ValueError(
-                f"length {length} takes {size} tokens with extra_tokens {self._extra} and align {self._align}, more "
-                f"than max_seq_len {self._capacity}"
+                f"length {length} takes {room} tokens with extra_tokens {self._rule.extra_tokens} and align "
+                f"{self._rule.align}, more than max_seq_len {self._capacity}"
             )
-        return size
+        return room
 
     def flush(self) -> list[OnlineBin]:
         """Packs every sequence still held, best-fit-decreasing; further ones may be added afterwards."""
         arrivals: defaultdict[int, deque[int]] = defaultdict(deque)
-        for arrival, (_, _, size, _) in self._held.items():
-            arrivals[size].append(arrival)
-        pairs = sorted(((size, len(queue)) for size, queue in arrivals.items()), reverse=True)
+        for arrival, (_, _, room, _) in self._held.items():
+            arrivals[room].append(arrival)
+        pairs = sorted(((room, len(queue)) for room, queue in arrivals.items()), reverse=True)
         templates = canonical_templates(best_fit_decreasing(pairs, self._capacity, self._limit))
         bins = [
-            self._bin(arrivals[size].popleft() for size in template)
+            self._bin(arrivals[room].popleft() for room in template)
             for template, multiplicity in templates
             for _ in range(multiplicity)
         ]
-        self._by_size.clear()
+        self._by_room.clear()
         return bins
 
     def _next_bin(self) -> OnlineBin:
-        sizes = -np.array([size for size, _ in self._by_size], dtype=np.int64)  # [n], descending
-        arrival, (_, _, size, left_before) = next(iter(self._held.items()))
+        rooms = -np.array([room for room, _ in self._by_room], dtype=np.int64)  # [n], descending
+        arrival, (_, _, room, left_before) = next(iter(self._held.items()))
         overdue = self._num_left - left_before >= PATIENCE_WINDOWS * self._window
-        forced = bisect_left(self._by_size, (-size, arrival)) if overdue else -1
+        forced = bisect_left(self._by_room, (-room, arrival)) if overdue else -1
         capacity = self._capacity // self._unit
-        units = np.minimum(-(-sizes // self._unit), capacity)  # what fills a bin alone, still does
-        places = fullest_bin(units, capacity, self._limit, forced)
-        arrivals = [self._by_size[place][1] for place in places.tolist()]
-        for place in reversed(places.tolist()):
-            del self._by_size[place]
+        units = np.minimum(-(-rooms // self._unit), capacity)  # what fills a bin alone, still does
+        chosen = fullest_bin(units, capacity, self._limit, forced).tolist()  # ascending
+        arrivals = [self._by_room[index][1] for index in chosen]
+        for index in reversed(chosen):
+            del self._by_room[index]
         self._num_left += 1
         return self._bin(arrivals)
 

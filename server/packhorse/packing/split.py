@@ -77,30 +77,41 @@ def laid_end_to_end(members: NDArray[np.int64], starts: NDArray[np.int64], sizes
 
 
 def split_to_multiple(
-    indices: NDArray[np.int64], bin_ends: NDArray[np.int64], lengths: NDArray[np.integer], multiple: int
+    indices: NDArray[np.int64],
+    bin_ends: NDArray[np.int64],
+    lengths: NDArray[np.integer],
+    multiple: int,
+    *,
+    allow_empty: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Makes the number of bins a multiple, without an empty bin.
+    """Makes the number of bins a multiple.
+
+    Example:
+        >>> indices, bin_ends = split_to_multiple(np.arange(3), np.array([3]), np.array([5, 4, 3]), 2)
+        >>> indices.tolist(), bin_ends.tolist()
+        ([0, 1, 2], [1, 3])
 
     Args:
         indices: int64 [S], the sequences of all bins laid end to end, as indices into `lengths`.
         bin_ends: int64 [N], exclusive end of every bin in `indices`; no bin is empty.
         lengths: int [S], in tokens.
         multiple: at least 1.
+        allow_empty: whether bins may be empty where there are fewer sequences than bins; they stand at the end.
 
     Returns:
         `indices` and `bin_ends` of ⌈N / multiple⌉ · multiple bins; the added ones stand at the end.
 
     Raises:
-        ValueError: there are fewer sequences than that.
+        ValueError: there are fewer sequences than that, and `allow_empty` is False.
     """
     num_bins = len(bin_ends)
     num_added = -num_bins % multiple
     if not num_added:
         return indices, bin_ends
-    if len(indices) < num_bins + num_added:
+    if len(indices) < num_bins + num_added and not allow_empty:
         raise ValueError(
             f"a multiple of {multiple} needs {num_bins + num_added} bins, and there are only {len(indices)} sequences: "
-            f"no bin can be empty"
+            "no bin can be empty; set allow_empty, ask for a smaller multiple, or give more sequences"
         )
     starts = np.concatenate(([0], bin_ends[:-1])).astype(np.int64)
     sizes = bin_ends - starts
@@ -109,8 +120,7 @@ def split_to_multiple(
     starts = np.concatenate((starts, np.zeros(num_added, np.int64)))
     sizes = np.concatenate((sizes, np.zeros(num_added, np.int64)))
     was_halved = sizes.copy()
-    filled = halve_into(members, starts, sizes, lengths, np.arange(num_bins, num_bins + num_added))
-    assert filled == num_added
+    halve_into(members, starts, sizes, lengths, np.arange(num_bins, num_bins + num_added))
     is_same = np.repeat(was_halved[:num_bins] == sizes[:num_bins], was_halved[:num_bins])
     members[is_same] = indices[is_same]  # a bin that was not halved keeps its order
     split, ends = laid_end_to_end(members, starts, sizes)

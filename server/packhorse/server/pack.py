@@ -1,12 +1,15 @@
 """Packing without a dataset: lengths at once (PackSequences), and sequences as they arrive (PackStream).
 
-Owns the checks and limits of both methods and their answers; leaves the packing to `packhorse.packing`, and threads and
-draining to the servicer.
+Owns the checks and limits of both methods and their answers; leaves the packing to `packhorse.packing`, which rank a
+bin belongs to, to `bins_of_ranks`, and threads and draining to the servicer.
+
+Legend: S sequences, N bins.
 """
 
-from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.packing import lower_bound
 from packhorse.packing.lengths import checked_lengths
@@ -14,11 +17,14 @@ from packhorse.packing.online import OnlineBin, OnlinePacker
 from packhorse.packing.options import effective_lengths
 from packhorse.packing.plan import MAX_SEQ_LEN
 from packhorse.packing.registry import LIST_ONLY
-from packhorse.packing.sequences import pack_sequences as packed
-from packhorse.packing.split import split_to_multiple
+from packhorse.packing.sequences import PackedSequences
+from packhorse.packing.sequences import pack_sequences as pack_lengths
+from packhorse.packing.split import laid_end_to_end, split_to_multiple
 from packhorse.server import requests
+from packhorse.server.bins_of_ranks import BinGroups, check_costs, order_of_bins, ranks_of
 from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.server.pieces import Pace, Pieces, finish
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum
 
@@ -29,8 +35,8 @@ MAX_PACK_LENGTHS = 1 << 17
 """Distinct lengths in one PackSequences: packers that plan by length take time and memory for each, a second or two and
 some 100 MB together. Those that go through the sequences in their order have no such limit."""
 
-MAX_MULTIPLE = 1 << 16
-"""Of `num_bins_multiple_of`: fewer bins than that are split off one by one."""
+MAX_KINDS = 1 << 10
+"""Distinct numbers in `separate_by`: each is packed by itself, in a millisecond or more."""
 
 SEARCHING = frozenset({"auto", "optimal"})
 """Packers that go on improving their bins until MAX_PACK_SECONDS are over."""
@@ -49,7 +55,7 @@ MAX_STREAM_SECONDS = 120.0
 where the window is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
 
 _BYTES_PER_STREAMED = 200
-"""What a sequence of a message takes until the response has left."""
+"""What a sequence of a message, or of a group that is not full, takes until the response has left."""
 
 MAX_WINDOW_SEQUENCES = 10_000
 """The most that a PackStream holds back: its memory on the server."""
@@ -61,39 +67,104 @@ def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse
 
 
 def pack_in_pieces(request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesResponse]:
-    """As `pack_sequences`; yields once, before it begins."""
+    """As `pack_sequences`; yields before each kind of sequences that is packed by itself."""
     if len(request.lengths) > MAX_PACK_SEQUENCES:
         raise too_large(
             "lengths", MAX_PACK_SEQUENCES, f"lengths holds {len(request.lengths)}; send at most {MAX_PACK_SEQUENCES}"
         )
-    yield BYTES_PER_LENGTH * len(request.lengths)
+    num_bytes = BYTES_PER_LENGTH * len(request.lengths)
+    yield num_bytes
     capacity = requests.integer("max_seq_len", request.max_seq_len, 1, MAX_SEQ_LEN)
     limit = requests.integer("max_sequences_per_bin", request.max_sequences_per_bin, 0) or None
-    multiple = requests.integer("num_bins_multiple_of", request.num_bins_multiple_of, 0, MAX_MULTIPLE) or 1
     align = requests.integer("align", request.align, 0, capacity) or 1
     extra = requests.integer("extra_tokens", request.extra_tokens, 0, capacity - 1)
+    ranks = ranks_of(request)
     try:
         lengths = checked_lengths(np.array(request.lengths, dtype=np.int64), capacity)
-        sizes = effective_lengths(lengths, capacity, align, extra)  # int64 [S]
+        rooms = effective_lengths(lengths, capacity, align, extra)  # int64 [S]
     except ValueError as error:
         raise invalid_field("lengths", str(error)) from None
+    check_costs(ranks, int(lengths.sum()), int(lengths.max(initial=0)))
     algorithm = request.algorithm or "best-fit"
-    counts = Counter(dict(zip(*(part.tolist() for part in np.unique(sizes, return_counts=True)), strict=True)))
-    if len(counts) > MAX_PACK_LENGTHS and algorithm not in LIST_ONLY:
+    kinds = _kinds(request, rooms)
+    num_lengths = sum(len(kind.counts) for kind in kinds)
+    if num_lengths > MAX_PACK_LENGTHS and algorithm not in LIST_ONLY:
         raise too_large(
             "lengths",
             MAX_PACK_LENGTHS,
-            f"lengths holds {len(counts)} distinct ones; {algorithm!r} takes at most {MAX_PACK_LENGTHS}: send "
+            f"lengths holds {num_lengths} distinct ones; {algorithm!r} takes at most {MAX_PACK_LENGTHS}: send "
             "fewer, or choose the algorithm 'random-order' or 'next-fit'",
         )
+    parts = []
+    for kind in kinds:
+        parts.append(_packed(request, algorithm, rooms[kind.members], capacity, limit, MAX_PACK_SECONDS / len(kinds)))
+        yield num_bytes
+    sizes = np.concatenate([np.diff(part.bin_ends, prepend=0) for part in parts])
+    indices = np.concatenate([kind.members[part.indices] for kind, part in zip(kinds, parts, strict=True)])
     try:
-        bins = packed(
-            sizes,
+        indices, ends = split_to_multiple(
+            indices, np.cumsum(sizes), rooms, ranks.world_size, allow_empty=request.allow_empty
+        )
+    except ValueError as error:
+        raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
+    order = order_of_bins(lengths[indices], ends, ranks)
+    sizes = np.diff(ends, prepend=0)
+    indices, ends = laid_end_to_end(indices, (ends - sizes)[order], sizes[order])
+    return pb.PackSequencesResponse(
+        indices=indices.astype("<u4").tobytes(),
+        bin_ends=ends.astype("<u4").tobytes(),
+        lower_bound=sum(lower_bound(kind.counts, capacity, max_sequences_per_bin=limit) for kind in kinds),
+        algorithm=",".join(sorted({part.algorithm for part in parts})),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kind:
+    """Sequences that may share bins."""
+
+    members: NDArray[np.int64]
+    """Their indices, ascending: int64 [n]."""
+    counts: dict[int, int]
+    """Room in tokens → how many have it."""
+
+
+def _kinds(request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> list[_Kind]:
+    """Sorts sequences by `separate_by`; all are of one kind where it is empty."""
+    numbers = np.array(request.separate_by, dtype=np.int64)
+    if not len(numbers):
+        groups = [np.arange(len(rooms))]
+    elif len(numbers) != len(rooms):
+        raise invalid_field("separate_by", f"separate_by holds {len(numbers)} numbers for {len(rooms)} lengths")
+    else:
+        order = np.argsort(numbers, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+    if len(groups) > MAX_KINDS:
+        raise too_large(
+            "separate_by", MAX_KINDS, f"separate_by holds {len(groups)} distinct numbers; send at most {MAX_KINDS}"
+        )
+    kinds = []
+    for members in groups:
+        distinct, counts = np.unique(rooms[members], return_counts=True)
+        kinds.append(_Kind(members, dict(zip(distinct.tolist(), counts.tolist(), strict=True))))
+    return kinds
+
+
+def _packed(
+    request: pb.PackSequencesRequest,
+    algorithm: str,
+    rooms: NDArray[np.int64],
+    capacity: int,
+    limit: int | None,
+    time_limit_seconds: float,
+) -> PackedSequences:
+    try:
+        return pack_lengths(
+            rooms,
             capacity,
             algorithm=algorithm,
             max_sequences_per_bin=limit,
             seed=request.seed if request.HasField("seed") else None,
-            time_limit_seconds=MAX_PACK_SECONDS,
+            time_limit_seconds=time_limit_seconds,
         )
     except ValueError as error:  # every other field has been checked
         raise invalid_field("algorithm", f"algorithm: {error}") from None
@@ -103,16 +174,6 @@ def pack_in_pieces(request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesR
             f"algorithm {algorithm!r} needs {error.name or 'a library'}, which this server does not have",
             {"field": "algorithm"},
         ) from None
-    try:
-        indices, bin_ends = split_to_multiple(bins.indices, bins.bin_ends, sizes, multiple)
-    except ValueError as error:
-        raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
-    return pb.PackSequencesResponse(
-        indices=indices.astype("<u4").tobytes(),
-        bin_ends=bin_ends.astype("<u4").tobytes(),
-        lower_bound=lower_bound(counts, capacity, max_sequences_per_bin=limit),
-        algorithm=bins.algorithm,
-    )
 
 
 class PackSession:
@@ -120,6 +181,7 @@ class PackSession:
 
     def __init__(self) -> None:
         self._packer: OnlinePacker | None = None
+        self._groups = BinGroups(Topology())
         self._num_bins = 0
 
     def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
@@ -141,13 +203,15 @@ class PackSession:
         if (payload == "options") != (self._packer is None):
             raise invalid_field("payload", "options must be a stream's first message, and come once")
         if payload == "options":
-            self._packer = _packer(request.options)
+            packer = _packer(request.options)
+            self._groups = _groups(request.options)
+            self._packer = packer
             return self._response([])
         assert self._packer is not None
         if payload == "sequences":
             return self._response((yield from self._add(self._packer, request.sequences)))
         if payload == "flush":
-            return self._response(self._packer.flush())
+            return self._response(self._groups.flush(self._packer.flush()))
         raise invalid_field("payload", "a message must hold options, sequences or flush")
 
     def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Pieces[list[OnlineBin]]:
@@ -162,13 +226,13 @@ class PackSession:
             )
         for length in set(lengths):  # all before any: a refused message leaves nothing behind
             try:
-                packer.size_of(length)
+                packer.room_of(length)
             except ValueError as error:
                 raise invalid_field("sequences.lengths", str(error)) from None
         bins: list[OnlineBin] = []
         pace = Pace()
         for number, (sequence_id, length) in enumerate(zip(ids, lengths, strict=True), 1):
-            bins += packer.add(sequence_id, length)
+            bins += self._groups.add(packer.add(sequence_id, length))
             if pace.is_over():
                 if pace.used_seconds > MAX_STREAM_SECONDS:
                     raise too_large(
@@ -177,7 +241,7 @@ class PackSession:
                         f"sequences.ids holds {len(ids)}, of which {number} took {MAX_STREAM_SECONDS:g} seconds of a "
                         "processor, the most for one message; send fewer in a message, or ask for a smaller window",
                     )
-                yield _BYTES_PER_STREAMED * len(ids)
+                yield _BYTES_PER_STREAMED * (len(ids) + self._groups.num_sequences)
                 pace.restart()
         return bins
 
@@ -192,7 +256,8 @@ class PackSession:
             positions=np.arange(first, self._num_bins, dtype="<i8").tobytes(),
         )
         message.checksum = bins_checksum(message)
-        return pb.PackStreamResponse(bins=message, num_sequences_held=len(self._packer or ()))
+        num_held = len(self._packer or ()) + self._groups.num_sequences
+        return pb.PackStreamResponse(bins=message, num_sequences_held=num_held)
 
 
 def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
@@ -207,3 +272,10 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
         align=requests.integer("options.align", options.align, 0, capacity) or 1,
         extra_tokens=requests.integer("options.extra_tokens", options.extra_tokens, 0, capacity - 1),
     )
+
+
+def _groups(options: pb.PackStreamOptions) -> BinGroups:
+    ranks = ranks_of(options, within="options.")
+    num_tokens = ranks.bins_per_window * options.max_seq_len
+    check_costs(ranks, num_tokens, options.max_seq_len, within="options.")
+    return BinGroups(ranks, allow_empty=options.allow_empty)

@@ -32,11 +32,13 @@ class GivenRollouts:
     is_tool: NDArray[np.bool_]
     """Tokens that tools wrote: bool [A]."""
     values: dict[str, NDArray[np.float32]]
-    """What was given of advantages, logprobs and rewards, by these names: float32 [A]."""
+    """What was given of advantages, logprobs, reference_logprobs and rewards, by these names: float32 [A]."""
     dones: NDArray[np.bool_]
     """Whether a rollout came to its end: bool [R]."""
     group_of: NDArray[np.int64]
     """Number of every rollout's group: int64 [R], each number from 0 to the greatest being there."""
+    policy_versions: NDArray[np.int64] | None
+    """Version of the policy that wrote each rollout: int64 [R], at least 0; None where none was given."""
 
     @classmethod
     def check(
@@ -48,9 +50,11 @@ class GivenRollouts:
         tool_masks: Sequence[Any] | None,
         advantages: Any,
         logprobs: Sequence[Any] | None,
+        reference_logprobs: Sequence[Any] | None,
         rewards: Any,
         dones: Any,
         group_ids: Any,
+        policy_versions: Any,
     ) -> Self:
         """Checks and flattens the arguments of `pack_rollouts`.
 
@@ -65,9 +69,11 @@ class GivenRollouts:
             "tool_masks": tool_masks,
             "advantages": advantages,
             "logprobs": logprobs,
+            "reference_logprobs": reference_logprobs,
             "rewards": rewards,
             "dones": dones,
             "group_ids": group_ids,
+            "policy_versions": policy_versions,
         }
         for name, values in given.items():
             if values is not None and len(values) != num_rollouts:
@@ -85,9 +91,9 @@ class GivenRollouts:
         if advantages is not None:
             of_tokens = _per_rollout_or_token("advantages", advantages, response_lengths, at_last=False)
             values["advantages"] = np.where(is_tool, 0, of_tokens)
-        if logprobs is not None:
-            of_tokens = _of_tokens("logprobs", logprobs, response_lengths, _NUMBERS)
-            values["logprobs"] = np.where(is_tool, 0, of_tokens)
+        for name, rows in (("logprobs", logprobs), ("reference_logprobs", reference_logprobs)):
+            if rows is not None:
+                values[name] = np.where(is_tool, 0, _of_tokens(name, rows, response_lengths, _NUMBERS))
         if rewards is not None:
             values["rewards"] = _per_rollout_or_token("rewards", rewards, response_lengths, at_last=True)
         for name, of_tokens in values.items():
@@ -101,12 +107,20 @@ class GivenRollouts:
             values={name: of_tokens.astype(np.float32) for name, of_tokens in values.items()},
             dones=np.ones(num_rollouts, dtype=np.bool_) if dones is None else _flat("dones", dones, "b"),
             group_of=_number_groups(by_query, group_ids),
+            policy_versions=None if policy_versions is None else _versions(policy_versions),
         )
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of every rollout: int64 [R]."""
         return self.query_lengths + self.response_lengths
+
+    @property
+    def version_numbers(self) -> NDArray[np.int64] | None:
+        """Policy versions numbered from 0 by their order: int64 [R]; None where none was given."""
+        if self.policy_versions is None:
+            return None
+        return np.unique(self.policy_versions, return_inverse=True)[1].astype(np.int64)
 
     @property
     def num_groups(self) -> int:
@@ -170,6 +184,14 @@ def _flat(name: str, given: Any, kinds: str) -> NDArray[Any]:
     if array.ndim != 1 or array.dtype.kind not in kinds:
         raise ValueError(f"{name} must hold one value of a type that fits for each rollout, got {array.dtype}")
     return array
+
+
+def _versions(given: Any) -> NDArray[np.int64]:
+    versions = _flat("policy_versions", given, _INTEGERS).astype(np.int64)
+    if (versions < 0).any():
+        index = int((versions < 0).argmax())
+        raise ValueError(f"policy_versions[{index}] is {versions[index]}; a version must be at least 0")
+    return versions
 
 
 def _number_groups(queries: list[NDArray[np.int64]], group_ids: Any) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """`pack_rollouts`: queries and responses in, packed batches for policy-gradient training (GRPO and its kin) out.
 
 Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `given`, the keys that every batch
-has to `batch`, the bins to the service's planner, and the loss to the trainer.
+has to `batch`, the bins and their order to the service's planner, and the loss to the trainer.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,17 @@ from packhorse.client._embedded import EmbeddedPlanner
 from packhorse.client.api import Client
 from packhorse.client.batch import BatchAssembler, PackedBatch
 from packhorse.client.blocks import BinBlock
+from packhorse.client.errors import InvalidRequestError
 from packhorse.client.labels import IGNORE_INDEX
 from packhorse.client.loss_weights import SequenceGroups
 from packhorse.client.retry import RetryPolicy
 from packhorse.client.rollouts.given import GivenRollouts
 from packhorse.client.rollouts.spans import span_indices
 from packhorse.client.sources import IndexableSource
+from packhorse.topology import DEFAULT_COST_LINEAR, Balance
+
+NO_VERSION = -1
+"""Policy version of a pack without rollouts."""
 
 
 class RolloutBatch(PackedBatch):
@@ -45,12 +50,19 @@ class RolloutBatch(PackedBatch):
     """float32 [B, L]; 0 on tools' tokens."""
     logprobs: NotRequired[torch.Tensor]
     """Log-probabilities under the policy that wrote the tokens: float32 [B, L]; 0 on tools' tokens."""
+    reference_logprobs: NotRequired[torch.Tensor]
+    """Log-probabilities under the reference policy: float32 [B, L]; 0 on tools' tokens."""
     rewards: NotRequired[torch.Tensor]
     """float32 [B, L]; one reward a rollout stands at its last token."""
     groups: SequenceGroups
     """Which sequences answer one query; over all batches of the call, so that every rank numbers them alike."""
     shift_labels: bool
     """How labels and all that is aligned with them stand."""
+    policy_versions: NotRequired[torch.Tensor]
+    """Version of the policy that wrote each rollout: int64 [n]."""
+    pack_policy_versions: NotRequired[torch.Tensor]
+    """The one version of each pack's rollouts, -1 for an empty pack: int64 [packs]. The packs are the batch's rows or,
+    flattened, what its one row was made of."""
 
 
 def pack_rollouts(
@@ -64,12 +76,17 @@ def pack_rollouts(
     batch_size: int = 1,
     max_sequences_per_bin: int | None = None,
     algorithm: str = "best-fit",
+    balance: Balance | str = Balance.NONE,
+    cost_linear: int = DEFAULT_COST_LINEAR,
+    allow_empty: bool = False,
     tool_masks: Sequence[Any] | None = None,
     advantages: Any = None,
     logprobs: Sequence[Any] | None = None,
+    reference_logprobs: Sequence[Any] | None = None,
     rewards: Any = None,
     dones: Any = None,
     group_ids: Any = None,
+    policy_versions: Any = None,
     shift_labels: bool = False,
     flatten: bool = False,
 ) -> list[RolloutBatch]:
@@ -77,6 +94,13 @@ def pack_rollouts(
 
     Legend: R rollouts. Rows of tokens or of what belongs to tokens are lists, arrays or tensors of their own length,
     without padding.
+
+    Example:
+        >>> first, second = pack_rollouts(
+        ...     [[1, 2], [1, 2], [3]], [[7], [8, 9], [6]], max_seq_len=5, pad_token_id=0, world_size=2
+        ... )
+        >>> first["input_ids"].tolist(), second["input_ids"].tolist()
+        ([[1, 2, 8, 9, 0]], [[1, 2, 7, 3, 6]])
 
     Args:
         queries: R rows of token ids, none empty.
@@ -88,23 +112,33 @@ def pack_rollouts(
         batch_size: bins in a batch.
         max_sequences_per_bin: the most rollouts in a bin; None for no limit.
         algorithm: the packer, as in `Client.pack_sequences`.
+        balance: where the ranks wait for each other. "micro-step": at every batch, so that batches of one step cost the
+            same. "optimizer-step": once in the whole call, so that all batches of a rank cost the same in sum.
+        cost_linear: cost of a token beside attention: a rollout of L tokens costs cost_linear · L + L².
+            `packhorse.client.cost_linear_of` tells a model's.
+        allow_empty: where there are fewer rollouts than packs, the others are padding alone. Their labels are -100, so
+            `build_loss_weights` gives them weight 0; their rank takes part in the step and adds nothing.
         tool_masks: R rows, one entry for each response token, 1 or True where a tool wrote it (open-instruct's `masks`
             say the opposite); None for none.
         advantages: one number for each rollout, or R rows with one for each response token; None to leave them out.
         logprobs: R rows, the log-probability of each response token when it was generated; on tools' tokens anything.
+        reference_logprobs: R rows like `logprobs`, under the reference policy.
         rewards: one number for each rollout, or R rows with one for each response token.
         dones: False for a rollout that was cut off before its end: bool [R]; None where all came to their ends.
         group_ids: integers [R], equal for responses to one query; None where equal queries tell.
+        policy_versions: integers [R], at least 0, of at most 1,024 versions: the version of the policy that wrote each
+            rollout. No pack mixes versions: each is packed by itself. None to leave them out.
         shift_labels: False: labels and what is aligned with them tell of the token at their index. True: of the next.
         flatten: whether a batch's rollouts come end to end in one row without padding.
 
     Returns:
-        Batches on the CPU, none without rollouts in every row.
+        Batches on the CPU; every row has rollouts, unless `allow_empty` is set.
 
     Raises:
         ValueError: a rollout is empty, too long or does not fit the rows that belong to it (its index and lengths are
             named), or an option is out of range.
-        InvalidRequestError: the service refuses, as when there are fewer rollouts than world_size · batch_size bins.
+        InvalidRequestError: the service refuses, as when there are fewer rollouts than packs and `allow_empty` is not
+            set.
         PackhorseError: there is no client, and packhorse[server] is not installed.
     """
     if world_size < 1 or batch_size < 1:
@@ -117,17 +151,32 @@ def pack_rollouts(
         tool_masks=tool_masks,
         advantages=advantages,
         logprobs=logprobs,
+        reference_logprobs=reference_logprobs,
         rewards=rewards,
         dones=dones,
         group_ids=group_ids,
+        policy_versions=policy_versions,
     )
-    bins = (client or Client(EmbeddedPlanner(), RetryPolicy())).pack_sequences(
-        rollouts.lengths,
-        max_seq_len,
-        algorithm=algorithm,
-        max_sequences_per_bin=max_sequences_per_bin,
-        num_bins_multiple_of=world_size * batch_size,
-    )
+    try:
+        bins = (client or Client(EmbeddedPlanner(), RetryPolicy())).pack_sequences(
+            rollouts.lengths,
+            max_seq_len,
+            algorithm=algorithm,
+            max_sequences_per_bin=max_sequences_per_bin,
+            num_bins_multiple_of=world_size * batch_size,
+            balance=balance,
+            cost_linear=cost_linear,
+            allow_empty=allow_empty,
+            separate_by=rollouts.version_numbers,
+        )
+    except InvalidRequestError as error:
+        if error.metadata.get("field") != "num_bins_multiple_of":
+            raise
+        raise InvalidRequestError(
+            f"world_size {world_size} times batch_size {batch_size} packs make a step ({error}); pass "
+            "allow_empty=True for packs of padding with weight 0, a smaller world_size or batch_size, or more rollouts",
+            error.metadata,
+        ) from None
     ids = np.concatenate(bins)
     block = BinBlock(
         ids=ids,
@@ -177,4 +226,9 @@ def _batch(
         "groups": SequenceGroups(numbers=rollouts.group_of[which], num_groups=rollouts.num_groups),
         "shift_labels": assembler.shift_labels,
     }
+    if rollouts.policy_versions is not None:
+        versions = rollouts.policy_versions[which]
+        of_packs = np.append(versions, NO_VERSION)[block.bin_starts()]  # [packs]
+        of_packs[block.bin_starts() == block.bin_ends] = NO_VERSION
+        batch |= {"policy_versions": torch.from_numpy(versions), "pack_policy_versions": torch.from_numpy(of_packs)}
     return cast(RolloutBatch, batch)
