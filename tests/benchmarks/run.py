@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import bench_assembling
+import bench_balanced_training
 import bench_attacks
 import bench_epoch_end
 import bench_first_bin
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "streaming": bench_streaming,
     "assembling": bench_assembling,
     "training": bench_training,
+    "balanced-training": bench_balanced_training,
     "masks": bench_masks,
     "memory": bench_memory,
     "attacks": bench_attacks,
