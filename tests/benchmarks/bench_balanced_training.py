@@ -23,11 +23,11 @@ from packhorse.client import PackedDataset, cost_linear_of
 from packhorse.prepare import prepare
 
 NOTE = (
-    "balanced training: a Llama of 4 layers (hidden size 64, attention sequence by sequence), lognormal lengths in bins "
-    "of 4,096 tokens, 2 gloo ranks of one thread × 8 micro-batches of one bin. Seconds from one optimizer step's end to "
-    "the next, on the same bins and the same weights, modes in turn. “predicted” comes from the bins' costs alone; "
-    "cost_linear is fitted to the measured times of all bins. “waiting at every step” puts a barrier behind every "
-    "micro-batch, as FSDP does. The gradient summed over an optimizer step is compared between balanced and not."
+    "balanced training: a Llama of 4 layers (hidden size 64, attention sequence by sequence), lognormal lengths in "
+    "bins of 4,096 tokens, 2 gloo ranks of one thread × 8 micro-batches of one bin. Seconds from one optimizer step's "
+    "end to the next, on the same bins and the same weights, modes in turn. “predicted” comes from the bins' costs "
+    "alone; cost_linear is fitted to the measured times of all bins. “waiting at every step” puts a barrier behind "
+    "every micro-batch, as FSDP does. The gradient summed over an optimizer step is compared between balanced and not."
 )
 RANKS, ACCUMULATION, MAX_SEQ_LEN, VOCABULARY = 2, 8, 4096, 512
 MODES = (("none", False), ("optimizer-step", False), ("none", True), ("micro-step", True))

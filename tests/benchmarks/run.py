@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import bench_assembling
-import bench_balanced_training
 import bench_attacks
+import bench_balanced_training
 import bench_epoch_end
 import bench_first_bin
 import bench_masks
@@ -24,6 +24,7 @@ import bench_planning
 import bench_prepare
 import bench_streaming
 import bench_training
+import bench_waiting
 from harness import Row, as_json, environment, markdown, show
 from workload import FULL, QUICK, Workspace
 
@@ -36,6 +37,7 @@ BENCHMARKS = {
     "epoch-end": bench_epoch_end,
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,
+    "waiting": bench_waiting,
     "assembling": bench_assembling,
     "training": bench_training,
     "balanced-training": bench_balanced_training,

@@ -1,8 +1,8 @@
 """`packhorse inspect`: what it shows is what the folder holds."""
 
 import json
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from packhorse.cli.context_lengths import context_lengths
 from packhorse.cli.inspect import command
 from packhorse.dataset import PreparedDataset, open_prepared
+from packhorse.epoch.waiting import waiting_of_plan
 from packhorse.prepare import prepare
+from packhorse.topology import Topology
 
 
 @pytest.fixture
@@ -46,11 +48,83 @@ def test_tables_and_plot(prepared: PreparedDataset, tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_context_lengths_count_what_truncating_takes_away() -> None:
-    counts = Counter({10: 3, 100: 2})
-    choices = {choice.max_seq_len: choice for choice in context_lengths(counts, own=100)}
+def dataset_of(folder: Path, lengths: list[int], **options: Any) -> PreparedDataset:
+    pq.write_table(pa.table({"n": lengths}), folder / "x.parquet")
+    prepare(folder / "x.parquet", length_column="n", output=folder / "set", progress=False, **options)
+    return open_prepared(folder / "set")
+
+
+def test_context_lengths_count_what_truncating_takes_away(tmp_path: Path) -> None:
+    dataset = dataset_of(tmp_path, [10, 10, 10, 100, 100], max_seq_len=100)
+    choices = {choice.max_seq_len: choice for choice in context_lengths(dataset)}
     assert (choices[64].sequences_cut, choices[64].tokens_cut) == (2, 72)
     assert (choices[100].sequences_cut, choices[100].tokens_cut) == (0, 0)
     assert choices[100].bins == 3
     assert choices[128].padded_efficiency == pytest.approx(230 / (5 * 128))
     assert choices[128].efficiency == pytest.approx(230 / (choices[128].bins * 128))
+
+
+@pytest.mark.parametrize("policy", ["truncate", "split", "drop"])
+@pytest.mark.parametrize(("align", "extra"), [(1, 0), (8, 2)])
+def test_context_lengths_are_what_preparing_for_them_would_make(
+    policy: str, align: int, extra: int, tmp_path: Path
+) -> None:
+    lengths = np.random.default_rng(1).integers(1, 400, 300).tolist()
+    options = {"over_length": policy, "align": align, "extra_tokens": extra, "algorithm": "best-fit"}
+    for choice in context_lengths(dataset_of(tmp_path, lengths, max_seq_len=96, **options)):
+        folder = tmp_path / str(choice.max_seq_len)
+        folder.mkdir()
+        manifest = dataset_of(folder, lengths, max_seq_len=choice.max_seq_len, **options).manifest
+        near = 0.01 if policy == "split" and align > 1 else 0  # where a last piece ends, only rooms are known
+        assert choice.bins == pytest.approx(manifest.n_bins, rel=near)
+        assert choice.efficiency == pytest.approx(manifest.efficiency, rel=near or 1e-9)
+        assert choice.sequences_cut == manifest.over_length.sequences
+        if align == 1:
+            assert choice.tokens_cut == manifest.over_length.tokens
+
+
+def test_real_tokens_are_told_from_rooms(tmp_path: Path) -> None:
+    dataset = dataset_of(tmp_path, [6] * 16, max_seq_len=16, align=8)
+    content = json.loads(run(str(dataset.path), "--json"))
+    assert content["stats"]["efficiency"] == 1.0
+    assert content["real_token_efficiency"] == 0.75
+    assert "real tokens: 75.00% of capacity" in run(str(dataset.path))
+
+
+def test_plain_lengths_have_one_efficiency(prepared: PreparedDataset) -> None:
+    assert "real tokens" not in run(str(prepared.path))
+
+
+def test_waiting_is_shown_by_ranks_and_context_length(prepared: PreparedDataset, tmp_path: Path) -> None:
+    options = ("--world-size", "8", "--accumulation", "4", "--batch-size", "1", "--cost-linear", "7")
+    content = json.loads(run(str(prepared.path), *options, "--json"))
+    sizes = [choice["max_seq_len"] for choice in content["context_lengths"]]
+    assert [(row["max_seq_len"], row["world_size"]) for row in content["waiting"]] == sorted(
+        [*((size, 8) for size in sizes), (64, 2), (64, 32)]
+    )
+    topology = Topology(world_size=8, accumulation=4, cost_linear=7)
+    expected = waiting_of_plan(prepared.plan, topology)
+    assert expected is not None
+    (own,) = (row for row in content["waiting"] if (row["max_seq_len"], row["world_size"]) == (64, 8))
+    for balance, found in expected.items():
+        shown = own["balances"][balance.value]
+        assert shown["time_beyond_work_at_steps"] == found.at_steps
+        assert shown["time_beyond_work_at_optimizer_steps"] == found.at_optimizer_steps
+        assert shown["idle_share_at_steps"] == pytest.approx(found.at_steps / (1 + found.at_steps))
+    plot = tmp_path / "plot.png"
+    shown = run(str(prepared.path), *options, "--plot", str(plot))
+    assert "of GPU time passes in waiting; --balance micro-step leaves" in shown
+    assert "GPU time lost to waiting" in shown
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_world_size_it_says_how_to_see_waiting(prepared: PreparedDataset) -> None:
+    assert "give --world-size and --accumulation" in run(str(prepared.path))
+    assert json.loads(run(str(prepared.path), "--json"))["waiting"] == []
+
+
+def test_training_without_packing_is_shown(prepared: PreparedDataset) -> None:
+    ways = {way["way"]: way for way in json.loads(run(str(prepared.path), "--json"))["without_packing"]}
+    assert ways["padded"]["rows"] == 500
+    assert ways["padded"]["efficiency"] == pytest.approx(prepared.manifest.total_tokens / (500 * 64))
+    assert "rows filled in random order" in run(str(prepared.path))

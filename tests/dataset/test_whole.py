@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.dataset import exchange, whole, written_whole
+from packhorse.dataset import _exchange, whole, written_whole
 
 MANIFEST = '{"format_version": 1, "checksums": {}, "digest": "%s"}'
 
@@ -60,7 +60,7 @@ def test_the_new_one_takes_the_place_of_the_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr(exchange, "_exchange", cannot_exchange)
+        monkeypatch.setattr(_exchange, "_exchange", cannot_exchange)
     output = dataset(tmp_path / "out", "old")
     (output / "counts.json").touch()
     with pytest.raises(FileExistsError, match=r"out exists.*--overwrite"), written_whole(output):
@@ -76,7 +76,7 @@ def test_the_new_one_takes_the_place_of_the_old(
 def test_the_old_one_is_put_back_when_the_second_rename_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(exchange, "_exchange", cannot_exchange)
+    monkeypatch.setattr(_exchange, "_exchange", cannot_exchange)
     output = dataset(tmp_path / "out", "old")
     rename = Path.rename
 
@@ -96,7 +96,7 @@ def test_the_old_one_is_put_back_when_the_second_rename_fails(
 def test_where_folders_can_be_exchanged_there_is_always_one(tmp_path: Path) -> None:
     new, old = dataset(tmp_path / "new", "new"), dataset(tmp_path / "old", "old")
     try:
-        exchange._exchange(new, old)
+        _exchange._exchange(new, old)
     except OSError as error:
         pytest.skip(f"cannot exchange here: {error}")
     assert (digest_of(old), digest_of(new)) == ("new", "old")

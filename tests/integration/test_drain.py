@@ -102,7 +102,7 @@ def test_grace_runs_out_under_streams_that_block(corpus, make_server, monkeypatc
         reader = threading.Thread(target=lambda: blocks.extend(stream), daemon=True)
         reader.start()
         assert server.wait() == 0
-        monkeypatch.delenv("PYTHONPATH")
+        (tmp_path / "sitecustomize.py").unlink()
         server.start()
         reader.join(60)
         assert not reader.is_alive()

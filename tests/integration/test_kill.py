@@ -46,9 +46,13 @@ class Reader(threading.Thread):
 
 @pytest.fixture
 def small_blocks(monkeypatch, tmp_path):
-    """Environment of servers whose blocks stay small, so that a stream has many: none fits into a socket's buffer."""
+    """Environment of servers whose blocks stay small and come slowly, so that no stream lies in buffers whole."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import packhorse.server.backend as backend\nbackend.BLOCK_BYTES = 512\n"
+        "import time\n"
+        "import packhorse.server.backend as backend\n"
+        "backend.BLOCK_BYTES = 512\n"
+        "encode = backend._encode\n"
+        "backend._encode = lambda bins, message: time.sleep(0.02) or encode(bins, message)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 

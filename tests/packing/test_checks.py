@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from packhorse.packing import checked_integer, lower_bound, pack_histogram
+from packhorse.packing import lower_bound, pack_histogram
+from packhorse.topology import checked_integer
 
 
 @pytest.mark.parametrize("function", [pack_histogram, lower_bound])

@@ -8,7 +8,7 @@ from typing import Any
 
 import packhorse.cli.prepare as cli
 from packhorse.cli import main
-from packhorse.prepare import pipeline
+from packhorse.prepare import _sort, prepare
 
 SLOW = os.environ["SLOW_STEP"]
 
@@ -30,13 +30,13 @@ def slow_plan(*arguments: Any, **options: Any) -> Any:
     return PLAN(*arguments, **{**options, "time_limit_seconds": 600})
 
 
-PLAN = pipeline.pack_histogram
+PLAN = _sort.pack_histogram
 if SLOW == "plan":
-    pipeline.pack_histogram = slow_plan
+    _sort.pack_histogram = slow_plan
 else:
-    setattr(pipeline, SLOW, slow_task)
+    setattr(_sort, SLOW, slow_task)
 
 if __name__ == "__main__":
-    assert cli.prepare is pipeline.prepare
+    assert cli.prepare is prepare
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     sys.exit(main(prog_name="packhorse"))

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.packing import pack_histogram
-from packhorse.prepare import passes, pipeline, prepare
-from packhorse.prepare.duplicates import cut_windows
-from packhorse.prepare.engines import InlineEngine
-from packhorse.prepare.kernels import sort_pairs
+from packhorse.prepare import _passes, _sort, pipeline, prepare
+from packhorse.prepare._duplicates import cut_windows
+from packhorse.prepare._engines import InlineEngine
+from packhorse.prepare._kernels import sort_pairs
 from packhorse.wire import ids_sum
 
 Entry = tuple[int, int, int, int]
@@ -116,8 +116,8 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
 
         with (
             mock.patch.object(pipeline, "open_engine", inline_engine),
-            mock.patch.object(passes, "_TASK_ROWS", 7),
-            mock.patch.object(pipeline, "cut_windows", windows),
+            mock.patch.object(_passes, "_TASK_ROWS", 7),
+            mock.patch.object(_sort, "cut_windows", windows),
         ):
             prepare(path, **arguments)
         dataset = open_prepared(Path(name) / "out")
@@ -274,7 +274,7 @@ def test_starts_are_in_the_digest(split_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     prepare(path, length_column="n", max_seq_len=16, over_length="split", output=folder)
     assert open_prepared(folder).manifest.digest == open_prepared(split_folder).manifest.digest
-    with mock.patch("packhorse.prepare.passes.place_ids", _with_shifted_starts(passes.place_ids)):
+    with mock.patch("packhorse.prepare._passes.fill_pool", _with_shifted_first_tokens(_passes.fill_pool)):
         prepare(path, length_column="n", max_seq_len=16, over_length="split", output=folder, overwrite=True)
     other, same = open_prepared(folder).manifest, open_prepared(split_folder).manifest
     assert [a == b for a, b in zip(other.digest.split("-"), same.digest.split("-"), strict=True)] == [True] * 3 + [
@@ -283,9 +283,9 @@ def test_starts_are_in_the_digest(split_folder: Path, tmp_path: Path) -> None:
     assert (other.ids_sum_a, other.ids_sum_b) != (same.ids_sum_a, same.ids_sum_b)
 
 
-def _with_shifted_starts(place: Any) -> Any:
+def _with_shifted_first_tokens(fill: Any) -> Any:
     def shifted(*arguments: Any) -> Any:
-        result = place(*arguments)
+        result = fill(*arguments)
         arguments[-1][-1] += 1
         return result
 
@@ -299,7 +299,7 @@ def test_the_command_has_the_flags_and_prints_the_ledger(tmp_path: Path) -> None
     assert result.exit_code == 0, result.output
     assert "over length: 2 sequences split into 5 pieces, 0 of their tokens" in result.output
     options = open_prepared(tmp_path / "a").manifest.options
-    assert (options.align, options.extra_tokens, options.longest) == (4, 1, 15)
+    assert (options.align, options.extra_tokens, options.rooms.longest) == (4, 1, 15)
     tail = ["--over-length", "truncate", "--keep", "tail", "--output", str(tmp_path / "b")]
     result = CliRunner().invoke(command, [*flags, *tail])
     assert result.exit_code == 0, result.output

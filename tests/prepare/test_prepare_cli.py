@@ -16,7 +16,7 @@ from packhorse.cli.prepare import command
 from packhorse.client._messages import topology_message
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import pipeline
+from packhorse.prepare import _sort
 from packhorse.server.backend import Backend
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -76,12 +76,12 @@ def test_errors_propagate_and_overwrite_allows(table: Path, tmp_path: Path) -> N
 def test_a_plan_that_the_clock_cut_off_says_so(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_off: bool
 ) -> None:
-    plan = pipeline.pack_histogram
+    plan = _sort.pack_histogram
 
     def plan_until_time_is_up(*arguments: Any, **options: Any) -> Any:
         return replace(plan(*arguments, **options), cut_off=cut_off)
 
-    monkeypatch.setattr(pipeline, "pack_histogram", plan_until_time_is_up)
+    monkeypatch.setattr(_sort, "pack_histogram", plan_until_time_is_up)
     result = invoke("--input", table, "--output", tmp_path / "set", "--length-column", "n", "--max-seq-len", 100)
     assert result.exit_code == 0, result.output
     assert open_prepared(tmp_path / "set").manifest.plan_cut_off is cut_off

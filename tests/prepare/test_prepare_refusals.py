@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import pipeline, prepare
+from packhorse.prepare import _sort, prepare
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -63,7 +63,7 @@ def test_missing_id_column_names_the_columns_there_are(tmp_path: Path) -> None:
 
 
 def test_duplicates_across_files_and_windows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "cut_windows", partial(pipeline.cut_windows, window_ids=3))
+    monkeypatch.setattr(_sort, "cut_windows", partial(_sort.cut_windows, window_ids=3))
     ids = np.random.default_rng(0).permutation(50)
     write(tmp_path / "a.parquet", {"n": [1 + i % 7 for i in range(50)], "id": ids})
     write(tmp_path / "b.parquet", {"n": [9, 9], "id": [1000, int(ids[17])]})
@@ -191,19 +191,19 @@ def test_a_file_that_changes_between_the_passes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
     path = plain(tmp_path / "x.parquet", [4, 3, 2, 2])
-    plan = pipeline.pack_histogram
+    plan = _sort.pack_histogram
 
     def change_then_plan(*arguments: Any, **options: Any) -> Any:
         change(path)
         return plan(*arguments, **options)
 
-    monkeypatch.setattr(pipeline, "pack_histogram", change_then_plan)
+    monkeypatch.setattr(_sort, "pack_histogram", change_then_plan)
     with pytest.raises(ValueError, match=r"x\.parquet changed"):
         run(path, tmp_path / "out", over_length="drop")
     assert {p.name for p in tmp_path.iterdir()} <= {"x.parquet"}
 
 
-@pytest.mark.parametrize("where", ["pack_histogram", "place_task", "finish_task", "find_duplicate", "seal"])
+@pytest.mark.parametrize("where", ["pack_histogram", "fill_task", "finish_task", "find_duplicate", "seal"])
 @pytest.mark.parametrize("layout", ["packhorse", "seqpack"])
 def test_an_interrupted_prepare_leaves_nothing_and_an_old_output_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, layout: str
@@ -215,7 +215,7 @@ def test_an_interrupted_prepare_leaves_nothing_and_an_old_output_as_it_was(
     def interrupted(*arguments: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, where, interrupted)
+    monkeypatch.setattr(_sort, where, interrupted)
     for output in ("old", "new"):
         with pytest.raises(KeyboardInterrupt):
             run(path, tmp_path / output, id_column="id", overwrite=True, format=layout)

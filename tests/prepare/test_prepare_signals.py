@@ -57,10 +57,15 @@ def running(step: str, table: Path, output: Path, *flags: str) -> Iterator[tuple
             process.wait(END_SECONDS)
 
 
+def said(errors: str) -> list[str]:
+    """Lines but those of progress, which a slow machine has some of."""
+    return [line for line in errors.splitlines() if not line.startswith(("counting lengths:", "filling the pool:"))]
+
+
 def stops(process: subprocess.Popen[str], number: signal.Signals) -> None:
     _, errors = process.communicate(timeout=END_SECONDS)
     assert process.returncode == STATUS[number], errors
-    assert errors == f"Stopped by {number.name}: nothing half-made is left behind\n"
+    assert said(errors) == [f"Stopped by {number.name}: nothing half-made is left behind"]
 
 
 def alive(pid: int) -> bool:
@@ -76,7 +81,7 @@ def alive(pid: int) -> bool:
         ("count_task", signal.SIGINT),
         ("plan", signal.SIGINT),
         ("plan", signal.SIGTERM),
-        ("place_task", signal.SIGHUP),
+        ("fill_task", signal.SIGHUP),
         ("finish_task", signal.SIGTERM),
         ("find_duplicate", signal.SIGINT),
     ],
@@ -97,8 +102,8 @@ def test_a_signal_in_any_step_leaves_nothing(
     [
         ("count_task", signal.SIGINT, os.killpg),  # as a terminal does
         ("count_task", signal.SIGTERM, os.killpg),
-        ("place_task", signal.SIGINT, os.kill),
-        ("place_task", signal.SIGTERM, os.kill),
+        ("fill_task", signal.SIGINT, os.kill),
+        ("fill_task", signal.SIGTERM, os.kill),
     ],
 )
 def test_worker_processes_end_too(
@@ -127,12 +132,12 @@ def test_workers_end_when_their_parent_is_killed(
 
 
 def test_a_second_signal_changes_nothing(hard_table: Path, tmp_path: Path) -> None:
-    with running("place_task", hard_table, tmp_path / "set", "--workers", "2") as (process, _):
+    with running("fill_task", hard_table, tmp_path / "set", "--workers", "2") as (process, _):
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=END_SECONDS)
         assert process.returncode in (130, 143), errors
-        assert len(errors.splitlines()) == 1
+        assert len(said(errors)) == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from prometheus_client.parser import text_string_to_metric_families
 
 from packhorse.client import InvalidRequestError, connect
+from packhorse.dataset import open_prepared
 from packhorse.server.metrics import METRIC_NAMES
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -76,7 +77,7 @@ def test_metrics_follow_streams(server, scrape, wait_until):
     assert {name for name in names if name.startswith("packhorse")} <= known
 
 
-def test_dataset_gauges_state_the_plan(server, scrape):
+def test_dataset_gauges_state_the_plan(server, scrape, corpus):
     samples = scrape()
     with connect(server.target) as client:
         infos = client.list_datasets()
@@ -85,6 +86,7 @@ def test_dataset_gauges_state_the_plan(server, scrape):
         capacity = info.num_bins * info.max_seq_len
         for name, value in {
             "packing_efficiency_ratio": info.total_tokens / capacity,
+            "real_token_ratio": open_prepared(corpus.root / info.name).manifest.own_tokens / capacity,
             "padding_tokens": capacity - info.total_tokens,
             "lower_bound_gap_ratio": (info.num_bins - info.lower_bound) / info.lower_bound,
             "bins": info.num_bins,

@@ -222,3 +222,132 @@ def test_a_message_that_takes_too_long_is_refused(backend, monkeypatch):
     assert error.reason == pb.ERROR_REASON_REQUEST_TOO_LARGE
     assert error.metadata["field"] == "sequences.ids"
     assert 0 < int(error.metadata["limit"]) < 500
+
+
+def some_lengths(count=400, seed=6):
+    return np.clip(np.random.default_rng(seed).lognormal(4, 1.2, count).astype(int), 1, 1000)
+
+
+def costs_of(bins, lengths, cost_linear):
+    return np.array([(cost_linear * lengths[b] + lengths[b] ** 2).sum() for b in bins])
+
+
+def waiting(costs):
+    """Time that ranks take beyond their own work; costs are [steps, D]."""
+    return costs.max(axis=1).sum() / costs.mean(axis=1).sum() - 1
+
+
+def test_every_ranks_bins_cost_the_same(backend):
+    lengths = some_lengths()
+
+    def steps(**options):
+        request = pb.PackSequencesRequest(
+            lengths=lengths, max_seq_len=1000, num_bins_multiple_of=4, cost_linear=100, algorithm="next-fit", **options
+        )
+        bins = bins_of(backend.pack_sequences(request))
+        assert sorted(i for b in bins for i in b) == list(range(400))
+        return sorted(map(sorted, bins)), costs_of(bins, lengths, 100).reshape(-1, 4)
+
+    plain, unbalanced = steps()
+    bins, in_steps = steps(balance=pb.BALANCE_MICRO_STEP)
+    assert bins == plain  # the same bins, in another order
+    assert waiting(in_steps) < waiting(unbalanced) / 2
+    bins, in_sum = steps(balance=pb.BALANCE_OPTIMIZER_STEP)
+    assert bins == plain
+    assert waiting(in_sum.sum(axis=0)[None]) < min(0.002, waiting(unbalanced.sum(axis=0)[None]))
+    assert steps(balance=pb.BALANCE_NONE)[1].tolist() == unbalanced.tolist()
+
+
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [100] * 5])
+@pytest.mark.parametrize("balance", [pb.BALANCE_UNSPECIFIED, pb.BALANCE_MICRO_STEP, pb.BALANCE_OPTIMIZER_STEP])
+def test_empty_bins_on_request(backend, lengths, balance):
+    request = pb.PackSequencesRequest(
+        lengths=lengths, max_seq_len=100, num_bins_multiple_of=4, allow_empty=True, balance=balance
+    )
+    bins = bins_of(backend.pack_sequences(request))
+    assert len(bins) == -(-len(lengths) // 4) * 4
+    assert sorted(i for b in bins for i in b) == list(range(len(lengths)))
+    assert sorted(map(len, bins)) == [0] * (len(bins) - len(lengths)) + [1] * len(lengths)
+
+
+@pytest.mark.parametrize("multiple", [1, 7])
+@pytest.mark.parametrize("balance", [pb.BALANCE_NONE, pb.BALANCE_MICRO_STEP])
+def test_kinds_share_no_bin(backend, multiple, balance):
+    lengths = some_lengths(100)
+    kinds = np.random.default_rng(2).choice([4, 9, 2**32 - 1], 100)
+    request = pb.PackSequencesRequest(
+        lengths=lengths, max_seq_len=1000, separate_by=kinds, num_bins_multiple_of=multiple, balance=balance
+    )
+    response = backend.pack_sequences(request)
+    bins = bins_of(response)
+    assert len(bins) % multiple == 0
+    assert all(len(set(kinds[b])) == 1 for b in bins)
+    assert sorted(i for b in bins for i in b) == list(range(100))
+    apart = [
+        backend.pack_sequences(pb.PackSequencesRequest(lengths=lengths[kinds == kind], max_seq_len=1000))
+        for kind in sorted(set(kinds))
+    ]
+    assert response.lower_bound == sum(part.lower_bound for part in apart)
+    assert response.algorithm == "best-fit"
+    if multiple == 1:
+        assert len(bins) == sum(len(bins_of(part)) for part in apart)
+
+
+def test_more_kinds_than_a_message_may_have(backend, monkeypatch):
+    monkeypatch.setattr(pack, "MAX_KINDS", 2)
+    request = pb.PackSequencesRequest(lengths=[1, 2, 3], max_seq_len=10, separate_by=[1, 2, 3])
+    error = refusal(backend.pack_sequences, request)
+    assert (error.reason, error.metadata) == (
+        pb.ERROR_REASON_REQUEST_TOO_LARGE,
+        {"field": "separate_by", "limit": "2"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"balance": 77}, "balance"),
+        ({"cost_linear": -1}, "cost_linear"),
+        ({"balance": pb.BALANCE_MICRO_STEP, "cost_linear": 2**62}, "cost_linear"),
+        ({"separate_by": [1]}, "separate_by"),
+    ],
+)
+def test_fields_of_a_balance_out_of_range(backend, fields, field):
+    request = pb.PackSequencesRequest(lengths=[5, 6], max_seq_len=100, **fields)
+    error = refusal(backend.pack_sequences, request)
+    assert (error.reason, error.metadata) == (pb.ERROR_REASON_INVALID_FIELD, {"field": field})
+    assert field in error.message
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"num_bins_multiple_of": -1}, "num_bins_multiple_of"),
+        ({"num_bins_multiple_of": 2, "accumulation": bins_of_ranks.MAX_MULTIPLE // 2 + 1}, "accumulation"),
+        ({"balance": 77}, "balance"),
+        ({"cost_linear": -1}, "cost_linear"),
+        ({"balance": pb.BALANCE_OPTIMIZER_STEP, "cost_linear": 2**62}, "cost_linear"),
+    ],
+)
+def test_stream_options_of_a_balance_out_of_range(backend, options, field):
+    message = pb.PackStreamOptions(max_seq_len=100, window_sequences=3, **options)
+    error = refusal(list, backend.pack_stream([pb.PackStreamRequest(options=message)]))
+    assert (error.reason, error.metadata) == (pb.ERROR_REASON_INVALID_FIELD, {"field": f"options.{field}"})
+
+
+def test_what_a_group_holds_counts_as_held(backend):
+    options = pb.PackStreamOptions(max_seq_len=100, window_sequences=2, num_bins_multiple_of=3)
+    session = backend.pack_session()
+    session.answer(pb.PackStreamRequest(options=options))
+    held = [session.answer(sequences([number], [100])).num_sequences_held for number in range(5)]
+    assert held == [1, 2, 3, 4, 2]  # the third bin completes the group
+    error = refusal(session.answer, FLUSH)
+    assert (error.reason, error.metadata) == (
+        pb.ERROR_REASON_INVALID_FIELD,
+        {"field": "options.num_bins_multiple_of"},
+    )
+    assert session.answer(sequences([5], [100])).num_sequences_held == 3
+    last = session.answer(FLUSH)
+    assert last.num_sequences_held == 0
+    assert sorted(np.frombuffer(last.bins.ids, "<i8").tolist()) == [3, 4, 5]
+    assert np.frombuffer(last.bins.positions, "<i8").tolist() == [3, 4, 5]

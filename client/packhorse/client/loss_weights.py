@@ -11,6 +11,10 @@ summed, and divided by denominators that were summed over everything first:
         weights = build_loss_weights(batch, "sequence", counts=counts, gradient_divisor=world_size)
         (weights * loss_of_each_token(batch)).sum().backward()
 
+A batch without a target, such as a rank gets in a last step with fewer sequences than rows, counts 0 and weighs 0: its
+loss is 0 where a mean of its own would be NaN, and its rank takes part in the reduction of gradients. A model of
+transformers takes the token mean by itself: `model(**batch, num_items_in_batch=counts.num_targets).loss`.
+
 Legend: B rows, L tokens in a row, T = B·L, n sequences, G groups.
 """
 
@@ -103,11 +107,20 @@ class LossCounts:
         """Counts one batch.
 
         Args:
-            batch: has `labels`, integers [B, L] on any device, and `layout`.
+            batch: has `labels`, integers [B, L] on any device, and `layout` or, as batches of the presets padding-free,
+                trl and open-instruct, `cu_seq_lens_q` in host memory. Count batches of other presets before the preset:
+                `LossCounts.of_batch(batch)`, then `get_preset(name).convert(batch)`.
             groups: of its sequences; None for those that the batch carries as `groups`, if any.
 
+        Example:
+            >>> layout = PackLayout.of_rows(np.array([2, 2]), np.array([2, 2]), 5)  # the second row is empty
+            >>> batch = {"labels": torch.tensor([[-100, 7, -100, 8, -100], [-100] * 5]), "layout": layout}
+            >>> int(LossCounts.of_batch(batch).num_targets)
+            2
+
         Raises:
-            ValueError: the labels' shape, or the number of groups, does not fit the layout.
+            ValueError: the labels' shape, or the number of groups, does not fit the layout, or the batch says nowhere
+                where its sequences lie.
         """
         return cls._of_targets(_targets_of_sequences(batch), _groups_of(batch, groups))
 
@@ -185,8 +198,14 @@ def build_loss_weights(
     Sequences without a target have weight 0 and are not counted; where there is no target at all, all weights are 0,
     and so is the loss (a mean would be 0 / 0).
 
+    Example:
+        >>> layout = PackLayout.of_rows(np.array([2, 2]), np.array([2, 2]), 5)  # the second row is empty
+        >>> batch = {"labels": torch.tensor([[-100, 7, -100, 8, -100], [-100] * 5]), "layout": layout}
+        >>> build_loss_weights(batch, "sequence").tolist()
+        [[0.0, 0.5, 0.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]]
+
     Args:
-        batch: has `labels`, integers [B, L], shifted or not, and `layout`. A device that holds them is not waited for.
+        batch: as `LossCounts.of_batch` takes it, labels shifted or not. A device that holds them is not waited for.
         reduction: what counts alike.
         counts: of all micro-batches and ranks of the step. None where the batch is the whole step.
         groups: of its sequences, for "sample"; None for those that the batch carries as `groups`.
@@ -212,7 +231,7 @@ def build_loss_weights(
     device = counts.num_targets.device if labels.device.type == "cpu" else labels.device
     denominators = _denominators(reduction, move(targets, device), groups, counts._to(device))
     of_sequences = gradient_divisor / denominators.clamp(min=1).to(torch.float32)
-    return _of_tokens(of_sequences, as_layout(batch)) * move(labels != IGNORE_INDEX, device)
+    return _of_tokens(of_sequences, _layout_of(batch)) * move(labels != IGNORE_INDEX, device)
 
 
 def _denominators(
@@ -246,9 +265,22 @@ def _reduction(reduction: LossReduction | str) -> LossReduction:
         raise ValueError(f"reduction {reduction!r} is none of {', '.join(LossReduction)}") from None
 
 
+def _layout_of(batch: Mapping[str, Any]) -> PackLayout:
+    """Where the sequences of a batch lie; some presets say it by offsets alone."""
+    if "layout" in batch:
+        return as_layout(batch)
+    if "cu_seq_lens_q" in batch:
+        return as_layout(batch["cu_seq_lens_q"])
+    raise ValueError(
+        "this batch carries no 'layout', as those of most presets do not: count and weigh it before the preset, with "
+        "LossCounts.of_batch(batch) and build_loss_weights(batch), then get_preset(name).convert(batch)"
+    )
+
+
 def _targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
     """Targets of every sequence, on the labels' device: int64 [n]."""
-    labels, layout = batch["labels"], as_layout(batch)
+    layout = _layout_of(batch)
+    labels = batch["labels"]
     if labels.shape != (layout.num_rows, layout.row_tokens):
         raise ValueError(
             f"labels have shape {list(labels.shape)}, and the batch's layout has {layout.num_rows} rows of "
@@ -269,7 +301,7 @@ def _of_tokens(of_sequences: torch.Tensor, layout: PackLayout) -> torch.Tensor:
 
 def _groups_of(batch: Mapping[str, Any], groups: SequenceGroups | None) -> SequenceGroups | None:
     groups = batch.get("groups") if groups is None else groups
-    num_sequences = as_layout(batch).num_sequences
+    num_sequences = _layout_of(batch).num_sequences
     if groups is not None and len(groups.numbers) != num_sequences:
         raise ValueError(f"groups number {len(groups.numbers)} sequences, and the batch has {num_sequences}")
     return groups

@@ -3,9 +3,9 @@
 import click
 
 from packhorse.cli.options import epoch_options, target_option, topology_options
-from packhorse.cli.progress import progress_bar
 from packhorse.client import DatasetInfo, connect
 from packhorse.client.audit import AuditReport, EpochOfStreams
+from packhorse.jobs import show_progress
 from packhorse.topology import Skips, Topology
 
 
@@ -23,11 +23,11 @@ def command(
     position and reported. Exits with 0 when every sequence came once, but for those; with 1 when not, naming the ids,
     and when no stream carries a bin.
     """
-    with connect(target) as client, progress_bar() as progress:
+    with connect(target) as client, show_progress() as progress:
         info = client.get_dataset(dataset)
-        task = progress.add_task("auditing", total=info.num_bins)
         streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=seed, topology=topology, skip=skip)
-        report = streams.audit(on_bins=lambda bins: progress.update(task, advance=bins))
+        with progress.task("auditing", info.num_bins, "bins") as advance:
+            report = streams.audit(on_bins=advance)
     if not report.streamed_bins and not report.problems:
         raise click.ClickException(f"nothing was audited: {_why_nothing(info, topology, skip)}")
     click.echo(

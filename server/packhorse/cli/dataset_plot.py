@@ -1,7 +1,11 @@
-"""A prepared dataset's picture: how long its sequences are, how full its bins, what other context lengths waste."""
+"""A prepared dataset's picture: lengths, fullness, what other context lengths waste, and what waiting costs.
+
+Owns the panels; leaves every number to `context_lengths` and `waiting`.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -11,16 +15,34 @@ import numpy as np
 from matplotlib import pyplot
 
 from packhorse.cli.context_lengths import ContextLength
+from packhorse.cli.waiting import WaitingRow
 from packhorse.dataset import PreparedDataset
+from packhorse.topology import Balance, Topology
+
+_WAITS = (
+    (Balance.NONE, True, "at every step", "#c44e52", "-"),
+    (Balance.MICRO_STEP, True, "the same, --balance micro-step", "#55a868", "-"),
+    (Balance.NONE, False, "at optimizer steps", "#c44e52", "--"),
+    (Balance.OPTIMIZER_STEP, False, "the same, --balance optimizer-step", "#55a868", "--"),
+)
+"""Lines of a waiting panel: balance, whether ranks wait at every step, label, color and line style."""
 
 
-def save_plot(dataset: PreparedDataset, path: Path, choices: Sequence[ContextLength] = ()) -> None:
-    """Saves a PNG with the length histogram and the share of rows by fullness, packed and padded.
+def save_plot(
+    dataset: PreparedDataset,
+    path: Path,
+    choices: Sequence[ContextLength] = (),
+    topology: Topology | None = None,
+    waiting: Sequence[WaitingRow] = (),
+) -> None:
+    """Saves a PNG: the length histogram, the share of rows by fullness, padding by context length, and waiting.
 
     Args:
         dataset: what was prepared.
         path: the PNG to write.
-        choices: context lengths to draw a curve of padding waste over; without any there is none.
+        choices: context lengths to draw a curve of padding waste over; without any there is none, and no waiting.
+        topology: the run whose waiting is drawn; None for none.
+        waiting: what waiting costs it, in these context lengths and with several numbers of ranks.
     """
     capacity = dataset.manifest.max_seq_len
     lengths = dataset.plan.lengths
@@ -28,7 +50,7 @@ def save_plot(dataset: PreparedDataset, path: Path, choices: Sequence[ContextLen
     sums = np.array([sum(template) for template in dataset.templates])
     multiplicities = np.array(list(dataset.templates.values()))
 
-    panels = 3 if choices else 2
+    panels = 2 + bool(choices) + 2 * bool(waiting)
     figure, all_axes = pyplot.subplots(1, panels, figsize=(5.5 * panels, 4.2), layout="constrained")
     left, right = all_axes[:2]
     left.hist(lengths, bins=60, weights=counts, color="#4c72b0")
@@ -46,15 +68,40 @@ def save_plot(dataset: PreparedDataset, path: Path, choices: Sequence[ContextLen
     )
     right.legend(loc="upper center")
     if choices:
-        sizes = [choice.max_seq_len for choice in choices]
-        for padding, label, color in (
-            ([100 - 100 * choice.padded_efficiency for choice in choices], "one sequence a row, padded", "#c44e52"),
-            ([100 - 100 * choice.efficiency for choice in choices], "packed", "#55a868"),
-        ):
-            all_axes[2].plot(sizes, padding, marker="o", label=label, color=color)
-        all_axes[2].axvline(capacity, color="grey", linestyle=":", label="this dataset")
-        all_axes[2].set_xscale("log", base=2)
-        all_axes[2].set(title="padding by context length", xlabel="max_seq_len in tokens", ylabel="padding in %")
-        all_axes[2].legend()
+        _draw_padding(all_axes[2], choices, capacity)
+    if topology is not None and waiting:
+        own_ranks = [row for row in waiting if row.world_size == topology.world_size]
+        _draw_waiting(all_axes[3], own_ranks, "max_seq_len", f"waiting, {topology.world_size:,} ranks", capacity)
+        own_context = [row for row in waiting if row.max_seq_len == capacity]
+        _draw_waiting(all_axes[4], own_context, "world_size", f"waiting, {capacity:,} tokens", topology.world_size)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
+
+
+def _draw_padding(axes: Any, choices: Sequence[ContextLength], own: int) -> None:
+    """Draws padding over context length, packed and padded."""
+    sizes = [choice.max_seq_len for choice in choices]
+    for padding, label, color in (
+        ([100 - 100 * choice.padded_efficiency for choice in choices], "one sequence a row, padded", "#c44e52"),
+        ([100 - 100 * choice.efficiency for choice in choices], "packed", "#55a868"),
+    ):
+        axes.plot(sizes, padding, marker="o", label=label, color=color)
+    axes.axvline(own, color="grey", linestyle=":", label="this dataset")
+    axes.set_xscale("log", base=2)
+    axes.set(title="padding by context length", xlabel="max_seq_len in tokens", ylabel="padding in %")
+    axes.legend()
+
+
+def _draw_waiting(axes: Any, rows: Sequence[WaitingRow], over: str, title: str, own: int) -> None:
+    """Draws GPU time lost to waiting over one field of the rows, those left out that could not be measured."""
+    measured = [row for row in rows if row.waiting is not None]
+    for balance, at_steps, label, color, style in _WAITS:
+        shares = [100 * (row.idle(balance, at_steps=at_steps) or 0.0) for row in measured]
+        axes.plot([getattr(row, over) for row in measured], shares, style, marker="o", label=label, color=color)
+    axes.axvline(own, color="grey", linestyle=":", label="this run")
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(bottom=0)
+    axes.set(
+        title=title, xlabel="ranks" if over == "world_size" else "max_seq_len in tokens", ylabel="idle GPU time in %"
+    )
+    axes.legend()

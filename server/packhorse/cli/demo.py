@@ -26,8 +26,8 @@ from packhorse.client.audit import EpochOfStreams
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.formats import MegatronTokens
 from packhorse.packing import PackingStats
-from packhorse.prepare import TokenizeSummary, prepare
-from packhorse.prepare.tokenization import tokenize_documents
+from packhorse.prepare import prepare
+from packhorse.tokenize import TokenizeSummary, tokenize_documents
 from packhorse.topology import Topology
 
 _DATASET = "python"

@@ -1,6 +1,6 @@
 """Real text that every machine has: the functions and classes of the installed Python's standard library.
 
-Owns finding and cutting the documents; leaves tokenizing them to `packhorse.prepare.tokenization`.
+Owns finding and cutting the documents; leaves tokenizing them to `packhorse.tokenize`.
 """
 
 import ast

@@ -5,7 +5,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.dataset import open_prepared
+from packhorse.cli.over_length import lengths_before
+from packhorse.dataset import PrepareOptions, open_prepared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +16,9 @@ class HistogramInput:
     name: str
     """What tables and plots call it."""
     counts: Counter[int]
-    """Length in tokens → number of sequences."""
-    max_seq_len: int | None
-    """A prepared folder's own; None for a histogram."""
+    """Length in tokens → number of sequences, before anything was done to those that are too long."""
+    options: PrepareOptions | None
+    """What a prepared folder was planned with; None for a histogram."""
 
 
 def read_histogram(path: Path) -> HistogramInput:
@@ -30,7 +31,7 @@ def read_histogram(path: Path) -> HistogramInput:
     """
     if path.is_dir():
         dataset = open_prepared(path, check_pool=False)
-        return HistogramInput(name=dataset.name, counts=dataset.counts, max_seq_len=dataset.manifest.max_seq_len)
+        return HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=dataset.manifest.options)
     try:
         content = json.loads(path.read_text())
     except ValueError as error:
@@ -50,4 +51,4 @@ def read_histogram(path: Path) -> HistogramInput:
             counts[int(length)] += count
     if not counts:
         raise ValueError(f"{path.name} counts no sequence")
-    return HistogramInput(name=path.stem, counts=counts, max_seq_len=None)
+    return HistogramInput(name=path.stem, counts=counts, options=None)

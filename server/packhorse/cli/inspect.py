@@ -1,6 +1,7 @@
 """`packhorse inspect`: one prepared dataset, in numbers and pictures.
 
-Owns what is shown; leaves the numbers to `packhorse.packing` and the pictures to `dataset_plot`.
+Owns what is shown; leaves the numbers to `packhorse.packing`, `context_lengths`, `unpacked` and `waiting`, and the
+pictures to `dataset_plot`.
 """
 
 import json
@@ -15,19 +16,48 @@ from rich.table import Table
 from packhorse.cli.console import output_console
 from packhorse.cli.context_lengths import ContextLength, context_lengths
 from packhorse.cli.cut_off import CUT_OFF
+from packhorse.cli.over_length import lengths_before, rule_of
+from packhorse.cli.unpacked import Unpacked, ways_without_packing
+from packhorse.cli.unpacked_table import unpacked_table
+from packhorse.cli.waiting import WaitingRow, advice, waiting_rows, waiting_table
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.packing import PackingStats
+from packhorse.topology import DEFAULT_COST_LINEAR, Topology
+
+_DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split", "drop": "dropped"}
 
 
 @click.command("inspect", context_settings={"show_default": True})
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--templates", "num_templates", default=10, type=click.IntRange(0), help="Templates to list.")
+@click.option("--world-size", type=click.IntRange(1), help="Ranks of your run: shows how long they wait.")
+@click.option("--batch-size", default=1, type=click.IntRange(1), help="Bins per rank and step.")
+@click.option("--accumulation", default=1, type=click.IntRange(1), help="Steps of one optimizer step.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path), help="Save lengths, fullness and waste by max_seq_len as a PNG."
+    "--cost-linear",
+    default=DEFAULT_COST_LINEAR,
+    type=click.IntRange(0),
+    help="Cost of a token beside attention: a sequence of L tokens costs this times L, plus L².",
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Save lengths, fullness, waste by max_seq_len and waiting as a PNG."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def command(folder: Path, num_templates: int, plot: Path | None, as_json: bool) -> None:
-    """Show the prepared dataset in FOLDER: statistics, templates, and what other context lengths would waste."""
+def command(
+    folder: Path,
+    num_templates: int,
+    world_size: int | None,
+    batch_size: int,
+    accumulation: int,
+    cost_linear: int,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the prepared dataset in FOLDER: statistics, templates, and what training would waste without packing.
+
+    Other context lengths stand beside its own. With --world-size it also shows how much GPU time ranks lose to waiting
+    for each other, and which --balance helps.
+    """
     dataset = open_prepared(folder)
     manifest = dataset.manifest
     stats = PackingStats.from_templates(
@@ -36,26 +66,48 @@ def command(folder: Path, num_templates: int, plot: Path | None, as_json: bool) 
         max_sequences_per_bin=manifest.options.max_sequences_per_bin,
         proven_bound=manifest.lower_bound,
     )
-    choices = context_lengths(dataset.counts, manifest.max_seq_len)
+    choices = context_lengths(dataset)
+    ways = ways_without_packing(
+        lengths_before(dataset),
+        rule_of(dataset),
+        manifest.options.over_length,
+        manifest.options.max_sequences_per_bin,
+    )
+    topology, rows = None, []
+    if world_size is not None:
+        topology = Topology(
+            world_size=world_size, batch_size=batch_size, accumulation=accumulation, cost_linear=cost_linear
+        )
+        rows = waiting_rows(choices, manifest.max_seq_len, topology)
     if as_json:
         content = {
             "manifest": json.loads(manifest.render()),
             "stats": asdict(stats),
+            "real_token_efficiency": manifest.own_tokens / manifest.total_capacity,
             "templates": [[list(t), m] for t, m in dataset.templates.most_common(num_templates)],
-            "context_lengths": [asdict(choice) for choice in choices],
+            "context_lengths": [choice.facts() for choice in choices],
+            "without_packing": [asdict(way) for way in ways],
+            "waiting": [row.facts() for row in rows],
         }
         click.echo(json.dumps(content, indent=2))
     else:
-        _print(output_console(), dataset, stats, num_templates, choices)
+        console = output_console()
+        _print(console, dataset, stats, num_templates, choices, ways)
+        _print_waiting(console, dataset, topology, rows)
     if plot is not None:
         from packhorse.cli.dataset_plot import save_plot
 
-        save_plot(dataset, plot, choices)
+        save_plot(dataset, plot, choices, topology, rows)
         click.echo(f"plot: {plot}", err=True)
 
 
 def _print(
-    console: Console, dataset: PreparedDataset, stats: PackingStats, num_templates: int, choices: list[ContextLength]
+    console: Console,
+    dataset: PreparedDataset,
+    stats: PackingStats,
+    num_templates: int,
+    choices: list[ContextLength],
+    ways: list[Unpacked],
 ) -> None:
     manifest = dataset.manifest
     lengths = dataset.plan.lengths
@@ -63,8 +115,14 @@ def _print(
     quantiles = {q: int(lengths[np.searchsorted(ends, q * ends[-1])]) for q in (0.1, 0.5, 0.9, 0.99)}
     console.print(f"{dataset.name}  {manifest.digest}")
     console.print(repr(stats))
+    if manifest.own_tokens != manifest.total_tokens:
+        console.print(
+            f"real tokens: {manifest.own_tokens / manifest.total_capacity:.2%} of capacity; the efficiency above also "
+            f"counts {manifest.total_tokens - manifest.own_tokens:,} tokens of --extra-tokens and --align"
+        )
     console.print(
-        f"lengths: {lengths[0]:,} to {lengths[-1]:,} tokens, mean {manifest.total_tokens / manifest.n_sequences:,.1f}, "
+        f"{'lengths' if rule_of(dataset).is_plain else 'rooms'}: {lengths[0]:,} to {lengths[-1]:,} tokens, "
+        f"mean {manifest.total_tokens / manifest.n_sequences:,.1f}, "
         + ", ".join(f"p{round(100 * q)} {length:,}" for q, length in quantiles.items())
         + f"; {manifest.distinct_lengths:,} distinct"
     )
@@ -88,8 +146,9 @@ def _print(
             shown = ", ".join(map(str, template[:12])) + (f", … ({len(template)})" if len(template) > 12 else "")
             table.add_row(f"{multiplicity:,}", f"{multiplicity / stats.n_bins:.2%}", f"{sum(template):,}", shown)
         console.print(table)
+    done = _DONE_TO_LONG[manifest.options.over_length]
     table = Table(
-        "max_seq_len", "bins", "packed", "padded", "sequences too long", "tokens cut", title="context lengths"
+        "max_seq_len", "bins", "packed", "padded", f"sequences {done}", "tokens lost", title="context lengths"
     )
     for choice in choices:
         table.add_row(
@@ -101,3 +160,17 @@ def _print(
             f"{choice.tokens_cut:,}",
         )
     console.print(table)
+    console.print(unpacked_table(ways, manifest.total_capacity))
+
+
+def _print_waiting(
+    console: Console, dataset: PreparedDataset, topology: Topology | None, rows: list[WaitingRow]
+) -> None:
+    if topology is None:
+        console.print("waiting: give --world-size and --accumulation to see how much GPU time ranks lose to waiting")
+        return
+    console.print(waiting_table(rows, topology))
+    (own,) = (
+        row for row in rows if (row.max_seq_len, row.world_size) == (dataset.manifest.max_seq_len, topology.world_size)
+    )
+    console.print(advice(own, topology))

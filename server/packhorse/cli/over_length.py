@@ -24,10 +24,17 @@ def fit(counts: Mapping[int, int], longest: int, policy: OverLength) -> Counter[
     Returns:
         Length in tokens → number of sequences and pieces; no length is over `longest`.
 
+    Raises:
+        ValueError: longest is below 1.
+
     Example:
         >>> fit({4: 3, 25: 1}, 10, "split")
         Counter({4: 3, 10: 2, 5: 1})
     """
+    if longest < 1:
+        raise ValueError(
+            "not one token of a sequence fits a bin: raise --max-seq-len, or lower --align, --extra-tokens"
+        )
     fitting: Counter[int] = Counter()
     for length, count in counts.items():
         if length <= longest:
@@ -52,7 +59,8 @@ def lengths_before(dataset: PreparedDataset) -> Counter[int]:
     """Returns the lengths that a dataset was prepared from: length in tokens → number of sequences.
 
     The folder holds rooms, and beside them the lengths of the sequences that were too long. A room is turned into the
-    longest length that has it, which is the length itself unless the dataset was prepared with `align`.
+    longest length that has it, which is the length itself unless the dataset was prepared with `align`. With it a
+    length may come out up to align - 1 tokens too long. Its room is exact; how it splits into shorter pieces nearly so.
     """
     rule = rule_of(dataset)
     lengths, counts = np.unique(dataset.over_length()[:, 1], return_counts=True)

@@ -5,18 +5,21 @@ Owns the comparison and its table; leaves planning to `packhorse.packing` and th
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
 from rich.table import Table
 
 from packhorse.cli.console import output_console
-from packhorse.cli.histogram_input import read_histogram
-from packhorse.cli.progress import progress_bar
+from packhorse.cli.histogram_input import HistogramInput, read_histogram
+from packhorse.cli.over_length import fit
+from packhorse.cli.unpacked import Unpacked, ways_without_packing
+from packhorse.cli.unpacked_table import unpacked_table
+from packhorse.dataset import PrepareOptions
+from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingPlan, PackingStats, pack_histogram
-
-_MILLION = 1_000_000
+from packhorse.topology import RoomRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +46,8 @@ class PackerResult:
     """Distinct templates."""
     padding_tokens: int
     """Tokens of capacity that stay empty in an epoch."""
-    gpu_hours_per_million: float
-    """Of a million GPU-hours of training, those that padding takes."""
+    padding_ratio: float
+    """The share of GPU time that padding takes, in [0, 1]."""
     gpu_hours: float | None = None
     """GPU-hours that padding takes in the user's run; None without its numbers."""
 
@@ -60,12 +63,20 @@ def command() -> None:
     "--max-seq-len", type=click.IntRange(1), help="A bin's capacity in tokens; a prepared folder has its own."
 )
 @click.option("--algorithm", "algorithms", multiple=True, help="Packers to compare; all of them when left out.")
-@click.option("--max-sequences-per-bin", type=click.IntRange(1), help="The most sequences in a bin.")
 @click.option(
-    "--align", default=1, type=click.IntRange(1), help="Round each sequence's place up to a multiple of so many."
+    "--max-sequences-per-bin",
+    type=click.IntRange(1),
+    help="The most sequences in a bin; a prepared folder has its own.",
 )
 @click.option(
-    "--extra-tokens", default=0, type=click.IntRange(0), help="Tokens kept free for each sequence (BOS, EOS)."
+    "--align",
+    type=click.IntRange(1),
+    help="Round each sequence's room up to a multiple of so many tokens; a prepared folder has its own.",
+)
+@click.option(
+    "--extra-tokens",
+    type=click.IntRange(0),
+    help="Tokens kept free for each sequence (BOS, EOS); a prepared folder has its own.",
 )
 @click.option(
     "--time-limit-seconds",
@@ -84,50 +95,79 @@ def compare(
     max_seq_len: int | None,
     algorithms: tuple[str, ...],
     max_sequences_per_bin: int | None,
-    align: int,
-    extra_tokens: int,
+    align: int | None,
+    extra_tokens: int | None,
     time_limit_seconds: float,
     tokens_per_gpu_second: float | None,
     epochs: int,
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Run packers on DATASET and compare their plans.
+    """Run packers on DATASET and compare their plans, with each other and with training without packing.
 
     DATASET is a prepared folder or a histogram as JSON: an object of length -> count, or a list whose entry i counts
-    length i + 1.
+    length i + 1. What a folder's option did to sequences that are too long is done again for another --max-seq-len.
     """
     source = read_histogram(dataset)
-    capacity = max_seq_len or source.max_seq_len
-    if capacity is None:
-        raise ValueError(f"{source.name} is a histogram; give --max-seq-len")
+    options = _options(source, max_seq_len, max_sequences_per_bin, align, extra_tokens)
+    rule = RoomRule(options.max_seq_len, options.align, options.extra_tokens)
+    counts = source.counts if source.options is None else fit(source.counts, rule.longest, options.over_length)
     plans: list[tuple[str, PackingPlan, float]] = []
-    with progress_bar() as progress:
+    with show_progress() as progress:
         names = algorithms or ("auto", *sorted(PACKERS))
-        for name in progress.track(names, description="planning"):
+        for name in progress.track(names, "planning", len(names), "packers"):
             started = time.perf_counter()
             plan = pack_histogram(
-                source.counts,
-                capacity,
+                counts,
+                options.max_seq_len,
                 algorithm=name,
-                max_sequences_per_bin=max_sequences_per_bin,
-                align=align,
-                extra_tokens=extra_tokens,
+                max_sequences_per_bin=options.max_sequences_per_bin,
+                align=options.align,
+                extra_tokens=options.extra_tokens,
                 time_limit_seconds=time_limit_seconds,
             )
             plans.append((name, plan, time.perf_counter() - started))
     results = _results(plans, tokens_per_gpu_second, epochs)
+    ways = ways_without_packing(source.counts, rule, options.over_length, options.max_sequences_per_bin)
     if as_json:
-        click.echo(json.dumps([asdict(result) for result in results], indent=2))
+        content = {"packers": [asdict(each) for each in results], "without_packing": [asdict(way) for way in ways]}
+        click.echo(json.dumps(content, indent=2))
     else:
-        _print_table(source.name, capacity, results)
+        _print_tables(source.name, options.max_seq_len, results, ways)
     if plot is not None:
         from packhorse.cli.plan_plot import save_comparison
 
-        save_comparison(
-            {result.algorithm: (result.bins, result.lower_bound) for result in results}, source.name, capacity, plot
-        )
+        rows = {result.algorithm: result.bins for result in results} | {"one a row, padded": ways[0].rows}
+        save_comparison(rows, results[0].lower_bound, source.name, options.max_seq_len, plot)
         click.echo(f"plot: {plot}", err=True)
+
+
+def _options(
+    source: HistogramInput,
+    max_seq_len: int | None,
+    max_sequences_per_bin: int | None,
+    align: int | None,
+    extra_tokens: int | None,
+) -> PrepareOptions:
+    """Returns a prepared folder's options, or those of a histogram, with what the user says otherwise."""
+    own = source.options
+    if own is None:
+        if max_seq_len is None:
+            raise ValueError(f"{source.name} is a histogram; give --max-seq-len")
+        own = PrepareOptions(max_seq_len=max_seq_len)
+    options = replace(
+        own,
+        max_seq_len=max_seq_len or own.max_seq_len,
+        max_sequences_per_bin=max_sequences_per_bin or own.max_sequences_per_bin,
+        align=align or own.align,
+        extra_tokens=own.extra_tokens if extra_tokens is None else extra_tokens,
+    )
+    if own.align > 1 and (options.align % own.align or options.extra_tokens != own.extra_tokens):
+        raise ValueError(
+            f"{source.name} was prepared with --align {own.align} and --extra-tokens {own.extra_tokens}, and so knows "
+            f"rooms only: keep --extra-tokens, and give a multiple of {own.align} as --align, or a histogram of lengths"
+        )
+    return options
 
 
 def _results(
@@ -150,18 +190,18 @@ def _results(
                 cut_off=plan.cut_off,
                 templates=len(plan.templates),
                 padding_tokens=stats.padding_tokens,
-                gpu_hours_per_million=stats.padding_ratio * _MILLION,
+                padding_ratio=stats.padding_ratio,
                 gpu_hours=hours,
             )
         )
     return sorted(results, key=lambda result: result.bins)
 
 
-def _print_table(name: str, capacity: int, results: list[PackerResult]) -> None:
+def _print_tables(name: str, capacity: int, results: list[PackerResult], ways: list[Unpacked]) -> None:
     title = f"{name}, max_seq_len {capacity:,}: at least {results[0].lower_bound:,} bins (proven)"
-    columns = ["packer", "bins", "efficiency", "gap", "seconds", "templates", "padding tokens", "GPU-h per million"]
+    columns = ["packer", "bins", "efficiency", "gap", "seconds", "templates", "padding tokens", "GPU time on padding"]
     if results[0].gpu_hours is not None:
-        columns.append("GPU-h of your run")
+        columns.append("GPU-hours on padding in your run")
     table = Table(*columns, title=title)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -179,11 +219,12 @@ def _print_table(name: str, capacity: int, results: list[PackerResult]) -> None:
             f"{result.seconds:.3f}",
             f"{result.templates:,}",
             f"{result.padding_tokens:,}",
-            f"{result.gpu_hours_per_million:,.0f}",
+            f"{result.padding_ratio:.3%}",
         ]
         table.add_row(*row, *([] if result.gpu_hours is None else [f"{result.gpu_hours:,.1f}"]))
     console = output_console()
     console.print(table)
+    console.print(unpacked_table(ways, results[0].bins * capacity))
     if any(result.cut_off for result in results):
         console.print(
             "* cut off by --time-limit-seconds: another run may give another plan, and a dataset with another digest; "

@@ -61,7 +61,7 @@ from packhorse.prepare import Layout, prepare
     default=1,
     show_default=True,
     metavar="N",
-    help="Round each sequence's place in its bin up to a multiple of N tokens (context and tensor parallelism).",
+    help="Round each sequence's room up to a multiple of N tokens (context and tensor parallelism).",
 )
 @click.option(
     "--extra-tokens",

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from packhorse.dataset import ENDING_SIGNALS
+from packhorse.jobs import ENDING_SIGNALS
 
 
 class Stopped(BaseException):

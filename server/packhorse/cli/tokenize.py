@@ -1,6 +1,6 @@
 """`packhorse tokenize`: text to Megatron token files, or chats and pairs to token files with a loss mask.
 
-Owns the command's flags and its printed summary; leaves the work to `packhorse.prepare`.
+Owns the command's flags and its printed summary; leaves the work to `packhorse.tokenize`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from packhorse.prepare.fine_tuning import ChatColumns, FineTuningSummary, PairColumns, tokenize_fine_tuning
-from packhorse.prepare.tokenization import TokenizeSummary, tokenize
-from packhorse.prepare.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE
+from packhorse.tokenize import (
+    DEFAULT_EOS,
+    DEFAULT_VOCAB_SIZE,
+    ChatColumns,
+    FineTuningSummary,
+    PairColumns,
+    TokenizeSummary,
+    tokenize,
+    tokenize_fine_tuning,
+)
 
 
 @click.command("tokenize")

@@ -3,7 +3,6 @@
 from packhorse.dataset.arrays import create_array
 from packhorse.dataset.digest import PARTS, differing_parts
 from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.held_signals import ENDING_SIGNALS, held_signals
 from packhorse.dataset.layout import MANIFEST, OVER_LENGTH, POOLS, STARTS
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.manifest import Keep, Manifest, OverLength, OverLengthLedger, PrepareOptions
@@ -19,7 +18,6 @@ from packhorse.dataset.whole import written_whole
 from packhorse.dataset.write import seal
 
 __all__ = [
-    "ENDING_SIGNALS",
     "MANIFEST",
     "OVER_LENGTH",
     "PARTS",
@@ -35,7 +33,6 @@ __all__ = [
     "PreparedDatasetError",
     "create_array",
     "differing_parts",
-    "held_signals",
     "is_seqpack_layout",
     "load_seqpack_layout",
     "open_prepared",

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset._files import named, open_file
 from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.files import named, open_file
 
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _ZEROS = bytes(1 << 20)

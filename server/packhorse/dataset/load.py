@@ -14,9 +14,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset._files import named, read_file, sha256_of
 from packhorse.dataset.arrays import map_array
 from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.files import named, read_file, sha256_of
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from packhorse.dataset._fields import check_fields
 from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.fields import check_fields
+from packhorse.topology import RoomRule
 
 FORMAT_VERSION = 1
 """Version of the folder's layout."""
@@ -44,18 +45,18 @@ class PrepareOptions:
     max_sequences_per_bin: int | None = None
     """The most sequences in a bin; None for no limit."""
     over_length: OverLength = "error"
-    """What is done with sequences longer than `longest`."""
+    """What is done with sequences longer than `rooms.longest`."""
     keep: Keep = "head"
     """Which end of a truncated sequence stays in the plan."""
     align: int = 1
-    """A sequence's place in its bin is rounded up to a multiple of so many tokens."""
+    """A sequence's room in its bin is a multiple of so many tokens."""
     extra_tokens: int = 0
     """Tokens kept free for each sequence beside its own, before rounding (BOS, EOS)."""
 
     @property
-    def longest(self) -> int:
-        """The most tokens of its own that a sequence can have in a bin; below 1 where nothing fits."""
-        return self.max_seq_len // self.align * self.align - self.extra_tokens
+    def rooms(self) -> RoomRule:
+        """How a sequence's room in its bin follows from its length."""
+        return RoomRule(self.max_seq_len, self.align, self.extra_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class Manifest:
     n_bins: int
     """Number of bins in an epoch."""
     total_tokens: int
-    """Sum of all planned lengths, `align` and `extra_tokens` included."""
+    """Sum of all rooms."""
     own_tokens: int
     """The sequences' own tokens among them."""
     total_capacity: int
@@ -103,7 +104,7 @@ class Manifest:
     start_dtype: Literal["uint32", "int64"] | None = None
     """How starts.npy stores each entry's first token; None where every one is 0 and there is no such file."""
     ids_sum_a: int
-    """Order-independent fingerprint of the ids and starts, see `packhorse.dataset.ids_sum`."""
+    """Order-independent fingerprint of the ids and first tokens, see `packhorse.wire.ids_sum`."""
     ids_sum_b: int
     """Its second half."""
     over_length: OverLengthLedger
@@ -182,7 +183,7 @@ class Manifest:
         yield "max_sequences_per_bin is at least 1", per_bin is None or per_bin >= 1
         yield "align is in [1, max_seq_len]", 1 <= options.align <= options.max_seq_len
         yield "extra_tokens is in [0, max_seq_len)", 0 <= options.extra_tokens < options.max_seq_len
-        yield "a sequence can have a token of its own in a bin", options.longest >= 1
+        yield "a sequence can have a token of its own in a bin", options.rooms.longest >= 1
         yield "only over_length 'truncate' keeps a tail", options.over_length == "truncate" or not is_tail
         yield "n_sequences is in [1, 2^63)", 1 <= self.n_sequences <= _MOST
         yield "n_bins is in [1, n_sequences]", 1 <= self.n_bins <= self.n_sequences

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from packhorse.dataset._files import read_file
 from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.files import read_file
 from packhorse.dataset.layout import COUNTS, FILES, MANIFEST, SEQPACK_POOLS, TEMPLATES
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from packhorse.dataset.exchange import swap
-from packhorse.dataset.held_signals import held_signals
+from packhorse.dataset._exchange import swap
 from packhorse.dataset.replaceable import refuse_output
+from packhorse.jobs import held_signals
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from packhorse.dataset._files import sha256_of
 from packhorse.dataset.digest import make_digest
-from packhorse.dataset.files import sha256_of
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
@@ -43,14 +43,14 @@ def seal(
 
     Args:
         folder: the folder being written; pools.npy and, where there are any, starts.npy and over_length.npy are in it.
-        counts: length in tokens → number of sequences.
+        counts: room in tokens → number of sequences.
         plan: of exactly these counts.
         options: what shaped the plan.
         over_length: what the over-length policy did.
         own_tokens: tokens of the planned sequences without `extra_tokens` and alignment.
         id_dtype: of the pool file.
         start_dtype: of starts.npy; None where there is none.
-        ids_sum: of all ids and starts, from `packhorse.dataset.ids_sum`.
+        ids_sum: of all ids and first tokens, from `packhorse.wire.ids_sum`.
         source: what was read, without its folder.
         id_column: the column of it that ids come from; None where an id is a row number.
     """

@@ -5,7 +5,8 @@ Owns how (seed, epoch, purpose) becomes a key; leaves what a key drives to `perm
 
 import hashlib
 
-from packhorse.packing import checked_integer, seed_from_components
+from packhorse.packing import seed_from_components
+from packhorse.topology import checked_integer
 
 MAX_SEED = 2**64 - 1
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch.keys import MAX_SEED
-from packhorse.packing import checked_integer
+from packhorse.topology import checked_integer
 
 SMALL_SIZE = 4096
 """Sizes below this take twelve rounds. Like every constant here frozen by golden vectors."""

@@ -3,16 +3,20 @@
 Owns the measure and the sampling of windows; leaves arranging to `balance` and pictures to the command line.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.epoch.balance import arrange
+from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
+from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.source import Source
+from packhorse.epoch.view import EpochView
 from packhorse.topology import Balance, Topology
 
-_SAMPLED_BINS = 1 << 18
+_SAMPLED_BINS = 1 << 16
+"""Bins that are looked at, unless a single window has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +30,19 @@ class Waiting:
 
     @classmethod
     def of_costs(cls, costs: NDArray[np.int64]) -> "Waiting":
-        """Measures costs, int64 [n windows, A steps, D ranks, b bins of a batch], each at least 1 in sum of a step."""
+        """Measures costs: int64 [n windows, A steps, D ranks, b bins of a batch], not all 0.
+
+        Example:
+            >>> Waiting.of_costs(np.array([[[[3], [1]], [[1], [3]]]]))
+            Waiting(at_steps=0.5, at_optimizer_steps=0.0)
+        """
         of_ranks = costs.sum(axis=3).astype(np.float64)
         return cls(at_steps=_excess(of_ranks), at_optimizer_steps=_excess(of_ranks.sum(axis=1)))
 
 
 def _excess(of_ranks: NDArray[np.float64]) -> float:
     """The slowest rank's time over the mean rank's, minus 1; ranks along the last axis."""
-    return float(of_ranks.max(axis=-1).sum() / of_ranks.mean(axis=-1).sum() - 1)
+    return float(max(of_ranks.max(axis=-1).sum() / of_ranks.mean(axis=-1).sum() - 1, 0.0))
 
 
 def idle_share(excess: float) -> float:
@@ -46,31 +55,55 @@ def idle_share(excess: float) -> float:
     return excess / (1 + excess)
 
 
-def waiting_of(source: Source, topology: Topology) -> dict[Balance, Waiting] | None:
-    """Measures how long the ranks of a topology wait, under every balance, on windows of a real epoch.
+def waiting_of(
+    source: Source, topology: Topology, balances: Collection[Balance] = tuple(Balance)
+) -> dict[Balance, Waiting] | None:
+    """Measures how long the ranks of a topology wait, under some balances, on the first windows of a real epoch.
 
     Args:
         source: the epoch.
         topology: the run's shape; its own balance does not matter.
+        balances: those to measure.
 
     Returns:
         Balance → waiting; None where the epoch has no full optimizer step of this shape.
+
+    Raises:
+        ValueError: an optimizer step has more bins than can be balanced.
     """
     window = topology.accumulation * topology.bins_per_step
+    if window > MAX_BINS_PER_WINDOW:
+        raise ValueError(
+            f"world_size · batch_size · accumulation is {window:,}, over the {MAX_BINS_PER_WINDOW:,} bins that one "
+            "optimizer step may have: lower one of them"
+        )
     num_windows = min(source.num_bins // window, max(1, _SAMPLED_BINS // window))
     if not num_windows:
         return None
     costs = source.costs(np.arange(num_windows * window), topology.cost_linear)
-    return waiting_of_costs(costs.reshape(num_windows, window), topology)
+    return waiting_of_costs(costs.reshape(num_windows, window), topology, balances)
 
 
-def waiting_of_costs(costs: NDArray[np.int64], topology: Topology) -> dict[Balance, Waiting]:
+def waiting_of_plan(
+    plan: PlanIndex, topology: Topology, balances: Collection[Balance] = tuple(Balance)
+) -> dict[Balance, Waiting] | None:
+    """As `waiting_of`, on an epoch of a plan that need not have been prepared: waiting depends on no id."""
+    no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)
+    return waiting_of(EpochView(plan, no_ids, seed=0, epoch=0), topology, balances)
+
+
+def waiting_of_costs(
+    costs: NDArray[np.int64], topology: Topology, balances: Collection[Balance] = tuple(Balance)
+) -> dict[Balance, Waiting]:
     """As `waiting_of`, of the costs of any bins in the order of an epoch: int64 [n windows, bins of a window]."""
     shape = (len(costs), topology.accumulation, topology.world_size, topology.batch_size)
-    found = {Balance.NONE: Waiting.of_costs(costs.reshape(shape))}
+    return {balance: Waiting.of_costs(_arranged(costs, topology, balance).reshape(shape)) for balance in balances}
+
+
+def _arranged(costs: NDArray[np.int64], topology: Topology, balance: Balance) -> NDArray[np.int64]:
+    """Returns the costs in the order in which steps and ranks take their bins."""
+    if balance is Balance.NONE:
+        return costs
     keys = np.arange(len(costs), dtype=np.uint64)
-    for balance in (Balance.MICRO_STEP, Balance.OPTIMIZER_STEP):
-        arranged = arrange(costs, balance, topology.accumulation, topology.world_size, keys)
-        taken = np.take_along_axis(costs, arranged.reshape(costs.shape), axis=1)
-        found[balance] = Waiting.of_costs(taken.reshape(shape))
-    return found
+    arranged = arrange(costs, balance, topology.accumulation, topology.world_size, keys)
+    return np.take_along_axis(costs, arranged.reshape(costs.shape), axis=1)

@@ -4,7 +4,6 @@ from packhorse.packing.bin_order import shuffle_bins
 from packhorse.packing.bounds import lower_bound
 from packhorse.packing.certificate import DualCertificate
 from packhorse.packing.certificate_check import check_certificate
-from packhorse.packing.checks import checked_integer
 from packhorse.packing.lengths import checked_lengths, length_histogram_from_lengths, sort_indices_by_length
 from packhorse.packing.list_packers import greedy_pack_sequences, heap_pack_sequences
 from packhorse.packing.plan import PackingPlan, Template, canonical_templates, counts_of_templates
@@ -25,7 +24,6 @@ __all__ = [
     "Template",
     "canonical_templates",
     "check_certificate",
-    "checked_integer",
     "checked_lengths",
     "counts_of_templates",
     "greedy_pack_sequences",

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.checks import checked_integer
+from packhorse.topology import checked_integer
 
 _Bins = TypeVar("_Bins", list[Any], NDArray[Any])
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.checks import checked_integer
 from packhorse.packing.plan import MAX_SEQ_LEN
+from packhorse.topology import checked_integer
 
 _SPARSE = 1 << 16
 """Counting by table pays while the longest length is below this, or below a few times the number of sequences."""

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.checks import checked_integer
 from packhorse.packing.collector import collector_paused
 from packhorse.packing.lengths import checked_lengths, sort_indices_by_length
 from packhorse.packing.plan import MAX_SEQ_LEN
+from packhorse.topology import checked_integer
 
 ListPacker = Callable[[NDArray[np.int64], int, int], tuple[NDArray[np.int64], int]]
 """(lengths int64 [S], capacity, limit) → each sequence's bin, int64 [S], in order of opening; number of bins."""

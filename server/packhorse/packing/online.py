@@ -16,9 +16,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packhorse.packing.best_fit import best_fit_decreasing
-from packhorse.packing.checks import checked_integer
 from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
-from packhorse.topology import RoomRule
+from packhorse.topology import RoomRule, checked_integer
 
 MAX_UNITS = 1 << 17
 """Most sums that a search tells apart: above it lengths are rounded up to coarser units, which loses less than one unit

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from packhorse.packing.certificate import DualCertificate
-from packhorse.packing.checks import checked_integer
+from packhorse.topology import checked_integer
 
 Template = tuple[int, ...]
 """A bin's recipe: a descending tuple of lengths (tokens) with sum ≤ max_seq_len."""

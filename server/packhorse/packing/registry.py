@@ -15,8 +15,8 @@ from packhorse.packing.first_fit import first_fit_decreasing
 from packhorse.packing.greedy_knapsack import greedy_knapsack
 from packhorse.packing.krell import longest_pack_first, shortest_pack_first
 from packhorse.packing.length_sorted import length_sorted
-from packhorse.packing.options import checked_options, effective_counts
 from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
+from packhorse.packing.rooms import checked_rule, rooms_of_counts
 from packhorse.packing.start import first_plan, is_near
 from packhorse.packing.worst_fit import worst_fit_batched, worst_fit_decreasing
 
@@ -123,9 +123,9 @@ def pack_histogram(
         time_limit_seconds: a safety net. "optimal" ends by itself after a fixed amount of work, half a minute or less
             on most machines, with the same plan in every run. When time is up before, the best plan so far is kept, and
             `plan.cut_off` says so: another run may then give another plan.
-        align: a sequence takes a multiple of this many tokens.
-        extra_tokens: tokens added to every sequence before that. With either option templates, tokens and efficiency
-            are of effective lengths, ceil((length + extra_tokens) / align) · align, and pools must be keyed by these.
+        align: a sequence's room is a multiple of this many tokens.
+        extra_tokens: tokens added to every sequence before rounding. With either option templates, tokens and
+            efficiency are of rooms (see `packhorse.topology.RoomRule`), and pools must be keyed by these.
 
     Returns:
         The plan; `plan.algorithm` says which packer made it: for "auto", "optimal" only where that saved bins.
@@ -137,11 +137,11 @@ def pack_histogram(
     if not time_limit_seconds > 0:
         raise ValueError(f"time_limit_seconds must be above 0, got {time_limit_seconds!r}")
     checked_algorithm(algorithm)
-    align, extra_tokens = checked_options(align, extra_tokens)
-    pairs, limit = checked_counts(counts, max_seq_len, max_sequences_per_bin)
-    if align > 1 or extra_tokens:
-        pairs = sorted(effective_counts(dict(pairs), int(max_seq_len), align, extra_tokens).items(), reverse=True)
-    capacity = int(max_seq_len)  # products with a NumPy integer could overflow
+    rule = checked_rule(max_seq_len, align, extra_tokens)
+    capacity = rule.max_seq_len
+    pairs, limit = checked_counts(counts, capacity, max_sequences_per_bin)
+    if not rule.is_plain:
+        pairs = sorted(rooms_of_counts(dict(pairs), rule).items(), reverse=True)
     begin = time.perf_counter()
     packing = (_auto if algorithm == "auto" else PACKERS[algorithm])(pairs, capacity, limit, time_limit_seconds)
     return PackingPlan(

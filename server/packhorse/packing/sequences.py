@@ -13,14 +13,14 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.checks import checked_integer
 from packhorse.packing.collector import collector_paused
 from packhorse.packing.lengths import checked_lengths, sorted_by_value
 from packhorse.packing.list_packers import first_fit, in_bins, next_fit, split_bins
-from packhorse.packing.options import checked_options, effective_lengths
-from packhorse.packing.plan import MAX_SEQ_LEN, Template, canonical_templates
+from packhorse.packing.plan import Template, canonical_templates
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, checked_algorithm, pack_histogram
+from packhorse.packing.rooms import checked_rule, rooms_of_lengths
 from packhorse.packing.stats import PackingStats
+from packhorse.topology import checked_integer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,7 +32,7 @@ class PackedSequences:
     bin_ends: NDArray[np.int64] = field(repr=False)
     """int64 [N], exclusive end of every bin in `indices`."""
     lengths: NDArray[np.int64] = field(repr=False)
-    """int64 [S], effective length of every sequence by index (align and extra_tokens included), in tokens."""
+    """int64 [S], room of every sequence by index, in tokens: its length with align and extra_tokens applied."""
     max_seq_len: int
     """A bin's capacity in tokens."""
     max_sequences_per_bin: int | None
@@ -85,31 +85,30 @@ def pack_sequences(
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         seed: in [0, 2^64): equal lengths change places at random, bins keep their templates; None keeps equal lengths
             in the order given. "random-order" takes its order from it (None: a new one), "next-fit" ignores it.
-        align: a sequence takes a multiple of this many tokens; see `options`.
-        extra_tokens: tokens added to every sequence before that.
+        align: a sequence's room is a multiple of this many tokens.
+        extra_tokens: tokens added to every sequence before rounding.
         time_limit_seconds: as in `pack_histogram`.
 
     Raises:
         ValueError: a bad length (names the first one's index and value) or option.
     """
-    capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
-    limit = capacity
+    rule = checked_rule(max_seq_len, align, extra_tokens)
+    capacity = limit = rule.max_seq_len
     if max_sequences_per_bin is not None:
         limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
     if seed is not None:
         seed = checked_integer("seed", seed, 0, 2**64 - 1)
-    align, extra_tokens = checked_options(align, extra_tokens)
     checked_algorithm(algorithm, list_only=True)
-    effective = effective_lengths(checked_lengths(lengths, capacity), capacity, align, extra_tokens)
+    rooms = rooms_of_lengths(checked_lengths(lengths, capacity), rule)
     if algorithm in LIST_ONLY:
         if algorithm == "next-fit":
-            indices, ends = in_bins(next_fit, effective, np.arange(len(effective)), capacity, limit)
+            indices, ends = in_bins(next_fit, rooms, np.arange(len(rooms)), capacity, limit)
         else:
-            order = np.random.default_rng(seed).permutation(len(effective))
-            indices, ends = in_bins(first_fit, effective, order, capacity, limit)
+            order = np.random.default_rng(seed).permutation(len(rooms))
+            indices, ends = in_bins(first_fit, rooms, order, capacity, limit)
         name = algorithm
     else:
-        distinct, counts, order = sorted_by_value(effective)
+        distinct, counts, order = sorted_by_value(rooms)
         with nullcontext() if algorithm in ("auto", "optimal") else collector_paused():  # those two run for seconds
             plan = pack_histogram(
                 dict(zip(distinct.tolist(), counts.tolist(), strict=True)),
@@ -123,7 +122,7 @@ def pack_sequences(
     return PackedSequences(
         indices=indices,
         bin_ends=ends,
-        lengths=effective,
+        lengths=rooms,
         max_seq_len=capacity,
         max_sequences_per_bin=max_sequences_per_bin,
         algorithm=name,

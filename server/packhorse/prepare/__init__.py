@@ -1,7 +1,9 @@
-"""Preparing: raw data to a prepared folder, and text to token files."""
+"""Preparing: lengths and ids become a prepared folder, which `packhorse serve` serves.
+
+Only re-exports. Start with `prepare`.
+"""
 
 from packhorse.prepare.loading import load_prepared
 from packhorse.prepare.pipeline import Layout, prepare
-from packhorse.prepare.tokenization import TokenizeSummary, tokenize
 
-__all__ = ["Layout", "TokenizeSummary", "load_prepared", "prepare", "tokenize"]
+__all__ = ["Layout", "load_prepared", "prepare"]

@@ -79,7 +79,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     survive_shrinking_files()
     metrics = Metrics(catalog.opened)
     lanes = Lanes.for_this_machine()
-    servicer = PackingServicer(Backend(catalog), metrics, lanes, config.max_streams)
+    servicer = PackingServicer(Backend(catalog, metrics.waiting.saw), metrics, lanes, config.max_streams)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     server = _server(servicer, health_servicer)
     address = _bind(server, config.listen)

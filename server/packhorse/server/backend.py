@@ -4,7 +4,7 @@ Owns what every method does, for gRPC and for embedded clients alike, which is w
 is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the servicer.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from packhorse.server.catalog import Catalog
 from packhorse.server.epochs import Epochs
 from packhorse.server.faults import invalid_field, too_large
 from packhorse.server.pieces import Pace, Pieces, finish
-from packhorse.topology import StreamMode
+from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum, block_context, get_bins_context, header_checksum
 
@@ -56,11 +56,15 @@ class Backend:
 
     Args:
         catalog: the datasets.
+        saw_run: told of every stream's dataset and topology.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(
+        self, catalog: Catalog, saw_run: Callable[[PreparedDataset, Topology], None] = lambda _dataset, _topology: None
+    ) -> None:
         self._catalog = catalog
         self._epochs = Epochs()
+        self._saw_run = saw_run
 
     @classmethod
     def of_folder(cls, root: Path | str) -> "Backend":
@@ -97,6 +101,7 @@ class Backend:
             rank = worker = 0
             topology = topology.of_one_stream()
         assignment = self._epochs.assignment(dataset, seed, request.epoch, skips, topology)
+        self._saw_run(dataset, topology)
         options = dataset.manifest.options
         header = pb.StreamHeader(
             digest=requests.digest_of(dataset, skips),

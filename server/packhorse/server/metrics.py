@@ -9,13 +9,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 from packhorse.dataset import PreparedDataset
+from packhorse.server.waiting_gauge import WAITING_GAUGE, WaitingGauge
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
     "packhorse_dataset_packing_efficiency_ratio": (
-        "Tokens per token of capacity, 0 to 1",
+        "Tokens per token of capacity, 0 to 1; extra_tokens and alignment count as tokens",
         lambda dataset: dataset.manifest.efficiency,
+    ),
+    "packhorse_dataset_real_token_ratio": (
+        "Sequences' own tokens per token of capacity, 0 to 1: without extra_tokens and alignment",
+        lambda dataset: dataset.manifest.own_tokens / dataset.manifest.total_capacity,
     ),
     "packhorse_dataset_padding_tokens": (
         "Tokens of capacity that an epoch leaves empty",
@@ -32,6 +37,7 @@ DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
 METRIC_NAMES = frozenset(
     {
         *DATASET_GAUGES,
+        WAITING_GAUGE,
         "packhorse_bins_streamed_total",
         "packhorse_sequences_streamed_total",
         "packhorse_tokens_streamed_total",
@@ -54,6 +60,8 @@ class Metrics:
     def __init__(self, datasets: Callable[[], list[PreparedDataset]]) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_DatasetCollector(datasets))
+        self.waiting = WaitingGauge(datasets)
+        self.registry.register(self.waiting)
         self.bins = Counter("packhorse_bins_streamed", "Bins streamed", ["dataset"], registry=self.registry)
         self.sequences = Counter(
             "packhorse_sequences_streamed", "Sequences streamed", ["dataset"], registry=self.registry

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from packhorse.packing import lower_bound
 from packhorse.packing.lengths import checked_lengths
 from packhorse.packing.online import OnlineBin, OnlinePacker
-from packhorse.packing.options import effective_lengths
 from packhorse.packing.plan import MAX_SEQ_LEN
 from packhorse.packing.registry import LIST_ONLY
+from packhorse.packing.rooms import rooms_of_lengths
 from packhorse.packing.sequences import PackedSequences
 from packhorse.packing.sequences import pack_sequences as pack_lengths
 from packhorse.packing.split import laid_end_to_end, split_to_multiple
@@ -24,7 +24,7 @@ from packhorse.server import requests
 from packhorse.server.bins_of_ranks import BinGroups, check_costs, order_of_bins, ranks_of
 from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.server.pieces import Pace, Pieces, finish
-from packhorse.topology import Topology
+from packhorse.topology import RoomRule, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum
 
@@ -81,7 +81,7 @@ def pack_in_pieces(request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesR
     ranks = ranks_of(request)
     try:
         lengths = checked_lengths(np.array(request.lengths, dtype=np.int64), capacity)
-        rooms = effective_lengths(lengths, capacity, align, extra)  # int64 [S]
+        rooms = rooms_of_lengths(lengths, RoomRule(capacity, align, extra))  # int64 [S]
     except ValueError as error:
         raise invalid_field("lengths", str(error)) from None
     check_costs(ranks, int(lengths.sum()), int(lengths.max(initial=0)))

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client import (
+    Balance,
     InvalidRequestError,
+    LossCounts,
     build_boolean_mask,
     build_labelled_mask,
     build_loss_weights,
@@ -137,7 +139,8 @@ def test_one_number_a_token():
 
 def test_what_is_not_given_is_not_there():
     (batch,) = pack_rollouts([[1]], [[5]], max_seq_len=2, pad_token_id=0)
-    assert not {"advantages", "logprobs", "rewards"} & batch.keys()
+    optional = {"advantages", "logprobs", "reference_logprobs", "rewards", "policy_versions", "pack_policy_versions"}
+    assert not optional & batch.keys()
     assert batch["dones"].tolist() == [[False, True]]
     assert not batch["tool_mask"].any()
 
@@ -189,7 +192,7 @@ else:
 @pytest.mark.parametrize(("num_rollouts", "world_size", "batch_size"), [(3, 4, 1), (3, 2, 2), (9, 8, 1)])
 def test_too_few_rollouts_are_refused_as_the_service_does(client, num_rollouts, world_size, batch_size):
     for planner in (None, client):
-        with pytest.raises(InvalidRequestError, match="no bin can be empty") as caught:
+        with pytest.raises(InvalidRequestError, match=r"no bin can be empty.*allow_empty=True.*world_size") as caught:
             pack_rollouts(
                 [[1, 2]] * num_rollouts, [[3, 4]] * num_rollouts, max_seq_len=4, pad_token_id=0, client=planner,
                 world_size=world_size, batch_size=batch_size,
@@ -230,3 +233,84 @@ def test_shifted_or_not_the_loss_is_the_same(some):
 
     torch.testing.assert_close(loss(False), loss(True), rtol=1e-5, atol=0)
     assert loss(True) != 0
+
+
+def cost_of(batch, cost_linear):
+    return int((cost_linear * batch["layout"].lengths + batch["layout"].lengths ** 2).sum())
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("balance", [*Balance, "optimizer_step"])
+def test_every_ranks_batches_cost_the_same(some, balance, batch_size):
+    rollouts = some(300)
+    options = {"max_seq_len": 64, "pad_token_id": PAD, "world_size": 4, "batch_size": batch_size}
+    batches = pack_rollouts(
+        rollouts.queries, rollouts.responses, balance=balance, cost_linear=10, algorithm="next-fit", **options
+    )
+    assert sorted(np.concatenate([batch["ids"] for batch in batches]).tolist()) == list(range(300))
+    costs = np.array([cost_of(batch, 10) for batch in batches]).reshape(-1, 4)
+    at_steps = costs.max(axis=1).sum() / costs.mean(axis=1).sum() - 1
+    in_sum = costs.sum(axis=0).max() / costs.sum(axis=0).mean() - 1
+    if balance == Balance.MICRO_STEP:
+        assert at_steps < 0.04
+    elif balance == Balance.NONE:
+        assert at_steps > 0.15
+        assert in_sum > 0.01
+    else:
+        assert in_sum < 0.001
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+def test_no_pack_mixes_policy_versions(some, flatten):
+    rollouts = some(60)
+    versions = np.random.default_rng(3).choice([0, 7, 8], 60)
+    batches = pack_rollouts(
+        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, world_size=5, batch_size=2,
+        policy_versions=versions, flatten=flatten, balance="micro-step",
+    )  # fmt: skip
+    rows = pack_rollouts(
+        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, world_size=5, batch_size=2,
+        policy_versions=versions, balance="micro-step",
+    )  # fmt: skip
+    assert len(batches) % 5 == 0
+    for batch, unflattened in zip(batches, rows, strict=True):
+        assert batch["policy_versions"].dtype == batch["pack_policy_versions"].dtype == torch.int64
+        assert batch["policy_versions"].tolist() == versions[batch["ids"]].tolist()
+        packs = np.split(batch["ids"].numpy(), unflattened["layout"].row_ends[:-1])
+        assert [set(versions[pack]) for pack in packs] == [{v} for v in batch["pack_policy_versions"].tolist()]
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+def test_empty_packs_on_request(flatten):
+    batches = pack_rollouts(
+        [[1, 2]] * 3, [[5]] * 3, max_seq_len=4, pad_token_id=PAD, world_size=4, batch_size=2, allow_empty=True,
+        policy_versions=[6, 6, 9], group_ids=[1, 1, 2], advantages=[1, 2, 3], flatten=flatten,
+    )  # fmt: skip
+    assert len(batches) == 4
+    assert sorted(np.concatenate([batch["ids"] for batch in batches]).tolist()) == [0, 1, 2]
+    counts = sum(LossCounts.of_batch(batch) for batch in batches)
+    of_packs = [version for batch in batches for version in batch["pack_policy_versions"].tolist()]
+    assert sorted(of_packs) == [-1] * 5 + [6, 6, 9]
+    assert sum(build_loss_weights(batch, "sample", counts=counts).sum() for batch in batches) == 1
+    empty = [batch for batch in batches if not len(batch["ids"])]
+    assert len(empty) == 2
+    for batch in empty:
+        assert (batch["input_ids"] == PAD).all()
+        assert (batch["labels"] == IGNORED).all()
+        assert batch["input_ids"].shape == ((1, 1) if flatten else (2, 4))
+        for reduction in ("token", "sequence", "sample"):
+            assert (build_loss_weights(batch, reduction, counts=counts) == 0).all()
+            assert (build_loss_weights(batch, reduction) == 0).all()  # not 0 / 0
+        for name in ("advantages", "response_mask", "tool_mask", "dones"):
+            assert not batch[name].any()
+
+
+def test_reference_logprobs_stand_where_logprobs_do(some):
+    rollouts = some(30)
+    other = [[2 * value for value in row] for row in rollouts.logprobs]
+    for batch in pack_rollouts(
+        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, **rollouts.options(),
+        reference_logprobs=other,
+    ):  # fmt: skip
+        assert batch["logprobs"].any()
+        assert torch.equal(batch["reference_logprobs"], 2 * batch["logprobs"])

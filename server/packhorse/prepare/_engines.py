@@ -1,6 +1,6 @@
 """Where tasks run: in this process, or in several local ones.
 
-Owns the one thing that preparing asks of an engine, `map`. Leaves what a task is to `passes` and `duplicates`: their
+Owns the one thing that preparing asks of an engine, `map`. Leaves what a task is to `_passes` and `_duplicates`: their
 functions are top-level and their tasks plain picklable descriptions, so that any engine can run them.
 """
 
@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from packhorse.dataset import held_signals
+from packhorse.jobs import held_signals
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

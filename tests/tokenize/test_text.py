@@ -14,9 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from packhorse.cli import main
 from packhorse.cli.tokenize import command
 from packhorse.formats import MegatronTokens
-from packhorse.prepare.documents import Skipped
-from packhorse.prepare.tokenization import TokenizeSummary, tokenize, tokenize_documents
-from packhorse.prepare.tokenizers import train_tokenizer
+from packhorse.tokenize import Skipped, TokenizeSummary, tokenize, tokenize_documents, train_tokenizer
 
 TEXTS = [f"def f{i}(x):\n    return x + {i}  # é ü\n" for i in range(200)]
 
@@ -80,8 +78,8 @@ def test_training_is_reproducible(corpus: Path, tmp_path: Path) -> None:
 def test_batches_change_nothing(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenize(corpus, tmp_path / "x", vocab_size=300)
     for documents, characters in ((7, 1 << 20), (1024, 50), (1, 1)):
-        monkeypatch.setattr("packhorse.prepare.tokenization._BATCH_DOCUMENTS", documents)
-        monkeypatch.setattr("packhorse.prepare.tokenization._BATCH_CHARACTERS", characters)
+        monkeypatch.setattr("packhorse.tokenize.text._BATCH_DOCUMENTS", documents)
+        monkeypatch.setattr("packhorse.tokenize.text._BATCH_CHARACTERS", characters)
         tokenize(corpus, tmp_path / "y", vocab_size=300, overwrite=True)
         assert (tmp_path / "y.bin").read_bytes() == (tmp_path / "x.bin").read_bytes()
         assert (tmp_path / "y.idx").read_bytes() == (tmp_path / "x.idx").read_bytes()

@@ -1,23 +1,23 @@
 """Text to token files: documents in, Megatron `.bin`/`.idx` and the tokenizer out.
 
-Owns the streaming from one to the other and its summary; leaves documents to `documents`, tokenizers to `tokenizers`
-and the files' layout to `packhorse.formats`.
+Owns the way from one to the other and its summary; leaves documents to `documents`, tokenizers to `tokenizers` and the
+files' layout to `packhorse.formats`.
 """
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-from packhorse.formats import MegatronWriter, megatron_paths
+from packhorse.formats import MegatronWriter
 from packhorse.formats.atomic import refuse_existing
-from packhorse.prepare.documents import DocumentOptions, Skipped, Split, Undecodable, iterate_documents
-from packhorse.prepare.tokenizers import (
+from packhorse.jobs import show_progress
+from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
+from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
+from packhorse.tokenize.gate import Skipped, Undecodable
+from packhorse.tokenize.tokenizers import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
     closing_id,
@@ -29,9 +29,6 @@ from packhorse.prepare.tokenizers import (
     settings_path,
     train_tokenizer,
 )
-from packhorse.sft.tokenizer import tokenizer_json_path
-
-_Item = TypeVar("_Item")
 
 _BATCH_DOCUMENTS = 1024
 _BATCH_CHARACTERS = 1 << 20
@@ -78,12 +75,22 @@ def tokenize(
     eos: str | None = None,
     append_eos: bool = True,
     overwrite: bool = False,
+    progress: bool = True,
 ) -> TokenizeSummary:
     """Tokenizes text files, JSON lines, Parquet or folders of source files into `X.bin` and `X.idx`.
 
     Every document becomes one sequence. The tokenizer is kept beside them, as `X.tokenizer.json` with its settings in
     `X.tokenizer_config.json`, and may be used again as `tokenizer`. Memory is bounded by a batch, the longest document
     and 4 bytes a sequence.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     poem = Path(folder, "poem.txt")
+        ...     _ = poem.write_bytes(b"one line" + bytes([10]) + b"another")
+        ...     summary = tokenize(poem, Path(folder, "poem"), documents="line", vocab_size=300)
+        >>> summary.documents, summary.dtype, summary.eos
+        (2, 'uint16', '<|endoftext|>')
 
     Args:
         inputs: files, folders and glob patterns; see `iterate_documents`.
@@ -99,6 +106,7 @@ def tokenize(
             `end_of_sequence`.
         append_eos: False appends nothing, whatever `eos` says.
         overwrite: whether files already there are replaced.
+        progress: whether stderr shows how far it is.
 
     Raises:
         FileExistsError: an output is there and overwrite is False.
@@ -117,6 +125,7 @@ def tokenize(
         eos=eos,
         append_eos=append_eos,
         overwrite=overwrite,
+        progress=progress,
     )
 
 
@@ -129,8 +138,15 @@ def tokenize_documents(
     eos: str | None = None,
     append_eos: bool = True,
     overwrite: bool = False,
+    progress: bool = True,
 ) -> TokenizeSummary:
     """Tokenizes documents from anywhere; otherwise as `tokenize`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     tokenize_documents(lambda skipped: ["a b", "c"], Path(folder, "x"), vocab_size=300).documents
+        2
 
     Args:
         open_documents: begins a pass over the documents, and counts into its argument what it leaves out. Training a
@@ -141,6 +157,7 @@ def tokenize_documents(
         eos: see there.
         append_eos: see there.
         overwrite: see there.
+        progress: see there.
 
     Raises:
         FileExistsError: as `tokenize`, like all that follow.
@@ -156,11 +173,20 @@ def tokenize_documents(
     in_place = local is not None and is_saved(local, saved)
     refuse_existing([bin_path, idx_path, *([] if in_place else [saved, settings_path(saved)])], overwrite=overwrite)
 
-    with document_progress() as advance:
+    num_documents: int | None = None  # known to the second pass, from the first
+    with show_progress(quiet=not progress) as shown:
+
+        def counted(texts: Iterable[str]) -> Iterator[str]:
+            nonlocal num_documents
+            num_documents = 0
+            for text in shown.track(texts, "training", unit="documents"):
+                num_documents += 1
+                yield text
+
         if local is None:
             wanted_eos = (eos or DEFAULT_EOS) if append_eos else None
             model = train_tokenizer(
-                advance("training", open_documents(Skipped())),
+                counted(open_documents(Skipped())),
                 vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size,
                 special_tokens=[wanted_eos] if wanted_eos else [],
             )
@@ -172,7 +198,8 @@ def tokenize_documents(
         skipped = Skipped()
         longest = 0
         with MegatronWriter(output, vocab_size=limit, overwrite=overwrite) as writer:
-            for ids in _encode(model, advance("tokenizing", open_documents(skipped))):
+            texts = shown.track(open_documents(skipped), "tokenizing", num_documents, "documents")
+            for ids in _encode(model, texts):
                 if not ids:
                     skipped.empty += 1
                     continue
@@ -225,56 +252,3 @@ def _encode(tokenizer: Any, documents: Iterable[str]) -> Iterator[list[int]]:
             yield from (encoding.ids for encoding in tokenizer.encode_batch_fast(batch))
             batch, characters = [], 0
     yield from (encoding.ids for encoding in tokenizer.encode_batch_fast(batch))
-
-
-def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Returns the `.bin` and the `.idx` of the prefix that an output is.
-
-    Raises:
-        ValueError: it is a folder, or ends like one.
-    """
-    paths = megatron_paths(output)
-    is_folder = os.path.isdir(output)
-    if is_folder or paths[1].name == ".idx":
-        folder = Path(output) if is_folder else paths[1].parent
-        raise ValueError(f"--output {output} is a folder; name the files in it too, e.g. --output {folder / 'corpus'}")
-    return paths
-
-
-def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
-    """Returns where the tokenizer of token files `X.bin`, `X.idx` is kept."""
-    return megatron_paths(output)[1].with_suffix(".tokenizer.json")
-
-
-def is_saved(local: Path, saved: Path) -> bool:
-    """Says whether a tokenizer that is used is the very file where it would be kept."""
-    return saved.exists() and local.samefile(saved)
-
-
-@contextmanager
-def document_progress() -> Iterator[Callable[[str, Iterable[_Item]], Iterator[_Item]]]:
-    """Shows passes over the documents on a terminal, and nothing elsewhere."""
-    console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        total: int | None = None
-
-        def advance(description: str, documents: Iterable[_Item]) -> Iterator[_Item]:
-            nonlocal total
-            task = progress.add_task(f"{description} (documents)", total=total)
-            count = 0
-            for document in documents:
-                yield document
-                count += 1
-                progress.advance(task)
-            # The first pass tells the second one how far it is.
-            total = count
-            progress.update(task, total=count)
-
-        yield advance

@@ -1,7 +1,6 @@
 """Chats and prompt/response pairs to token files with a loss mask.
 
-Owns the streaming from rows to files and its summary; leaves rows to `documents`, encoding and the files to
-`packhorse.sft`.
+Owns the way from rows to files and its summary; leaves rows to `_rows`, encoding and the files to `packhorse.sft`.
 """
 
 import json
@@ -12,16 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from packhorse.formats.atomic import refuse_existing
-from packhorse.prepare.documents import Row, Skipped, Undecodable, iterate_rows
-from packhorse.prepare.tokenization import document_progress, is_saved, prefix_paths, saved_tokenizer_path
-from packhorse.prepare.tokenizers import (
-    end_of_sequence,
-    find_eos,
-    id_limit,
-    load_tokenizer,
-    save_tokenizer,
-    settings_path,
-)
+from packhorse.jobs import show_progress
 from packhorse.sft import (
     ChatEncoder,
     ChatTokenizer,
@@ -35,6 +25,17 @@ from packhorse.sft.messages import Turns
 from packhorse.sft.pairs import check_pair
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.sft.writer import masked_paths
+from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
+from packhorse.tokenize._rows import Row, iterate_rows
+from packhorse.tokenize.gate import Skipped, Undecodable
+from packhorse.tokenize.tokenizers import (
+    end_of_sequence,
+    find_eos,
+    id_limit,
+    load_tokenizer,
+    save_tokenizer,
+    settings_path,
+)
 
 NoTargets = Literal["error", "drop"]
 """What happens to a sequence that has no token to train on."""
@@ -130,10 +131,23 @@ def tokenize_fine_tuning(
     no_targets: NoTargets = "error",
     undecodable: Undecodable = "skip",
     overwrite: bool = False,
+    progress: bool = True,
 ) -> FineTuningSummary:
     """Tokenizes rows into `X.bin`, `X.idx` and their loss mask, `X.loss_mask.bin`, `X.loss_mask.idx`.
 
     Every row becomes one sequence, with the same id in both. There are either both pairs or none.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     here = Path(folder)
+        ...     tokenizer = train_tokenizer(["2 + 2 = 4"], vocab_size=300)
+        ...     tokenizer.save(str(here / "tokenizer.json"))
+        ...     _ = (here / "sums.jsonl").write_text('{"question": "2 + 2 =", "answer": " 4"}')
+        ...     columns = PairColumns(prompt="question", response="answer", eos="<|endoftext|>")
+        ...     summary = tokenize_fine_tuning(here / "sums.jsonl", here / "sums", columns, tokenizer=here)
+        >>> summary.sequences, summary.tokens > summary.trained_tokens > 1
+        (1, True)
 
     Args:
         inputs: .jsonl and .parquet files, and glob patterns of such.
@@ -145,6 +159,7 @@ def tokenize_fine_tuning(
         no_targets: what happens to a sequence without a token to train on.
         undecodable: what happens to a line that is not UTF-8.
         overwrite: whether files already there are replaced.
+        progress: whether stderr shows how far it is.
 
     Raises:
         FileExistsError: an output is there and overwrite is False.
@@ -173,10 +188,10 @@ def tokenize_fine_tuning(
     )
     rows = iterate_rows(sources, reader.required, reader.optional, undecodable=undecodable, skipped=skipped)
     with (
-        document_progress() as advance,
+        show_progress(quiet=not progress) as shown,
         MaskedTokenWriter(output, vocab_size=limit, overwrite=overwrite) as writer,
     ):
-        for origin, encoded in _encoded(reader, advance("tokenizing", rows), skipped):
+        for origin, encoded in _encoded(reader, shown.track(rows, "tokenizing", unit="rows"), skipped):
             if not encoded.num_trained_tokens and no_targets == "drop":
                 tally.dropped += 1
                 if len(tally.dropped_named) < _DROPPED_NAMED:

@@ -1,7 +1,7 @@
 """Tokenizers: a local `tokenizer.json`, or a byte-level BPE trained on the documents themselves.
 
 Owns making one that is fit for writing token files, which token ends its sequences, and keeping both; leaves encoding
-and writing to `tokenization`.
+and writing to `text`.
 
 A `tokenizer.json` has no place for what its end-of-sequence token is. As in transformers, that stands in a
 `tokenizer_config.json` beside it: `corpus.tokenizer.json` has `corpus.tokenizer_config.json`.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.formats.atomic import AtomicFiles
-from packhorse.prepare.extras import require
+from packhorse.jobs import require
 from packhorse.sft.tokenizer import read_tokenizer_json
 
 DEFAULT_VOCAB_SIZE = 16_384
@@ -85,6 +85,11 @@ def train_tokenizer(
     documents: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE, special_tokens: Iterable[str] = (DEFAULT_EOS,)
 ) -> Any:
     """Trains a byte-level BPE, which takes any text and gives it back unchanged.
+
+    Example:
+        >>> tokenizer = train_tokenizer(["low lower lowest"] * 2, vocab_size=260)
+        >>> tokenizer.decode(tokenizer.encode("slower").ids), tokenizer.token_to_id("<|endoftext|>")
+        ('slower', 0)
 
     Args:
         documents: the texts to learn from, read once.

@@ -1,7 +1,7 @@
 """Ids that occur twice, found over the whole dataset in bounded memory.
 
 Owns cutting the ids' range into windows of few enough ids, and looking through one window. Leaves ascending segments to
-`passes` and the message to `pipeline`.
+`_passes` and the message to `_sort`.
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.prepare.kernels import find_places, gather
-from packhorse.prepare.passes import PoolMap, map_pool
+from packhorse.prepare._kernels import find_entries, gather
+from packhorse.prepare._passes import PoolMap, map_pool
 
 WINDOW_IDS = 1 << 22
 """The most ids that are looked at together."""
@@ -22,7 +22,7 @@ class WindowTask:
     """The ids in [low, high] of a pool whose segments are ascending."""
 
     pool: str
-    starts_path: str | None
+    first_tokens_path: str | None
     """starts.npy where ids of pieces repeat and only pieces that begin at token 0 are compared; else None."""
     edges: NDArray[np.int64]
     """Where each segment begins, and where the last one ends: int64 [D + 1]."""
@@ -38,7 +38,7 @@ def cut_windows(
     high: int,
     window_ids: int = WINDOW_IDS,
     *,
-    starts_path: str | None = None,
+    first_tokens_path: str | None = None,
 ) -> Iterator[WindowTask]:
     """Yields windows that cover all ids, ascending; each holds at most `window_ids`, or one id alone.
 
@@ -48,45 +48,47 @@ def cut_windows(
         low: smallest id.
         high: largest id.
         window_ids: the most ids in a window.
-        starts_path: see `WindowTask`.
+        first_tokens_path: see `WindowTask`.
     """
     pool = map_pool(pool_path)
     waiting = [(low, high)]
     while waiting:
         low, high = waiting.pop()
-        num_ids = int((_places_after(pool, edges, high) - _places_before(pool, edges, low)).sum())
+        num_ids = int((_entries_after(pool, edges, high) - _entries_before(pool, edges, low)).sum())
         if num_ids > window_ids and low < high:
             middle = (low + high) >> 1
             waiting += [(middle + 1, high), (low, middle)]
         elif num_ids > 1:
-            yield WindowTask(pool=pool_path, starts_path=starts_path, edges=edges, low=low, high=high, num_ids=num_ids)
+            yield WindowTask(
+                pool=pool_path, first_tokens_path=first_tokens_path, edges=edges, low=low, high=high, num_ids=num_ids
+            )
 
 
 def find_duplicate(task: WindowTask) -> int | None:
     """Returns the smallest id that occurs twice in a window; None where there is none."""
-    if task.low == task.high and task.starts_path is None:
+    if task.low == task.high and task.first_tokens_path is None:
         return task.low
     pool = map_pool(task.pool)
     window = np.empty(task.num_ids, dtype=pool.dtype)
-    begins, ends = _places_before(pool, task.edges, task.low), _places_after(pool, task.edges, task.high)
+    begins, ends = _entries_before(pool, task.edges, task.low), _entries_after(pool, task.edges, task.high)
     gather(pool, begins, ends, window)
-    if task.starts_path is not None:
-        starts = map_pool(task.starts_path)
-        window_starts = np.empty(task.num_ids, dtype=starts.dtype)
-        gather(starts, begins, ends, window_starts)
-        window = window[window_starts == 0]
+    if task.first_tokens_path is not None:
+        all_first_tokens = map_pool(task.first_tokens_path)
+        first_tokens = np.empty(task.num_ids, dtype=all_first_tokens.dtype)
+        gather(all_first_tokens, begins, ends, first_tokens)
+        window = window[first_tokens == 0]
     window.sort()
     repeated = window[1:] == window[:-1]
     return int(window[int(np.argmax(repeated))]) if repeated.any() else None
 
 
-def _places_before(pool: PoolMap, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
-    """Returns each segment's first place with an id of at least `value`: int64 [D]."""
-    places = np.empty(len(edges) - 1, dtype=np.int64)
-    find_places(pool, edges[:-1], edges[1:], value, places)
-    return places
+def _entries_before(pool: PoolMap, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
+    """Returns each segment's first entry with an id of at least `value`: int64 [D]."""
+    entries = np.empty(len(edges) - 1, dtype=np.int64)
+    find_entries(pool, edges[:-1], edges[1:], value, entries)
+    return entries
 
 
-def _places_after(pool: PoolMap, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
-    """Returns each segment's first place with an id over `value`: int64 [D]."""
-    return edges[1:] if value == np.iinfo(np.int64).max else _places_before(pool, edges, value + 1)
+def _entries_after(pool: PoolMap, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
+    """Returns each segment's first entry with an id over `value`: int64 [D]."""
+    return edges[1:] if value == np.iinfo(np.int64).max else _entries_before(pool, edges, value + 1)

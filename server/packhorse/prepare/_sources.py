@@ -1,7 +1,7 @@
 """Raw data as spans of rows: which files an input names, and how a span's lengths and ids are read.
 
-Owns finding files, reading columns batch by batch and refusing bad values with their place; leaves counting and
-placing to `passes`.
+Owns finding files, reading columns batch by batch and refusing bad values with file and row; leaves counting and
+sorting to `_passes`.
 """
 
 import os
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packhorse.formats import MegatronIndex, megatron_paths
 from packhorse.formats.files import FileStamp, find_files
-from packhorse.prepare.extras import require
+from packhorse.jobs import require
 
 _BATCH_ROWS = 1 << 17
 _READ_BUFFER_BYTES = 1 << 20
@@ -238,19 +238,19 @@ def _parquet_spans(path: str, length_column: str, id_column: str | None, first_i
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     finally:
         file.close()
-    starts = accumulate(sizes, initial=0)
+    first_rows = accumulate(sizes, initial=0)
     return [
         ParquetSpan(
             path=path,
             stamp=stamp,
             row_groups=(group, group + 1),
-            first_row=start,
-            first_index=first_index + start,
+            first_row=first_row,
+            first_index=first_index + first_row,
             num_rows=size,
             length_column=length_column,
             id_column=id_column,
         )
-        for group, (start, size) in enumerate(zip(starts, sizes, strict=False))
+        for group, (first_row, size) in enumerate(zip(first_rows, sizes, strict=False))
         if size
     ]
 
@@ -264,12 +264,12 @@ def _open_parquet(path: str) -> Any:
 
 
 def _check_column(path: str, schema: Any, column: str) -> None:
-    places = schema.get_all_field_indices(column)
-    if not places:
+    found = schema.get_all_field_indices(column)
+    if not found:
         raise ValueError(f"{path} has no column {column!r}; its columns are: {', '.join(map(repr, schema.names))}")
-    if len(places) > 1:
-        raise ValueError(f"{path} has {len(places)} columns named {column!r}; give them names of their own")
-    kind = schema.field(places[0]).type
+    if len(found) > 1:
+        raise ValueError(f"{path} has {len(found)} columns named {column!r}; give them names of their own")
+    kind = schema.field(found[0]).type
     if not require("pyarrow").types.is_integer(kind):
         raise ValueError(f"{path}: column {column!r} holds {kind}, but integers are needed")
 

@@ -1,7 +1,7 @@
 """The counting sort in two passes over the raw data, and a third over the pool that it fills.
 
 Owns what a task is and what is done to it: each function takes one picklable task, keeps O(max_seq_len) in memory, and
-runs on any engine. Leaves reading to `sources` and the order of passes to `pipeline`.
+runs on any engine. Leaves reading to `_sources` and the order of passes to `_sort`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import PrepareOptions
-from packhorse.packing.options import effective_lengths
-from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, place_ids, sort_pairs
-from packhorse.prepare.sources import Batch, ParquetSpan, Span, changed
+from packhorse.prepare._kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
+from packhorse.prepare._sources import Batch, ParquetSpan, Span, changed
 from packhorse.wire import ids_sum
 
 PoolMap = NDArray[np.uint32] | NDArray[np.int64]
@@ -44,8 +43,8 @@ class CountTask:
 class TaskCounts:
     """What the first pass found in one task."""
 
-    lengths: NDArray[np.int64]
-    """Distinct planned lengths, ascending: int64 [D]."""
+    rooms: NDArray[np.int64]
+    """Distinct rooms of what is planned, ascending: int64 [D]."""
     counts: NDArray[np.int64]
     """Sequences, or pieces, of each: int64 [D]."""
     own_tokens: int
@@ -67,33 +66,33 @@ class TaskCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceTask:
-    """The same rows, and the places in the pool that are theirs alone."""
+class FillTask:
+    """The same rows, and the entries of the pool that are theirs alone."""
 
     source: CountTask
     pool: str
-    starts_path: str | None
+    first_tokens_path: str | None
     """starts.npy, where there is one."""
     over_path: str | None
     """over_length.npy, where there is one."""
     over_rows: tuple[int, int]
     """The rows of it that are the task's: first, and exclusive end."""
-    lengths: NDArray[np.int64]
-    """Distinct planned lengths of the task, ascending: int64 [D]."""
-    starts: NDArray[np.int64]
-    """First place of each: int64 [D]."""
+    rooms: NDArray[np.int64]
+    """Distinct rooms of the task, ascending: int64 [D]."""
+    first_entries: NDArray[np.int64]
+    """First entry of each: int64 [D]."""
     counts: NDArray[np.int64]
-    """Number of places of each: int64 [D]."""
+    """Number of entries of each: int64 [D]."""
     id_low: int
     id_high: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishTask:
-    """Consecutive segments of the pool, each the ids of one length."""
+    """Consecutive segments of the pool, each the ids of one room."""
 
     pool: str
-    starts_path: str | None
+    first_tokens_path: str | None
     """starts.npy, where there is one."""
     edges: tuple[int, ...]
     """Where each segment begins, and where the last one ends."""
@@ -122,7 +121,7 @@ def count_task(task: CountTask) -> TaskCounts:
     id_low, id_high = 2**63 - 1, -(2**63)
     num_over = tokens_over = pieces_over = longest_over = 0
     first_over: tuple[int, int, str, int] | None = None
-    options, limit = task.options, task.options.longest
+    options, limit = task.options, task.options.rooms.longest
     is_split = options.over_length == "split"
     for path, batch in _batches(task.spans):
         lengths, ids = batch.lengths, batch.ids
@@ -150,12 +149,11 @@ def count_task(task: CountTask) -> TaskCounts:
         if len(ids):
             id_low, id_high = min(id_low, int(ids.min())), max(id_high, int(ids.max()))
     present = np.flatnonzero(histogram)
-    planned = effective_lengths(present, options.max_seq_len, options.align, options.extra_tokens)
-    planned, group = np.unique(planned, return_inverse=True)
-    counts = np.zeros(len(planned), dtype=np.int64)
+    rooms, group = np.unique(options.rooms.room(present), return_inverse=True)
+    counts = np.zeros(len(rooms), dtype=np.int64)
     np.add.at(counts, group, histogram[present])
     return TaskCounts(
-        lengths=planned,
+        rooms=rooms,
         counts=counts,
         own_tokens=int(present @ histogram[present]),
         id_low=id_low,
@@ -168,22 +166,24 @@ def count_task(task: CountTask) -> TaskCounts:
     )
 
 
-def place_task(task: PlaceTask) -> None:
-    """Second pass: writes the task's ids to its places of the pool, and the too long ones to theirs of the list.
+def fill_task(task: FillTask) -> None:
+    """Second pass: writes the task's ids to its entries of the pool, and the too long ones to its rows of the list.
 
     Raises:
         ValueError: a file is not what the first pass saw.
     """
     pool = map_pool(task.pool, writable=True)
-    starts = map_pool(task.starts_path, writable=True) if task.starts_path else np.empty(0, dtype=pool.dtype)
+    first_tokens = np.empty(0, dtype=pool.dtype)
+    if task.first_tokens_path:
+        first_tokens = map_pool(task.first_tokens_path, writable=True)
     over_list = map_pool(task.over_path, writable=True) if task.over_path else None
-    size = int(task.lengths[-1]) + 1 if len(task.lengths) else 1
+    size = int(task.rooms[-1]) + 1 if len(task.rooms) else 1
     cursors = np.zeros(size, dtype=np.int64)
     ends = np.zeros(size, dtype=np.int64)
-    cursors[task.lengths] = task.starts
-    ends[task.lengths] = task.starts + task.counts
+    cursors[task.rooms] = task.first_entries
+    ends[task.rooms] = task.first_entries + task.counts
     options = task.source.options
-    limit, over = options.longest, _over_action(options)
+    limit, over = options.rooms.longest, _over_action(options)
     row, last_row = task.over_rows
     path = ""
     for path, batch in _batches(task.source.spans):
@@ -191,12 +191,8 @@ def place_task(task: PlaceTask) -> None:
         kept = batch.ids if over != LEAVE_OUT else batch.ids[~is_over]
         if len(kept) and not (task.id_low <= int(kept.min()) and int(kept.max()) <= task.id_high):
             raise changed(path)
-        if (
-            place_ids(
-                batch.lengths, batch.ids, limit, over, options.align, options.extra_tokens, cursors, ends, pool, starts
-            )
-            >= 0
-        ):
+        rule = (limit, over, options.align, options.extra_tokens)
+        if fill_pool(batch.lengths, batch.ids, *rule, cursors, ends, pool, first_tokens) >= 0:
             raise changed(path)
         num_over = int(is_over.sum())
         if row + num_over > last_row:
@@ -212,15 +208,15 @@ def place_task(task: PlaceTask) -> None:
 def finish_task(task: FinishTask) -> tuple[int, int]:
     """Third pass: brings each segment into ascending order, in place, and returns `ids_sum` of all of them."""
     pool = map_pool(task.pool, writable=True)
-    starts = map_pool(task.starts_path, writable=True) if task.starts_path else None
+    first_tokens = map_pool(task.first_tokens_path, writable=True) if task.first_tokens_path else None
     if task.sort:
         for begin, end in zip(task.edges[:-1], task.edges[1:], strict=True):
-            if starts is None:
+            if first_tokens is None:
                 pool[begin:end].sort()
             else:
-                sort_pairs(pool[begin:end], starts[begin:end])
+                sort_pairs(pool[begin:end], first_tokens[begin:end])
     all_of_task = slice(task.edges[0], task.edges[-1])
-    return ids_sum(pool[all_of_task], None if starts is None else starts[all_of_task])
+    return ids_sum(pool[all_of_task], None if first_tokens is None else first_tokens[all_of_task])
 
 
 def sort_over_length(path: str) -> None:

@@ -1,6 +1,6 @@
-"""The compiled loops of preparing: counting lengths, placing ids, sorting pairs, and gathering from sorted segments.
+"""The compiled loops of preparing: counting lengths, filling the pool, sorting pairs, gathering from segments.
 
-Owns what runs once for every sequence, without the GIL; leaves checks of values to `sources` and meaning to `passes`.
+Owns what runs once for every sequence, without the GIL; leaves checks of values to `_sources` and meaning to `_passes`.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ LEAVE_OUT, KEEP_HEAD, KEEP_TAIL, SPLIT = range(4)
 
 @numba.njit(nogil=True, cache=True)
 def add_lengths(lengths: Any, longest: int, split: bool, histogram: Any) -> int:
-    """Counts lengths in [1, longest] into `histogram`, which has room for them, and returns how many are longer.
+    """Counts lengths in [1, longest] into `histogram`, which is long enough for them, and returns how many are longer.
 
     Where `split`, the pieces of those are counted too.
     """
@@ -32,7 +32,7 @@ def add_lengths(lengths: Any, longest: int, split: bool, histogram: Any) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def place_ids(
+def fill_pool(
     lengths: Any,
     ids: Any,
     longest: int,
@@ -42,23 +42,25 @@ def place_ids(
     cursors: Any,
     ends: Any,
     pool: Any,
-    starts: Any,
+    first_tokens: Any,
 ) -> int:
-    """Writes each id to the next place of its planned length, and returns -1, or the first row that finds no place.
+    """Writes each id to the next entry of its room, and returns -1, or the first row that finds none.
+
+    Rooms are those of `packhorse.topology.RoomRule`, computed here once more because this is compiled.
 
     Args:
         lengths: int64 [n], at least 1.
         ids: int64 [n].
         longest: the most tokens of its own that a sequence can have in a bin.
         over: what is done with longer ones, one of the constants above.
-        align: a planned length is a multiple of it.
+        align: a room is a multiple of it.
         extra_tokens: added to a length before that.
-        cursors: int64 [longest planned + 1], the next place of each planned length; advanced.
-        ends: int64, as long: the exclusive end of each planned length's places.
+        cursors: int64 [largest room + 1], the next entry of each room; advanced.
+        ends: int64, as long: the exclusive end of each room's entries.
         pool: uint32 or int64 [n_sequences].
-        starts: uint32 or int64 [n_sequences] for each entry's first token; empty where all are 0.
+        first_tokens: uint32 or int64 [n_sequences], where each entry begins in its sequence; empty where all are 0.
     """
-    is_plain = align == 1 and extra_tokens == 0 and len(starts) == 0
+    is_plain = align == 1 and extra_tokens == 0 and len(first_tokens) == 0
     for i in range(len(lengths)):
         left = lengths[i]
         if is_plain and left <= longest:  # the same as below, at a third of the time
@@ -67,25 +69,25 @@ def place_ids(
             pool[cursors[left]] = ids[i]
             cursors[left] += 1
             continue
-        start = 0
+        first_token = 0
         if left > longest and over != SPLIT:
             if over == LEAVE_OUT:
                 continue
             if over == KEEP_TAIL:
-                start = left - longest
+                first_token = left - longest
             left = longest
         while left > 0:
             own = min(left, longest)
-            planned = own + extra_tokens
+            room = own + extra_tokens
             if align > 1:
-                planned = (planned + align - 1) // align * align
-            if planned >= len(cursors) or cursors[planned] >= ends[planned]:
+                room = (room + align - 1) // align * align
+            if room >= len(cursors) or cursors[room] >= ends[room]:
                 return i
-            pool[cursors[planned]] = ids[i]
-            if len(starts):
-                starts[cursors[planned]] = start
-            cursors[planned] += 1
-            start += own
+            pool[cursors[room]] = ids[i]
+            if len(first_tokens):
+                first_tokens[cursors[room]] = first_token
+            cursors[room] += 1
+            first_token += own
             left -= own
     return -1
 
@@ -120,10 +122,10 @@ def sort_pairs(firsts: Any, seconds: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def find_places(pool: Any, starts: Any, ends: Any, value: int, places: Any) -> None:
-    """Finds in each ascending segment the first place with an id of at least `value`."""
-    for s in range(len(starts)):
-        low = starts[s]
+def find_entries(pool: Any, begins: Any, ends: Any, value: int, entries: Any) -> None:
+    """Finds in each ascending segment the first entry with an id of at least `value`."""
+    for s in range(len(begins)):
+        low = begins[s]
         high = ends[s]
         while low < high:
             middle = (low + high) >> 1
@@ -131,7 +133,7 @@ def find_places(pool: Any, starts: Any, ends: Any, value: int, places: Any) -> N
                 low = middle + 1
             else:
                 high = middle
-        places[s] = low
+        entries[s] = low
 
 
 @numba.njit(nogil=True, cache=True)
@@ -139,6 +141,6 @@ def gather(pool: Any, begins: Any, ends: Any, out: Any) -> None:
     """Copies pool[begins[s]:ends[s]] for every s, one after the other, into `out`."""
     at = 0
     for s in range(len(begins)):
-        for place in range(begins[s], ends[s]):
-            out[at] = pool[place]
+        for entry in range(begins[s], ends[s]):
+            out[at] = pool[entry]
             at += 1

@@ -15,6 +15,12 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def held_signals(numbers: Collection[signal.Signals] = ENDING_SIGNALS) -> Iterator[None]:
     """Holds signals back from this thread; threads and processes that it starts meanwhile never get them.
 
+    Example:
+        >>> with held_signals():
+        ...     signal.raise_signal(signal.SIGTERM)  # comes when the block ends
+        ...     signal.sigtimedwait({signal.SIGTERM}, 1).si_signo == signal.SIGTERM  # taken here instead
+        True
+
     Args:
         numbers: which.
     """

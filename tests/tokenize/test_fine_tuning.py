@@ -13,9 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from packhorse.cli.tokenize import command
 from packhorse.formats import MegatronTokens
 from packhorse.prepare import prepare
-from packhorse.prepare.fine_tuning import ChatColumns, PairColumns, tokenize_fine_tuning
-from packhorse.prepare.tokenization import tokenize
 from packhorse.sft import encode_chat, encode_prompt_response
+from packhorse.tokenize import ChatColumns, PairColumns, tokenize, tokenize_fine_tuning
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role + ' ' + m.content + ' <end> ' }}{% endfor %}"

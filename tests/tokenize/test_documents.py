@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from packhorse.prepare import extras
-from packhorse.prepare.documents import DocumentOptions, Skipped, expand_inputs, iterate_documents
+from packhorse.jobs import _extras
+from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents
+from packhorse.tokenize._inputs import expand_inputs
 
 
 def documents(*inputs: Path, **options: object) -> tuple[list[str], Skipped]:
@@ -154,6 +155,6 @@ def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
     (tmp_path / "a.parquet").write_bytes(b"")
-    monkeypatch.setattr(extras.importlib, "import_module", missing)
+    monkeypatch.setattr(_extras.importlib, "import_module", missing)
     with pytest.raises(ImportError, match=r"pyarrow .*packhorse\[prepare\]"):
         documents(tmp_path / "a.parquet")

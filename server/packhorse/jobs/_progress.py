@@ -1,0 +1,146 @@
+"""How far a job is: bars on a terminal, a plain line every few seconds elsewhere, nothing when quiet.
+
+Owns how progress looks; the job says what its tasks are called and when one of them gets on.
+"""
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TextIO, TypeVar
+
+_Item = TypeVar("_Item")
+
+Advance = Callable[[int], None]
+"""Tells that so many more units of a task are done."""
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class Progress(ABC):
+    """Shows how far each task of a job is; `show_progress` gives one."""
+
+    @abstractmethod
+    def task(self, name: str, total: int | None = None, unit: str = "") -> AbstractContextManager[Advance]:
+        """Shows a task from the beginning of a `with` block to its end.
+
+        Args:
+            name: what it does, e.g. "counting lengths".
+            total: how many units it has; None where nobody knows.
+            unit: what it counts, in the plural, e.g. "rows".
+        """
+
+    def track(self, items: Iterable[_Item], name: str, total: int | None = None, unit: str = "") -> Iterator[_Item]:
+        """Yields the items and counts each when the next one is asked for."""
+        with self.task(name, total, unit) as advance:
+            for item in items:
+                yield item
+                advance(1)
+
+
+@contextmanager
+def show_progress(*, quiet: bool = False, stream: TextIO | None = None) -> Iterator[Progress]:
+    """Gives the progress of one job, for as long as the job takes.
+
+    Example:
+        >>> with show_progress(quiet=True) as progress:
+        ...     sum(progress.track([1, 2, 3], "adding", total=3, unit="numbers"))
+        6
+
+    Args:
+        quiet: shows nothing.
+        stream: where it is shown: bars if it is a terminal, else a line every 5 seconds; None for stderr.
+    """
+    stream = stream or sys.stderr
+    if quiet:
+        yield _Silence()
+    elif not stream.isatty():
+        yield Lines(stream)
+    else:
+        # Imported here: whoever has no terminal pays nothing for drawing on one.
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with RichProgress(*columns, console=Console(file=stream), transient=True) as bars:
+            yield _Bars(bars)
+
+
+class _Silence(Progress):
+    """Shows nothing."""
+
+    @contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
+        yield lambda count: None
+
+
+class _Bars(Progress):
+    """Draws a bar for each task."""
+
+    def __init__(self, bars: Any) -> None:
+        self._bars = bars
+
+    @contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
+        bar = self._bars.add_task(f"{name} ({unit})" if unit else name, total=total)
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            self._bars.update(bar, completed=done)
+
+        yield advance
+        self._bars.update(bar, total=done or 1, completed=done or 1)
+
+
+class Lines(Progress):
+    """Writes a line about a task every few seconds, and nothing about tasks that are done before the first."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+
+    @contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
+        """See `Progress.task`."""
+        began = last_line = self._clock()
+        done = 0
+        behind_number = f" {unit}" if unit else ""
+
+        def advance(count: int) -> None:
+            nonlocal done, last_line
+            done += count
+            now = self._clock()
+            if now - last_line < _SECONDS_BETWEEN_LINES:
+                return
+            last_line = now
+            rate = done / (now - began)
+            line = f"{name}: {done:,}{behind_number}, {rate:,.0f}/s"
+            if total and rate:
+                left = _duration(max(0, total - done) / rate)
+                line = f"{name}: {done:,} of {total:,}{behind_number} ({done / total:.0%}), {rate:,.0f}/s, {left} left"
+            print(line, file=self._stream, flush=True)
+
+        yield advance
+        seconds = self._clock() - began
+        if seconds >= _SECONDS_BETWEEN_LINES:
+            count = f" {done:,}{behind_number}" if done else ""
+            print(f"{name}:{count} done in {_duration(seconds)}", file=self._stream, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    """Returns e.g. 42 s, 3:05 min or 2:03:05 h."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02} h"
+    return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"

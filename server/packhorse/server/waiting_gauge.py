@@ -1,0 +1,89 @@
+"""How much time the ranks of the runs that stream here wait for each other, for Prometheus.
+
+Owns which runs are remembered and when they are measured: at a scrape, once each, on a bounded sample, so that no
+stream waits for it. Leaves measuring to `packhorse.epoch.waiting`.
+"""
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily
+
+from packhorse.dataset import PreparedDataset
+from packhorse.epoch import MAX_BINS_PER_WINDOW
+from packhorse.epoch.waiting import Waiting, idle_share, waiting_of_plan
+from packhorse.topology import Topology
+
+WAITING_GAUGE = "packhorse_waiting_ratio"
+"""Its name."""
+
+MOST_RUNS = 16
+"""Shapes of runs that are remembered: those that opened a stream last."""
+
+_MEANING = (
+    "Share of GPU time that ranks wait for each other, 0 to 1, if they wait at every step or once in an optimizer step"
+)
+_LABELS = ["dataset", "world_size", "batch_size", "accumulation", "balance", "wait"]
+
+_Key = tuple[str, str, str, str, str]
+"""The gauge's labels without the last."""
+
+
+@dataclass
+class _Run:
+    """A run's shape, and what was measured of it."""
+
+    dataset: "weakref.ref[PreparedDataset]"
+    """Weak: what the catalog lets go of is not kept open for a gauge."""
+    topology: Topology
+    is_measured: bool = False
+    waiting: Waiting | None = None
+
+
+class WaitingGauge:
+    """Remembers runs by their shape, and tells how long their ranks wait. Safe to be used by many threads.
+
+    Args:
+        datasets: gives the datasets that are open now; others' runs disappear.
+    """
+
+    def __init__(self, datasets: Callable[[], list[PreparedDataset]]) -> None:
+        self._datasets = datasets
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[_Key, _Run] = OrderedDict()
+
+    def saw(self, dataset: PreparedDataset, topology: Topology) -> None:
+        """Remembers a run that streams; costs no measuring. One rank alone waits for nobody, and is not remembered."""
+        if topology.world_size == 1 or topology.bins_per_step * topology.accumulation > MAX_BINS_PER_WINDOW:
+            return
+        sizes = (topology.world_size, topology.batch_size, topology.accumulation)
+        key: _Key = (dataset.name, str(sizes[0]), str(sizes[1]), str(sizes[2]), topology.balance.value)
+        with self._lock:
+            run = self._runs.get(key)
+            if run is None or run.dataset() is not dataset or run.topology.cost_linear != topology.cost_linear:
+                self._runs[key] = _Run(weakref.ref(dataset), topology)
+            self._runs.move_to_end(key)
+            while len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yields the gauge, for both ways to wait; a run longer than its epoch has none."""
+        family = GaugeMetricFamily(WAITING_GAUGE, _MEANING, labels=_LABELS)
+        with self._lock:
+            runs = list(self._runs.items())
+        opened = self._datasets()
+        for key, run in runs:
+            dataset = run.dataset()
+            if dataset is None or dataset not in opened:
+                continue
+            if not run.is_measured:
+                found = waiting_of_plan(dataset.plan, run.topology, [run.topology.balance])
+                run.waiting = None if found is None else found[run.topology.balance]
+                run.is_measured = True
+            if run.waiting is not None:
+                family.add_metric([*key, "step"], idle_share(run.waiting.at_steps))
+                family.add_metric([*key, "optimizer-step"], idle_share(run.waiting.at_optimizer_steps))
+        yield family

@@ -1,0 +1,35 @@
+"""Tokenizing: text, or chats and prompt/response pairs, become token files that `packhorse.prepare` plans.
+
+Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for chats and pairs.
+"""
+
+from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
+from packhorse.tokenize.fine_tuning import (
+    ChatColumns,
+    FineTuningSummary,
+    NoTargets,
+    PairColumns,
+    tokenize_fine_tuning,
+)
+from packhorse.tokenize.gate import Skipped, Undecodable
+from packhorse.tokenize.text import TokenizeSummary, tokenize, tokenize_documents
+from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, train_tokenizer
+
+__all__ = [
+    "DEFAULT_EOS",
+    "DEFAULT_VOCAB_SIZE",
+    "ChatColumns",
+    "DocumentOptions",
+    "FineTuningSummary",
+    "NoTargets",
+    "PairColumns",
+    "Skipped",
+    "Split",
+    "TokenizeSummary",
+    "Undecodable",
+    "iterate_documents",
+    "tokenize",
+    "tokenize_documents",
+    "tokenize_fine_tuning",
+    "train_tokenizer",
+]

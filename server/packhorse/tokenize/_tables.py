@@ -1,0 +1,85 @@
+"""Rows of JSON lines and Parquet files, with the columns that are asked for.
+
+Owns reading both kinds of table, and refusing what is missing with its file and row; leaves what the cells mean to
+`documents` and `_rows`.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from packhorse.jobs import require
+from packhorse.tokenize._inputs import lines_of
+from packhorse.tokenize.gate import BYTE_ORDER_MARK, Gate
+
+_PARQUET_ROWS = 1024
+
+
+def json_lines(path: Path, keys: Sequence[str], gate: Gate) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields (file and line, what stands there), with every key."""
+    for number, line in lines_of(path):
+        origin = f"{path}, line {number}"
+        data = line.removeprefix(BYTE_ORDER_MARK).strip()
+        if not data:
+            continue
+        try:
+            row = json.loads(data.decode())
+        except UnicodeDecodeError as error:
+            gate.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
+            continue
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{origin} is not JSON: {error.msg} at column {error.colno}") from None
+        missing = [key for key in keys if not isinstance(row, dict) or key not in row]
+        if missing:
+            there = ", ".join(row) if isinstance(row, dict) else f"a {type(row).__name__}"
+            raise ValueError(f"{origin} has no key {missing[0]!r}; it has {there or 'no keys'}")
+        yield origin, row
+
+
+def parquet_rows(
+    path: Path, columns: Sequence[str], gate: Gate, *, are_texts: bool = False
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yields (file and row, values of the columns)."""
+    pa, pq = require("pyarrow"), require("pyarrow.parquet")
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a Parquet file: {error}") from None
+    with file:
+        schema = file.schema_arrow
+        for column in columns:
+            if column not in schema.names:
+                raise ValueError(f"{path} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
+            kind = schema.field(column).type
+            if are_texts and not _is_text(pa, kind):
+                raise ValueError(f"{path}: column {column!r} holds {kind}, not text")
+        row = 0
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns)):
+            cells = [batch.column(column) for column in columns]
+            try:
+                rows = list(zip(*(column.to_pylist() for column in cells), strict=True))
+            except UnicodeDecodeError:  # Parquet does not check what it calls a string
+                yield from _readable_rows(path, cells, row, gate)
+            else:
+                yield from ((f"{path}, row {number}", values) for number, values in enumerate(rows, row))
+            row += batch.num_rows
+
+
+def _readable_rows(
+    path: Path, cells: Sequence[Any], first_row: int, gate: Gate
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yields the rows of a batch in which at least one is not UTF-8."""
+    for index in range(len(cells[0])):
+        origin = f"{path}, row {first_row + index}"
+        try:
+            values = tuple(column[index].as_py() for column in cells)
+        except UnicodeDecodeError as error:
+            gate.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
+            continue
+        yield origin, values
+
+
+def _is_text(pa: Any, kind: Any) -> bool:
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner))

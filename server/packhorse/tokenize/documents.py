@@ -1,0 +1,141 @@
+"""Documents out of text files, JSON lines, Parquet and folders of source files.
+
+Owns cutting files into documents; leaves finding files, reading tables and counting what is left out to the files
+beside it, and tokenizing to `text`.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from packhorse.tokenize._inputs import Kind, expand_inputs, folder_files, kind_of, lines_of
+from packhorse.tokenize._tables import json_lines, parquet_rows
+from packhorse.tokenize.gate import Gate, Skipped, Undecodable
+
+Split = Literal["file", "line", "paragraph"]
+"""What is one document of a text file: the whole file, a line, or what stands between blank lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentOptions:
+    """How inputs are cut into documents. An option that is given needs an input that it is for."""
+
+    split: Split | None = None
+    """What is one document of a text file, also below a folder; None for the whole file."""
+    text_column: str | None = None
+    """Parquet column, or key of each JSON line; None for "text"."""
+    glob: str | None = None
+    """Which files of a folder: a pattern without a slash is matched at every depth (`*.py`), one with a slash from
+    the folder down (`src/**/*.py`); None for all. Names that begin with a dot, and what lies below such folders, are
+    left out."""
+    undecodable: Undecodable = "skip"
+    """What happens to text that is binary or not UTF-8: skipped and counted, or refused."""
+
+    def __post_init__(self) -> None:
+        if self.split is not None and self.split not in get_args(Split):
+            raise ValueError(f"documents is {self.split!r}; choose one of {', '.join(get_args(Split))}")
+        if self.undecodable not in get_args(Undecodable):
+            raise ValueError(f"undecodable is {self.undecodable!r}; choose one of {', '.join(get_args(Undecodable))}")
+
+
+def iterate_documents(
+    inputs: Sequence[str | os.PathLike[str]],
+    options: DocumentOptions | None = None,
+    skipped: Skipped | None = None,
+) -> Iterator[str]:
+    """Yields the text of every document, in the order of the inputs; memory is one document or one Parquet batch.
+
+    Files ending in .jsonl or .ndjson are read as JSON lines, .parquet or .pq as Parquet, any other file as UTF-8
+    text; the files of a folder are read as text whatever their ending, and one that is not text is left out whole.
+
+    Example:
+        >>> import tempfile
+        >>> skipped = Skipped()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "chat.jsonl")
+        ...     _ = file.write_text('{"text": "hello"} {"text": " "}'.replace("} ", "}" + chr(10)))
+        ...     list(iterate_documents([file], skipped=skipped)), skipped.empty
+        (['hello'], 1)
+
+    Args:
+        inputs: files, folders and glob patterns.
+        options: how they are cut; None for the defaults.
+        skipped: counts what is left out while iterating.
+
+    Raises:
+        FileNotFoundError: an input is not there.
+        ImportError: Parquet is read and pyarrow is not installed.
+        ValueError: no input is of a kind that a given option is for, a column or key is missing or not text, a line is
+            not JSON, or text is not UTF-8 and `options.undecodable` is "error".
+    """
+    options = options or DocumentOptions()
+    gate = Gate(options.undecodable, skipped if skipped is not None else Skipped())
+    split, text_column = options.split or "file", options.text_column or "text"
+    paths = expand_inputs(inputs)
+    _check_of_use(options, paths)
+    for path in paths:
+        match kind_of(path):
+            case "folder":
+                for file in folder_files(path, options.glob or "*"):
+                    for whole in gate.decode(file.read_bytes(), str(file)):
+                        yield from [whole] if split == "file" else _file_documents(file, split, gate)
+            case "JSON lines":
+                yield from _json_texts(path, text_column, gate)
+            case "Parquet":
+                yield from _parquet_texts(path, text_column, gate)
+            case "text":
+                yield from _file_documents(path, split, gate)
+
+
+def _check_of_use(options: DocumentOptions, paths: Sequence[Path]) -> None:
+    """Refuses an option that no input is for, rather than to pass over it."""
+    users: tuple[tuple[str, str | None, tuple[Kind, ...]], ...] = (
+        ("--documents", options.split, ("text", "folder")),
+        ("--text-column", options.text_column, ("JSON lines", "Parquet")),
+        ("--glob", options.glob, ("folder",)),
+    )
+    for flag, value, kinds in users:
+        if value is not None and not any(kind_of(path) in kinds for path in paths):
+            raise ValueError(
+                f"{flag} {value} is for {' and '.join(kinds)} input, but {paths[0]} is {kind_of(paths[0])}: "
+                f"leave {flag} out"
+            )
+
+
+def _file_documents(path: Path, split: Split, gate: Gate) -> Iterator[str]:
+    if split == "file":
+        yield from gate.decode(path.read_bytes(), str(path))
+        return
+    for number, part in lines_of(path) if split == "line" else _paragraphs(path):
+        yield from gate.decode(part.rstrip(b"\r\n"), f"{path}, line {number}")
+
+
+def _paragraphs(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields (number of the first line, lines)."""
+    lines: list[bytes] = []
+    first = 1
+    for number, line in lines_of(path):
+        if line.strip():
+            if not lines:
+                first = number
+            lines.append(line)
+        elif lines:
+            yield first, b"".join(lines)
+            lines = []
+    if lines:
+        yield first, b"".join(lines)
+
+
+def _json_texts(path: Path, key: str, gate: Gate) -> Iterator[str]:
+    for origin, row in json_lines(path, [key], gate):
+        text = row[key]
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"{origin}: {key!r} is a {type(text).__name__}, not text")
+        yield from gate.text(text, origin)
+
+
+def _parquet_texts(path: Path, column: str, gate: Gate) -> Iterator[str]:
+    for origin, (text,) in parquet_rows(path, [column], gate, are_texts=True):
+        yield from gate.text(text, origin)

@@ -1,0 +1,141 @@
+"""Bins packed on demand for D ranks: bin k is rank k mod D's, and ranks wait for each other little."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packhorse.packing.online import OnlineBin
+from packhorse.server import bins_of_ranks
+from packhorse.server.bins_of_ranks import BinGroups, order_of_bins
+from packhorse.server.faults import ServiceError
+from packhorse.topology import Balance, Topology
+
+
+def laid_out(bins):
+    lengths = np.array([length for lengths in bins for length in lengths], dtype=np.int64)
+    return lengths, np.cumsum([len(lengths) for lengths in bins], dtype=np.int64)
+
+
+def cost(lengths, cost_linear):
+    return sum(cost_linear * length + length**2 for length in lengths)
+
+
+def of_ranks(bins, ranks):
+    """Cost of each step's bins: [steps, D]."""
+    lengths, ends = laid_out(bins)
+    order = order_of_bins(lengths, ends, ranks)
+    assert sorted(order.tolist()) == list(range(len(bins)))
+    return np.array([cost(bins[b], ranks.cost_linear) for b in order]).reshape(-1, ranks.world_size)
+
+
+@st.composite
+def cases(draw):
+    world_size = draw(st.integers(2, 5))
+    num_steps = draw(st.integers(1, 4))
+    lengths = st.lists(st.integers(1, 500), max_size=4)
+    bins = draw(st.lists(lengths, min_size=world_size * num_steps, max_size=world_size * num_steps))
+    return bins, world_size, draw(st.integers(0, 1000))
+
+
+@given(cases())
+@settings(max_examples=200, deadline=None)
+def test_each_steps_bins_are_neighbours_by_cost(case):
+    bins, world_size, cost_linear = case
+    ranks = Topology(world_size=world_size, balance=Balance.MICRO_STEP, cost_linear=cost_linear)
+    steps = of_ranks(bins, ranks)
+    in_order = steps[np.lexsort((steps.max(axis=1), steps.min(axis=1)))]
+    assert (in_order[:-1].max(axis=1) <= in_order[1:].min(axis=1)).all()
+
+
+@given(cases())
+@settings(max_examples=200, deadline=None)
+def test_ranks_sums_agree_as_nearly_as_one_bin_lets_them(case):
+    bins, world_size, cost_linear = case
+    ranks = Topology(world_size=world_size, balance=Balance.OPTIMIZER_STEP, cost_linear=cost_linear)
+    steps = of_ranks(bins, ranks)
+    assert np.ptp(steps.sum(axis=0)) <= steps.max()
+
+
+def test_sums_that_can_agree_do():
+    bins = [[length] for length in (9, 7, 8, 6, 5, 4, 3, 2)]  # 44 tokens
+    ranks = Topology(world_size=2, balance=Balance.OPTIMIZER_STEP, cost_linear=10**9)  # as good as tokens alone
+    sums = of_ranks(bins, ranks).sum(axis=0)
+    tokens = sorted(round(total / 10**9) for total in sums.tolist())
+    assert tokens == [22, 22]
+
+
+def test_without_a_balance_bins_stay_in_the_packers_order():
+    for ranks in (Topology(world_size=3), Topology(balance=Balance.MICRO_STEP)):
+        assert order_of_bins(*laid_out([[3], [1], [2]]), ranks).tolist() == [0, 1, 2]
+    assert order_of_bins(*laid_out([]), Topology(world_size=3, balance=Balance.MICRO_STEP)).tolist() == []
+
+
+def test_no_rank_always_has_the_most():
+    ranks = Topology(world_size=4, balance=Balance.MICRO_STEP, cost_linear=0)
+    greatest = {int(of_ranks([[n], [n + 1], [n + 2], [n + 3]], ranks)[0].argmax()) for n in range(1, 40)}
+    assert greatest == {0, 1, 2, 3}
+
+
+def one(number):
+    """A bin of two sequences."""
+    return OnlineBin([2 * number, 2 * number + 1], [10 + number, 5])
+
+
+def ids(bins):
+    return [number for bin_ in bins for number in bin_.ids]
+
+
+@pytest.mark.parametrize(
+    ("balance", "group"), [(Balance.NONE, 3), (Balance.MICRO_STEP, 6), (Balance.OPTIMIZER_STEP, 6)]
+)
+def test_bins_leave_in_groups(balance, group):
+    groups = BinGroups(Topology(world_size=3, accumulation=2, balance=balance, cost_linear=0))
+    left = []
+    for number in range(2 * group + 1):
+        leaving = groups.add([one(number)])
+        assert len(leaving) == (group if (number + 1) % group == 0 else 0)
+        left += leaving
+        assert groups.num_sequences == 2 * (number + 1) - len(ids(left))
+    assert sorted(ids(left)) == list(range(4 * group))
+    with pytest.raises(ServiceError, match="needs 3 bins, and there are only 2 sequences"):
+        groups.flush([])
+    assert groups.num_sequences == 2
+    rest = groups.flush([one(2 * group + 1)])
+    assert (len(rest), groups.num_sequences) == (3, 0)
+    assert sorted(ids(left + rest)) == list(range(4 * group + 4))
+
+
+def test_one_rank_waits_for_no_group():
+    groups = BinGroups(Topology(accumulation=4, balance=Balance.MICRO_STEP))
+    assert ids(groups.add([one(0)])) == [0, 1]
+    assert ids(groups.flush([one(1), one(2)])) == [2, 3, 4, 5]
+
+
+def test_a_flush_may_add_empty_bins():
+    groups = BinGroups(Topology(world_size=4), allow_empty=True)
+    assert groups.add([OnlineBin([1], [9])]) == []
+    assert [bin_.ids for bin_ in groups.flush([])] == [[1], [], [], []]
+    assert groups.flush([]) == []
+
+
+def test_the_bins_of_a_group_are_bounded(monkeypatch):
+    monkeypatch.setattr(bins_of_ranks, "MAX_GROUP_SEQUENCES", 4)
+    groups = BinGroups(Topology(world_size=8))
+    groups.add([one(0), one(1)])
+    with pytest.raises(ServiceError, match="flush earlier") as caught:
+        groups.add([one(2)])
+    assert caught.value.metadata == {"field": "options.accumulation", "limit": "4"}
+
+
+@pytest.mark.parametrize("balance", [Balance.MICRO_STEP, Balance.OPTIMIZER_STEP])
+def test_a_flush_of_more_than_a_group_balances_each(balance):
+    random = np.random.default_rng(1)
+    groups = BinGroups(Topology(world_size=2, accumulation=3, balance=balance, cost_linear=0))
+    bins = [OnlineBin([number], [int(random.integers(1, 100))]) for number in range(15)]
+    left = groups.flush([*bins, OnlineBin([15], [50])])
+    assert sorted(ids(left)) == list(range(16))
+    for first, number in zip(itertools.count(0, 6), (6, 6, 4), strict=False):
+        assert sorted(ids(left[first : first + number])) == list(range(first, first + number))
