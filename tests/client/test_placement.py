@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from packhorse.client.placement import find_rank
+from packhorse.client.loading._ranks import find_rank
 
 
 @pytest.fixture(autouse=True)
