@@ -185,7 +185,7 @@ def test_errors_quote_a_bounded_part_of_values():
             lambda: nobody.pack_sequences([long] * 100, 10),
             lambda: nobody.pack_sequences([1], 10, algorithm=[long] * 100),
             lambda: nobody.stream_bins("rows", epoch=[long] * 100),
-            lambda: nobody.stream_bins("rows", remainder=long),
+            lambda: nobody.stream_bins("rows", seed=[long] * 100),
             lambda: nobody.pack_stream([long] * 100),
         ):
             with pytest.raises(errors.InvalidRequestError) as caught:

@@ -57,8 +57,13 @@ def test_a_multiple_of_bins_none_empty(case, multiple):
     if wanted > len(lengths):
         with pytest.raises(ValueError, match=f"only {len(lengths)} sequences"):
             split_to_multiple(*laid_out(bins), lengths, multiple)
+        result = taken_apart(*split_to_multiple(*laid_out(bins), lengths, multiple, allow_empty=True))
+        assert sorted(result[: len(lengths)]) == [[i] for i in range(len(lengths))]
+        assert result[len(lengths) :] == [[]] * (wanted - len(lengths))
         return
+    allowed = split_to_multiple(*laid_out(bins), lengths, multiple, allow_empty=True)
     result = taken_apart(*split_to_multiple(*laid_out(bins), lengths, multiple))
+    assert taken_apart(*allowed) == result  # none is empty where none has to be
     assert len(result) == wanted
     assert all(result)
     assert sorted(i for b in result for i in b) == list(range(len(lengths)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from packhorse.jobs import _extras
+from packhorse.jobs import extras
 from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents
 from packhorse.tokenize._inputs import expand_inputs
 
@@ -155,6 +155,6 @@ def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
     (tmp_path / "a.parquet").write_bytes(b"")
-    monkeypatch.setattr(_extras.importlib, "import_module", missing)
+    monkeypatch.setattr(extras.importlib, "import_module", missing)
     with pytest.raises(ImportError, match=r"pyarrow .*packhorse\[prepare\]"):
         documents(tmp_path / "a.parquet")

@@ -102,3 +102,10 @@ def test_independent_streams_have_nothing_to_balance():
     alone = Topology(world_size=8, workers_per_rank=4, batch_size=2, mode="independent")
     assert (alone.bins_per_step, alone.step_stride) == (2, 1)
     assert (alone.of_one_stream().bins_per_step, alone.of_one_stream().world_size) == (2, 1)
+
+
+@pytest.mark.parametrize("field", ["remainder", "mode", "balance", "world_size", "cost_linear"])
+def test_errors_quote_a_bounded_part_of_values(field):
+    with pytest.raises(ValueError, match=f"^{field} must be .*, got 'xxx") as caught:
+        Topology(**{field: "x" * 100_000})
+    assert len(str(caught.value)) < 200

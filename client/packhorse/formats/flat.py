@@ -130,6 +130,13 @@ def write_flat_tokens(
 ) -> int:
     """Writes sequences as a flat token file with boundaries; streams, and leaves nothing behind when it fails.
 
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     num_sequences = write_flat_tokens(Path(folder, "x.bin"), [[5, 6, 7], [8]], dtype="uint16")
+        ...     FlatTokens(Path(folder, "x.bin")).read(0).tolist()
+        [5, 6, 7]
+
     Args:
         path: `x.bin`.
         sequences: integers [n] each, in the range of dtype.

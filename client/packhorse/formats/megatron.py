@@ -35,7 +35,12 @@ DTYPES: dict[int, np.dtype[Any]] = {
 
 
 def megatron_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Returns the `.bin` and the `.idx` of a prefix `X`, given as `X`, `X.bin` or `X.idx`."""
+    """Returns the `.bin` and the `.idx` of a prefix `X`, given as `X`, `X.bin` or `X.idx`.
+
+    Example:
+        >>> [path.name for path in megatron_paths("corpus.idx")]
+        ['corpus.bin', 'corpus.idx']
+    """
     prefix = os.fspath(path)
     if prefix.endswith((".bin", ".idx")):
         prefix = prefix[:-4]
@@ -44,6 +49,10 @@ def megatron_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """Returns the type that Megatron's own tools choose: uint16 below 65,500 tokens, else int32.
+
+    Example:
+        >>> token_dtype(32_000).name, token_dtype(128_256).name
+        ('uint16', 'int32')
 
     Raises:
         ValueError: vocab_size is not in [1, 2^31].

@@ -121,6 +121,17 @@ def encode_chat(
     end-of-turn token, both where `{% generation %}` blocks mark it and where the template marks nothing (see
     `packhorse.sft.turns`); a token that straddles either edge is. A message with `train: false` or `weight: 0` is not.
 
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> words = {"?": 0, "user": 1, "assistant": 2, "hi": 3, "end": 4}
+        >>> tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
+        >>> tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        >>> template = "{% for m in messages %}{{ m.role }} {{ m.content }} end {% endfor %}"
+        >>> chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hi"}]
+        >>> encoded = encode_chat(chat, tokenizer, chat_template=template)
+        >>> encoded.input_ids.tolist(), encoded.loss_mask.tolist()
+        ([1, 3, 4, 2, 3, 4], [False, False, False, False, True, True])
+
     Args:
         messages: role and content each, as the template wants them.
         tokenizer: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, the path of a `tokenizer.json` or of the

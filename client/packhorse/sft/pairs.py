@@ -72,6 +72,14 @@ def encode_prompt_response(
 ) -> EncodedSequence:
     """Encodes a prompt and its response, with a loss mask that trains on the response.
 
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> tokenizer = Tokenizer(models.WordLevel({"2": 0, "+": 1, "=": 2, "4": 3, "<eos>": 4}, unk_token="2"))
+        >>> tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        >>> encoded = encode_prompt_response("2 + 2 = ", "4", tokenizer, eos="<eos>")
+        >>> encoded.input_ids.tolist(), encoded.loss_mask.tolist()
+        ([0, 1, 0, 2, 3, 4], [False, False, False, False, True, True])
+
     Args:
         prompt: what the model is given; what the tokenizer puts before a text by itself (BOS) goes before it.
         response: what it learns to write.

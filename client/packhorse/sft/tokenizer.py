@@ -93,6 +93,12 @@ def load_chat_tokenizer(source: Any) -> ChatTokenizer:
 
     A model that was made ready is kept for the next call with the same object; change a tokenizer before its first use.
 
+    Example:
+        >>> from tokenizers import Tokenizer, models
+        >>> loaded = load_chat_tokenizer(Tokenizer(models.WordLevel({"hi": 0}, unk_token="hi")))
+        >>> loaded.model.encode("hi").ids
+        [0]
+
     Args:
         source: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, a path of a `tokenizer.json` or of a folder
             with one, or what this function returned.

@@ -15,6 +15,12 @@ def truncate_pair(source_len: int, target_len: int, cutoff_len: int) -> tuple[in
     A side shorter than half the budget stays whole and the other one gets the rest; else each side is cut in proportion
     to its length, the target's share rounded down.
 
+    Example:
+        >>> truncate_pair(100, 10, cutoff_len=50)  # a short target stays whole
+        (40, 10)
+        >>> truncate_pair(100, 100, cutoff_len=50)
+        (25, 25)
+
     Args:
         source_len: tokens of the source, what the model is given.
         target_len: tokens of the target, what it learns to write.
@@ -48,6 +54,10 @@ def truncate_turns(
     turns: Sequence[tuple[int, int]], cutoff_len: int, *, last_first: bool = False
 ) -> list[tuple[int, int]]:
     """Cuts the turns of a chat one after the other, each by `truncate_pair` with what the ones before it left.
+
+    Example:
+        >>> truncate_turns([(30, 10), (20, 20)], cutoff_len=50)
+        [(30, 10), (5, 5)]
 
     Args:
         turns: (source tokens, target tokens) of each turn, in the order of the chat.

@@ -24,8 +24,14 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
     """
     wanted = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+        raise ValueError(f"{name} must be {wanted}, got {quoted(value)}")
     number = int(value)
     if number < least or (most is not None and number > most):
         raise ValueError(f"{name} must be {wanted}, got {number}")
     return number
+
+
+def quoted(value: object) -> str:
+    """Returns a value as an error quotes it: its first 40 characters."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"

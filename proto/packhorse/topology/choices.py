@@ -6,6 +6,8 @@ Owns the names; a value in the protocol is the enum's name in capitals behind a 
 from enum import StrEnum
 from typing import TypeVar
 
+from packhorse.topology.checks import quoted
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -55,4 +57,4 @@ def as_choice(name: str, kind: type[_Choice], value: object) -> _Choice:
     try:
         return kind(str(value).lower().replace("_", "-"))
     except ValueError:
-        raise ValueError(f"{name} must be one of {', '.join(kind)}, got {value!r}") from None
+        raise ValueError(f"{name} must be one of {', '.join(kind)}, got {quoted(value)}") from None

@@ -17,6 +17,13 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
     """Returns the checksum of a stream's header, as an answer to a request; in [0, 2^64).
 
     `first_step` and `expected_digest` are left out of the request: they change when a stream is reopened.
+
+    Example:
+        >>> request, header = pb.StreamBinsRequest(dataset="corpus", epoch=1), pb.StreamHeader(digest="d")
+        >>> sent = header_checksum(request, header)
+        >>> request.epoch = 2
+        >>> sent == header_checksum(request, header)
+        False
     """
     topology = request.topology
     return _hash(
@@ -53,18 +60,34 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
 
 
 def block_context(checksum_of_header: int, first_step: int, num_steps: int) -> int:
-    """Returns what a stream's block answers, for `bins_checksum`."""
+    """Returns what a stream's block answers, for `bins_checksum`.
+
+    Example:
+        >>> block_context(5, first_step=0, num_steps=2) == block_context(5, first_step=2, num_steps=2)
+        False
+    """
     return _hash((checksum_of_header, first_step, num_steps))
 
 
 def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> int:
-    """Returns what the bins of a GetBins answer, for `bins_checksum`."""
+    """Returns what the bins of a GetBins answer, for `bins_checksum`.
+
+    Example:
+        >>> one, other = pb.GetBinsRequest(positions=[1, 2]), pb.GetBinsRequest(positions=[2, 1])
+        >>> get_bins_context(one, "d", 1) == get_bins_context(other, "d", 1)
+        False
+    """
     positions = xxhash.xxh3_64_intdigest(array("q", request.positions).tobytes())
     return _hash((request.dataset, request.epoch, request.seed, positions, _ranges(request.skip), digest, id_type))
 
 
 def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
     """Returns the XXH3-64 of the bins' five arrays, each behind its size in bytes as little-endian uint64.
+
+    Example:
+        >>> bins = pb.Bins(ids=b"abcd")
+        >>> bins_checksum(bins, context=1) == bins_checksum(bins, context=2)
+        False
 
     Args:
         bins: the message; its own `checksum` does not count.

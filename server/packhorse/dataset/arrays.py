@@ -23,6 +23,13 @@ _ZEROS = bytes(1 << 20)
 def create_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> None:
     """Makes an array file of zeros that owns its disk space, so that writing through a map cannot run out of it.
 
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     create_array(Path(folder, "pools.npy"), "uint32", (3,))
+        ...     np.load(Path(folder, "pools.npy"))
+        array([0, 0, 0], dtype=uint32)
+
     Args:
         path: the file; nothing is there yet.
         dtype_name: "uint32" or "int64"; stored little-endian.

@@ -80,6 +80,11 @@ class PreparedDataset:
 def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDataset:
     """Opens and checks a prepared folder.
 
+    Example:
+        >>> dataset = open_prepared("datasets/corpus")
+        >>> dataset.manifest.n_bins, dataset.counts, dataset.pool.tolist()
+        (2, Counter({3: 2, 5: 2}), [1, 2, 0, 3])
+
     Args:
         path: the folder.
         check_pool: whether the array files are read as a whole to compare their checksums. Without, only their headers

@@ -23,6 +23,16 @@ _SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
 def refuse_output(output: Path, *, overwrite: bool) -> None:
     """Refuses to write where something stands that may not be replaced.
 
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     refuse_output(Path(folder, "new"), overwrite=False)  # nothing is there
+        ...     try:
+        ...         refuse_output(Path(folder), overwrite=True)
+        ...     except FileExistsError as error:
+        ...         print("has no manifest.json of a dataset" in str(error))
+        True
+
     Args:
         output: the folder to be.
         overwrite: whether a prepared folder, ours or seqpack's, may be replaced. Nothing else ever is.
@@ -45,6 +55,13 @@ def refuse_output(output: Path, *, overwrite: bool) -> None:
 def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
     """Refuses an output that is, or holds, something that is being read or worked in.
 
+    Example:
+        >>> try:
+        ...     refuse_holding(Path("/data"), [Path("/data/corpus.parquet")])
+        ... except FileExistsError as error:
+        ...     print(error)
+        --output /data holds the input /data/corpus.parquet and would be replaced with it; give another --output
+
     Args:
         output: the folder to be; symbolic links are followed, here and in `inputs`.
         inputs: every file and folder that is read.
@@ -52,11 +69,11 @@ def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
     Raises:
         FileExistsError: the output holds one of them, or the working directory.
     """
-    place = output.resolve()
+    folder = output.resolve()
     for path, name in ((Path.cwd(), "the working directory"), *((path, f"the input {path}") for path in inputs)):
         kept = path.resolve()
-        if place == kept or place in kept.parents:
-            relation = "is" if place == kept else "holds"
+        if folder == kept or folder in kept.parents:
+            relation = "is" if folder == kept else "holds"
             raise FileExistsError(
                 f"--output {output} {relation} {name} and would be replaced with it; give another --output"
             )

@@ -27,12 +27,26 @@ Loaded = tuple[dict[str, Any], Counter[int], Counter[Template], dict[int, NDArra
 
 
 def is_seqpack_layout(folder: Path) -> bool:
-    """Tells whether a folder has one pool file for each length."""
+    """Tells whether a folder has one pool file for each length.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     before = is_seqpack_layout(Path(folder))
+        ...     Path(folder, "pools").mkdir()
+        ...     before, is_seqpack_layout(Path(folder))
+        (False, True)
+    """
     return (folder / SEQPACK_POOLS).is_dir()
 
 
 def load_seqpack_layout(folder: Path) -> Loaded:
     """Reads and checks a folder that seqpack wrote.
+
+    Example:
+        >>> manifest, counts, templates, pools = load_seqpack_layout(Path("datasets/corpus-of-seqpack"))
+        >>> templates, pools[5].tolist()
+        (Counter({(5, 3): 2}), [0, 3])
 
     Raises:
         PreparedDatasetError: a file is missing or unreadable, or the files contradict each other.
@@ -72,11 +86,19 @@ def load_seqpack_layout(folder: Path) -> Loaded:
 def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
     """Writes a prepared dataset into `folder` (existing and empty) the way seqpack does.
 
+    Example:
+        >>> import tempfile
+        >>> from packhorse.dataset import open_prepared
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_seqpack_layout(open_prepared("datasets/corpus"), Path(folder))
+        ...     sorted(path.name for path in Path(folder).iterdir())
+        ['counts.json', 'manifest.json', 'pools', 'templates.json']
+
     Raises:
-        ValueError: some entries do not begin at their sequence's first token, which seqpack has no place for.
+        ValueError: some entries do not begin at their sequence's first token, which seqpack cannot say.
     """
     if dataset.starts is not None:
-        raise ValueError("seqpack's layout has no place for where a piece begins; use --format packhorse")
+        raise ValueError("seqpack's layout cannot say where a piece begins; use --format packhorse")
     (folder / SEQPACK_POOLS).mkdir()
     for length, ids in pools_by_length(dataset).items():
         path = folder / SEQPACK_POOLS / f"{length}.npy"
@@ -99,7 +121,13 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
 
 
 def pools_by_length(dataset: PreparedDataset) -> dict[int, NDArray[np.integer]]:
-    """Returns length → ids as views of the pool, ids ascending."""
+    """Returns length → ids as views of the pool, ids ascending.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> {length: ids.tolist() for length, ids in pools_by_length(open_prepared("datasets/corpus")).items()}
+        {3: [1, 2], 5: [0, 3]}
+    """
     starts = dataset.plan.pool_starts.tolist()
     return {
         length: dataset.pool[start : start + count]

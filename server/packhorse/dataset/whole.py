@@ -24,6 +24,15 @@ def written_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
     rename, so a crash leaves the old folder or the new one, never half of one. Signals wait while folders trade places
     and while leftovers are removed.
 
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with written_whole(Path(folder, "set")) as partial:
+        ...         _ = Path(partial, "manifest.json").write_text("{}")
+        ...         before = Path(folder, "set").exists()
+        ...     before, Path(folder, "set", "manifest.json").exists()
+        (False, True)
+
     Args:
         output: the folder to be.
         overwrite: whether a prepared folder at `output` may be replaced.

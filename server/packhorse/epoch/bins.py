@@ -65,7 +65,13 @@ class Bins:
 
 
 def joined(parts: Sequence[Bins]) -> Bins:
-    """Returns the bins of all parts, one part after the other; all have starts, or none has."""
+    """Returns the bins of all parts, one part after the other; all have starts, or none has.
+
+    Example:
+        >>> one = Bins(ids=np.array([7]), lengths=np.array([5]), bin_ends=np.array([1]), positions=np.array([0]))
+        >>> joined([one, one]).bin_ends
+        array([1, 2])
+    """
     ends, before = [], 0
     for part in parts:
         ends.append(part.bin_ends + before)

@@ -13,7 +13,11 @@ from packhorse.topology import Balance, Topology
 
 
 def compile_kernels() -> None:
-    """Compiles every kernel for both id types, or loads it from Numba's cache, so that no request waits for it."""
+    """Compiles every kernel for both id types, or loads it from Numba's cache, so that no request waits for it.
+
+    Example:
+        >>> compile_kernels()  # seconds the first time, then read from the cache
+    """
     plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
     for dtype in (np.dtype(np.uint32), np.dtype(np.int64)):
         pool: PoolArray = np.arange(2, dtype=dtype)

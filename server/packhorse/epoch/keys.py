@@ -14,6 +14,10 @@ MAX_SEED = 2**64 - 1
 def derive_key(seed: int, epoch: int, purpose: str) -> int:
     """Returns the 64-bit key of everything that `purpose` names in one epoch.
 
+    Example:
+        >>> derive_key(1, 0, "bins") == derive_key(0, 1, "bins")
+        False
+
     Args:
         seed: in [0, 2^64).
         epoch: in [0, 2^64).
@@ -24,7 +28,12 @@ def derive_key(seed: int, epoch: int, purpose: str) -> int:
 
 
 def independent_seed(seed: int, rank: int, worker: int) -> int:
-    """Returns the seed under which one worker goes through the epoch by itself (StreamMode INDEPENDENT)."""
+    """Returns the seed under which one worker goes through the epoch by itself (StreamMode INDEPENDENT).
+
+    Example:
+        >>> independent_seed(7, 0, 1) == independent_seed(7, 1, 0)
+        False
+    """
     return seed_from_components(seed, rank, worker)
 
 

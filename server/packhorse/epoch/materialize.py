@@ -23,6 +23,11 @@ def materialize_epoch(
 ) -> Iterator[list[int]]:
     """Yields every bin of one epoch, in the order of the epoch's positions.
 
+    Example:
+        >>> bins = list(materialize_epoch({(5, 3): 2}, {5: np.array([0, 2]), 3: np.array([1, 3])}, seed=1))
+        >>> len(bins), sorted(sum(bins, []))
+        (2, [0, 1, 2, 3])
+
     Args:
         templates: template → multiplicity.
         length_to_indices: length in tokens → the indices of all sequences of that length, int [count].

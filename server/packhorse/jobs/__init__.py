@@ -3,8 +3,8 @@
 Only re-exports. It knows nothing of packing, so every package of the server's side may use it.
 """
 
-from packhorse.jobs._extras import require
-from packhorse.jobs._held_signals import ENDING_SIGNALS, held_signals
-from packhorse.jobs._progress import Advance, Progress, show_progress
+from packhorse.jobs.extras import require
+from packhorse.jobs.held_signals import ENDING_SIGNALS, held_signals
+from packhorse.jobs.progress import Advance, Progress, show_progress
 
 __all__ = ["ENDING_SIGNALS", "Advance", "Progress", "held_signals", "require", "show_progress"]

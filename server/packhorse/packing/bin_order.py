@@ -14,6 +14,10 @@ _Bins = TypeVar("_Bins", list[Any], NDArray[Any])
 def shuffle_bins(bin_indices: _Bins, seed: int | None = None) -> _Bins:
     """Returns a shuffled copy; for a seed, in the order that seqpack's function of this name gives.
 
+    Example:
+        >>> sorted(shuffle_bins([[0, 3], [1], [2, 4]], seed=1))
+        [[0, 3], [1], [2, 4]]
+
     Args:
         bin_indices: bins, or indices of bins; an array is shuffled along its first axis.
         seed: at least 0; None for a random order.

@@ -14,6 +14,10 @@ from packhorse.packing.plan import checked_counts
 def lower_bound(counts: Mapping[int, int], max_seq_len: int, *, max_sequences_per_bin: int | None = None) -> int:
     """Returns the best of the continuous, the cardinality and the Martello-Toth L2 bound.
 
+    Example:
+        >>> lower_bound({6: 5, 2: 4}, max_seq_len=10)  # no two sequences of 6 share a bin
+        5
+
     Args:
         counts: length in tokens → number of sequences.
         max_seq_len: a bin's capacity in tokens.

@@ -18,6 +18,11 @@ def check_certificate(
 ) -> int:
     """Checks a certificate in Python's own integers, with nothing taken from the packer.
 
+    Example:
+        >>> proof = DualCertificate(prices={6: 1}, bin_worth=1)  # a bin of 10 holds one sequence of 6 at most
+        >>> check_certificate(proof, {6: 3}, max_seq_len=10)
+        3
+
     Args:
         certificate: what to check.
         counts: length in tokens → number of sequences.

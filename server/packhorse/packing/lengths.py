@@ -22,6 +22,10 @@ _SPARSE = 1 << 16
 def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArray[np.int64]:
     """Returns `lengths` as int64 [S].
 
+    Example:
+        >>> checked_lengths([5, 3, 8], max_seq_len=8)
+        array([5, 3, 8])
+
     Args:
         lengths: list or array of integers, each in [1, max_seq_len], in tokens; may be empty.
         max_seq_len: the longest length allowed; None for MAX_SEQ_LEN.
@@ -100,6 +104,10 @@ def sort_indices_by_length(lengths_arr: ArrayLike, tolerance: int = 1, seed: int
     The sorts are stable, so every CPU gives the same order; with a seed it is the order that seqpack's function of this
     name gives. Lengths within a bucket are not sorted when tolerance is above 1.
 
+    Example:
+        >>> sort_indices_by_length([3, 8, 5, 8])
+        array([1, 3, 2, 0])
+
     Args:
         lengths_arr: integers [S] of at least 1, in tokens.
         tolerance: width of a bucket, in tokens, at least 1.
@@ -126,6 +134,11 @@ def length_histogram_from_lengths(
     lengths: ArrayLike, max_seq_len: int | None = None
 ) -> tuple[Counter[int], dict[int, NDArray[np.int64]]]:
     """Counts lengths, and groups their indices, in O(S) where lengths are dense.
+
+    Example:
+        >>> counts, indices = length_histogram_from_lengths([5, 3, 5])
+        >>> counts, indices[5]
+        (Counter({5: 2, 3: 1}), array([0, 2]))
 
     Args:
         lengths: list or array of integers of at least 1, in tokens.

@@ -79,6 +79,10 @@ def greedy_pack_sequences(
 ) -> list[list[int]]:
     """Packs by first-fit-decreasing; for the same order, the bins of seqpack's function of this name.
 
+    Example:
+        >>> greedy_pack_sequences([5, 3, 8, 2], max_seq_len=8)
+        [[2], [0, 1], [3]]
+
     Args:
         lengths: list or array of integers [S], each in [1, max_seq_len], in tokens.
         max_seq_len: a bin's capacity in tokens.
@@ -106,6 +110,10 @@ def heap_pack_sequences(
     """Packs by worst-fit-decreasing; for the same order, the bins of seqpack's function of this name.
 
     Each sequence goes into the bin with the most room; among those with equal room, into the one opened earliest.
+
+    Example:
+        >>> heap_pack_sequences([5, 4, 2, 2], max_seq_len=8)
+        [[0, 3], [1, 2]]
 
     Args:
         lengths: list or array of integers [S], each in [1, max_seq_len], in tokens.

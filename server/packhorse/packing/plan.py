@@ -90,12 +90,22 @@ class PackingPlan:
 
 
 def canonical_templates(templates: Mapping[Template, int]) -> list[tuple[Template, int]]:
-    """Returns (template, multiplicity) pairs in canonical order: descending lexicographic."""
+    """Returns (template, multiplicity) pairs in canonical order: descending lexicographic.
+
+    Example:
+        >>> canonical_templates({(3, 3): 2, (5,): 1, (5, 3): 4})
+        [((5, 3), 4), ((5,), 1), ((3, 3), 2)]
+    """
     return sorted(templates.items(), reverse=True)
 
 
 def counts_of_templates(templates: Mapping[Template, int]) -> Counter[int]:
-    """Returns the counts that a plan's templates use: length → number of sequences."""
+    """Returns the counts that a plan's templates use: length → number of sequences.
+
+    Example:
+        >>> counts_of_templates({(5, 3): 2, (3,): 1})
+        Counter({3: 3, 5: 2})
+    """
     counts: Counter[int] = Counter()
     for template, multiplicity in templates.items():
         for length in template:

@@ -113,6 +113,13 @@ def pack_histogram(
 ) -> PackingPlan:
     """Plans an epoch from a length histogram.
 
+    Example:
+        >>> plan = pack_histogram({5: 5, 3: 3, 7: 1}, max_seq_len=10)
+        >>> plan.num_bins, plan.efficiency, plan.proven
+        (5, 0.82, True)
+        >>> plan.templates[(7, 3)]
+        1
+
     Args:
         counts: length in tokens → number of sequences; zeros are ignored.
         max_seq_len: a bin's capacity in tokens.

@@ -12,6 +12,10 @@ def seed_from_components(*components: int) -> int:
     Seeds that are added (seed + epoch + rank) collide; hashed ones do not. Gives the same values as the function of
     this name in seqpack.
 
+    Example:
+        >>> seed_from_components(0, 1) == seed_from_components(1, 0)
+        False
+
     Args:
         components: integers, e.g. (seed, epoch, rank).
 

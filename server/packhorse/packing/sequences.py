@@ -78,6 +78,11 @@ def pack_sequences(
     canonical order of their templates. List-only packers (`LIST_ONLY`) go through the sequences in their order, and
     bins stand in the order of opening.
 
+    Example:
+        >>> packed = pack_sequences([5, 3, 8, 2], max_seq_len=8)
+        >>> packed.indices, packed.bin_ends  # bins [2], [0, 1] and [3]
+        (array([2, 0, 1, 3]), array([1, 3, 4]))
+
     Args:
         lengths: list or array of integers [S], each in [1, max_seq_len], in tokens; may be empty.
         max_seq_len: a bin's capacity in tokens.

@@ -39,6 +39,10 @@ def worst_fit_batched(pairs: list[tuple[int, int]], capacity: int, limit: int) -
 def pack_length_histogram(length_counts: Mapping[int, int], max_seq_len: int) -> Counter[Template]:
     """Packs a histogram by worst-fit-decreasing; the templates that seqpack's function of this name gives.
 
+    Example:
+        >>> pack_length_histogram({5: 2, 3: 3}, max_seq_len=8)
+        Counter({(5, 3): 2, (3,): 1})
+
     Args:
         length_counts: length in tokens → number of sequences; zeros are ignored.
         max_seq_len: a bin's capacity in tokens.
@@ -57,6 +61,10 @@ def pack_length_histogram_batched(length_counts: Mapping[int, int], max_seq_len:
     """Packs a histogram by `worst_fit_batched`; the templates that seqpack's function of this name gives.
 
     Costs O(distinct lengths · log), whatever the counts.
+
+    Example:
+        >>> pack_length_histogram_batched({5: 2, 3: 2}, max_seq_len=8)
+        Counter({(5, 3): 2})
 
     Args:
         length_counts: length in tokens → number of sequences; zeros are ignored.

@@ -13,6 +13,11 @@ from packhorse.dataset import Loaded, is_seqpack_layout, load_seqpack_layout, op
 def load_prepared(path: str | os.PathLike[str]) -> Loaded:
     """Reads and checks a prepared folder, ours or seqpack's.
 
+    Example:
+        >>> manifest, counts, templates, pools = load_prepared("datasets/corpus")
+        >>> manifest["n_bins"], templates, pools[5].tolist()
+        (2, Counter({(5, 3): 2}), [0, 3])
+
     Args:
         path: the folder.
 

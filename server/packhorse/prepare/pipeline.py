@@ -67,13 +67,7 @@ def prepare(
     byte, for any number of workers.
 
     Example:
-        >>> import tempfile
-        >>> from packhorse.formats import MegatronWriter
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with MegatronWriter(Path(folder, "corpus"), vocab_size=100) as writer:
-        ...         for length in (5, 3, 3, 5):
-        ...             writer.append([1] * length)
-        ...     manifest = prepare(Path(folder, "corpus.idx"), max_seq_len=8, output=Path(folder, "set"))
+        >>> manifest = prepare("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
         >>> manifest.n_bins, manifest.efficiency
         (2, 1.0)
 
@@ -123,7 +117,7 @@ def prepare(
         raise ValueError(f"format must be one of {', '.join(get_args(Layout))}, got {format!r}")
     if format == "seqpack" and (over_length == "split" or keep == "tail"):
         raise ValueError(
-            "seqpack's layout has no place for where a piece begins: use --format packhorse, or neither --over-length "
+            "seqpack's layout cannot say where a piece begins: use --format packhorse, or neither --over-length "
             "split nor --keep tail"
         )
     if workers is not None:

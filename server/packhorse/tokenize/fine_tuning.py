@@ -139,6 +139,7 @@ def tokenize_fine_tuning(
 
     Example:
         >>> import tempfile
+        >>> from packhorse.tokenize import train_tokenizer
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     here = Path(folder)
         ...     tokenizer = train_tokenizer(["2 + 2 = 4"], vocab_size=300)
@@ -146,7 +147,7 @@ def tokenize_fine_tuning(
         ...     _ = (here / "sums.jsonl").write_text('{"question": "2 + 2 =", "answer": " 4"}')
         ...     columns = PairColumns(prompt="question", response="answer", eos="<|endoftext|>")
         ...     summary = tokenize_fine_tuning(here / "sums.jsonl", here / "sums", columns, tokenizer=here)
-        >>> summary.sequences, summary.tokens > summary.trained_tokens > 1
+        >>> summary.sequences, 1 < summary.trained_tokens < summary.tokens
         (1, True)
 
     Args:

@@ -69,3 +69,21 @@ def test_only_what_was_given_is_there_and_mixtures_are_refused():
 def test_shifted_batches_are_refused():
     with pytest.raises(ValueError, match="shift_labels=False"):
         to_open_instruct(pack_rollouts([[1]], [[2]], max_seq_len=4, pad_token_id=0, shift_labels=True))
+
+
+def test_empty_packs_are_refused():
+    batches = pack_rollouts([[1]], [[2]], max_seq_len=4, pad_token_id=0, world_size=2, allow_empty=True)
+    with pytest.raises(ValueError, match="pack without allow_empty"):
+        to_open_instruct(batches)
+
+
+def test_the_packs_of_one_rank_follow_each_other(some):
+    rollouts = some(40)
+    batches = pack_rollouts(
+        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=0, world_size=2, balance="optimizer-step"
+    )
+    packs = to_open_instruct([batch for rank in range(2) for batch in batches[rank::2]])
+    costs = np.array([sum(n * n for n in lengths.tolist()) for lengths in packs["packed_seq_lens"]]).reshape(2, -1)
+    tokens = np.array([len(pack) for pack in packs["query_responses"]]).reshape(2, -1)
+    of_ranks = (24_576 * tokens + costs).sum(axis=1)
+    assert np.ptp(of_ranks) / of_ranks.mean() < 0.01

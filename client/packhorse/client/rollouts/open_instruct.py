@@ -7,6 +7,7 @@ Owns the conversion; leaves packing to `pack` and masks to `masks`. Checked agai
 from collections.abc import Sequence
 from typing import NotRequired, TypedDict
 
+import numpy as np
 import torch
 
 from packhorse.client.masks import build_labelled_mask
@@ -49,13 +50,21 @@ def to_open_instruct(batches: Sequence[RolloutBatch]) -> OpenInstructPacks:
     """Converts batches, one pack for each row.
 
     `PackedSequences(**to_open_instruct(batches), original_responses=responses)` is what its data loader goes on with.
-    It hands rank r the packs [r · P, (r + 1) · P), all P of a rank one after the other.
+    It hands rank r the packs [r · P, (r + 1) · P), all P of a rank one after the other. `pack_rollouts` deals out
+    batches in turn, and `batches[r::world_size]` are rank r's: give the batches of rank 0 first, then those of rank 1, ….
+
+    Example:
+        >>> from packhorse.client import pack_rollouts
+        >>> batches = pack_rollouts([[1, 2]], [[7]], max_seq_len=5, pad_token_id=0)
+        >>> to_open_instruct(batches)["query_responses"]
+        [tensor([1, 2, 7])]
 
     Args:
-        batches: of `pack_rollouts`, all with the same keys and without `shift_labels`.
+        batches: of `pack_rollouts`, all with the same keys, without `shift_labels` and without empty packs.
 
     Raises:
-        ValueError: batches have shifted labels, or some have advantages, log-probabilities or rewards and others not.
+        ValueError: batches have shifted labels or an empty pack, or some have advantages, log-probabilities or rewards
+            and others not.
     """
     packs = [pack for batch in batches for pack in _packs(batch)]
     if any(pack.keys() != packs[0].keys() for pack in packs):
@@ -68,6 +77,11 @@ def _packs(batch: RolloutBatch) -> list[dict[str, torch.Tensor]]:
     if batch["shift_labels"]:
         raise ValueError("open-instruct shifts inside: pack with shift_labels=False")
     layout = batch["layout"]
+    if (np.diff(layout.row_ends, prepend=0) == 0).any():
+        raise ValueError(
+            "a pack has no rollout, which open-instruct cannot collate: pack without allow_empty, with a smaller "
+            "world_size or more rollouts"
+        )
     numbers = batch["ids"] + 1  # [n]
     number_of_token = torch.zeros_like(batch["input_ids"])
     number_of_token[batch["attention_mask"] != 0] = numbers.repeat_interleave(torch.from_numpy(layout.lengths))
