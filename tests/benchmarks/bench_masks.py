@@ -20,7 +20,7 @@ from packhorse.client import (
     build_packing_cu_seqlens,
     build_varlen_offsets,
 )
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 
 NOTE = (
     "masks: on the CPU, both sides with the same number of PyTorch threads (in the table), every time for the next of "

@@ -11,8 +11,8 @@ from harness import Row, Sample, interleaved
 from workload import Workspace, in_words, serving, serving_recorded
 
 from packhorse.client import connect
-from packhorse.client._messages import topology_message
-from packhorse.client.blocks import decode_bins
+from packhorse.client.service._messages import topology_message
+from packhorse.client.service.blocks import decode_bins
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

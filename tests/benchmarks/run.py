@@ -11,6 +11,7 @@ from pathlib import Path
 
 import bench_assembling
 import bench_attacks
+import bench_balanced_training
 import bench_epoch_end
 import bench_first_bin
 import bench_masks
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "waiting": bench_waiting,
     "assembling": bench_assembling,
     "training": bench_training,
+    "balanced-training": bench_balanced_training,
     "masks": bench_masks,
     "memory": bench_memory,
     "attacks": bench_attacks,

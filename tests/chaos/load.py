@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 
 from packhorse.client import RetryPolicy, connect
-from packhorse.client._messages import topology_message
+from packhorse.client.service._messages import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

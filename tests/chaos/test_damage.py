@@ -7,10 +7,10 @@ import pytest
 from tests.chaos.proxy import Proxy
 
 from packhorse.client import DamagedAnswerError, PackhorseError, RetryPolicy, connect
-from packhorse.client import _grpc as transport
 from packhorse.client import api as api_module
-from packhorse.client import blocks as blocks_module
-from packhorse.client.pack_stream import PackStream
+from packhorse.client.service import _grpc as transport
+from packhorse.client.service import blocks as blocks_module
+from packhorse.client.service.pack_stream import PackStream
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum
 

@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.proxy import Proxy
 
 from packhorse.client import RetryPolicy, ServerUnavailableError, StreamInterruptedError, connect
-from packhorse.client import _grpc as transport
+from packhorse.client.service import _grpc as transport
 
 BUSY_SECONDS = 2.0
 UNARY = (

@@ -8,7 +8,7 @@ import pytest
 
 from packhorse.cli import audit as audit_module
 from packhorse.client import BinBlock, connect
-from packhorse.client.audit import EpochOfStreams
+from packhorse.client.service.audit import EpochOfStreams
 from packhorse.topology import Skips, Topology
 
 TOPOLOGY = Topology(world_size=2, workers_per_rank=2, batch_size=3)

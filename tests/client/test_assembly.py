@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client.batch import BatchAssembler
-from packhorse.client.blocks import BinBlock
-from packhorse.client.buffers import BatchBuffers
-from packhorse.client.separators import Separators
+from packhorse.client.batches.batch import BatchAssembler
+from packhorse.client.batches.buffers import BatchBuffers
+from packhorse.client.batches.separators import Separators
+from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource, TokenSourceError
 
 PAD, BOS, EOS = 90, 91, 92

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client.batch import BatchAssembler
-from packhorse.client.blocks import BinBlock
+from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.masks import build_packing_cu_seqlens
+from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource, TokenSourceError
 
 

@@ -60,16 +60,13 @@ def test_batches_have_their_form(make_dataset):
 def test_any_number_of_forked_workers_gives_the_same_batches(
     make_dataset, load, assert_same_batches, running_server
 ):  # fmt: skip
-    with connect(running_server.target) as parent:  # a process that has used gRPC itself may fork
+    with connect(running_server.target) as parent:  # a process that has used gRPC may fork between its calls
         assert parent.get_dataset("rows").num_sequences == 2000
-        held = parent.stream_bins("rows")
-        next(held)
         expected = list(make_dataset())
         for num_workers in (0, 1, 2, 3):
             loader = load(make_dataset(), num_workers)
             assert len(loader) == len(expected)
             assert_same_batches(list(loader), expected)
-        assert sum(len(block) for block in held) > 0
         assert parent.get_dataset("rows").num_sequences == 2000
 
 

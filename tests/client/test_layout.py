@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.client.layout import OverfullRowError, PackLayout, as_layout
+from packhorse.client.batches.layout import OverfullRowError, PackLayout, as_layout
 
 
 @st.composite

@@ -22,7 +22,7 @@ from packhorse.client import (
     create_packed_dataloader,
     loader,
 )
-from packhorse.client._apart import ask_apart
+from packhorse.client.loading._apart import ask_apart
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_a_child_s_exceptions_and_deaths(without_grpc, monkeypatch):
 EPOCHS = """
 import multiprocessing, sys, time
 from packhorse.client import create_packed_dataloader
-from packhorse.client import _grpc
+from packhorse.client.service import _grpc
 
 def main():
     for repeat in range(15):

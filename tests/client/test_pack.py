@@ -17,8 +17,8 @@ from packhorse.client import (
     TooManyStreamsError,
     connect,
 )
-from packhorse.client._statuses import _WITHOUT_REASON
-from packhorse.client.pack_stream import SEQUENCES_PER_MESSAGE
+from packhorse.client.service._statuses import _WITHOUT_REASON
+from packhorse.client.service.pack_stream import SEQUENCES_PER_MESSAGE
 from packhorse.v1 import packing_pb2 as pb
 
 

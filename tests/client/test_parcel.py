@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from packhorse.client.parcel import Parcel
+from packhorse.client.loading._parcel import Parcel
 
 
 def make():

@@ -13,7 +13,7 @@ from packhorse.cli.audit import command as audit
 from packhorse.cli.locate import command as locate
 from packhorse.cli.stream import command as stream
 from packhorse.client import IndexableSource, MegatronSource, PackedDataset, RemainderPolicy, TokenSourceError, connect
-from packhorse.client.batch import BatchAssembler
+from packhorse.client.batches.batch import BatchAssembler
 from packhorse.prepare import prepare
 from packhorse.topology import Topology
 

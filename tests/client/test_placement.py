@@ -1,4 +1,4 @@
-"""Which data-parallel rank a process is: as told, as a mesh or Megatron says, and never a guess under model parallelism."""
+"""Which data-parallel rank a process is: as told, or as a mesh or Megatron says; never a guess."""
 
 import sys
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from packhorse.client.placement import find_rank
+from packhorse.client.loading._ranks import find_rank
 
 
 @pytest.fixture(autouse=True)

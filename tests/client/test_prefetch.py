@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from packhorse.client import DevicePrefetcher
-from packhorse.client.parcel import Parcel
+from packhorse.client.loading._parcel import Parcel
 
 
 def threads():
@@ -153,7 +153,7 @@ def test_close_ends_an_iteration_and_may_be_repeated():
 
 
 def test_a_source_that_does_not_answer_is_not_waited_for_long(monkeypatch):
-    monkeypatch.setattr("packhorse.client.prefetch._STOP_SECONDS", 0.05)
+    monkeypatch.setattr("packhorse.client.loading.prefetch._STOP_SECONDS", 0.05)
     answer = threading.Event()
 
     def slow():
@@ -245,8 +245,8 @@ def source():
     if {blocks}:
         threading.Event().wait()
     yield from itertools.count()
-import packhorse.client.prefetch
-packhorse.client.prefetch._STOP_SECONDS = 0.2
+import packhorse.client.loading.prefetch
+packhorse.client.loading.prefetch._STOP_SECONDS = 0.2
 iterator = iter(DevicePrefetcher(source(), "cpu"))
 next(iterator)
 {end}
@@ -264,9 +264,9 @@ def test_a_process_ends_whatever_is_being_fetched(blocks, end, status):
 
 INTERRUPTED = """
 import os, signal, threading, time
-import packhorse.client.prefetch
+import packhorse.client.loading.prefetch
 from packhorse.client import DevicePrefetcher
-packhorse.client.prefetch._STOP_SECONDS = 0.2
+packhorse.client.loading.prefetch._STOP_SECONDS = 0.2
 def source():
     yield 1
     os.kill(os.getpid(), signal.SIGINT)

@@ -13,9 +13,9 @@ from packhorse.client import (
     StreamInterruptedError,
     TooManyStreamsError,
 )
-from packhorse.client import retry as retry_module
-from packhorse.client._messages import topology_message
-from packhorse.client.stream import BinStream
+from packhorse.client.service import retry as retry_module
+from packhorse.client.service._messages import topology_message
+from packhorse.client.service.stream import BinStream
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client import BatchAssembler, PackedDataLoader, Separators, TokenSourceError, pack_rollouts
-from packhorse.client.blocks import BinBlock
 from packhorse.client.presets.llama_factory import llama_factory_preset
+from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource, MegatronSource
 from packhorse.formats import MegatronWriter
 

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from packhorse.client import InvalidRequestError, RequestTooLargeError
-from packhorse.client._grpc import GrpcTransport, exception_of
+from packhorse.client.service._grpc import GrpcTransport, exception_of
 from packhorse.epoch import MAX_BINS_PER_WINDOW
 from packhorse.server.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
 from packhorse.topology import Skips, Topology

@@ -8,9 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from packhorse.client.api import Client, DatasetInfo, SequenceLocation, connect
-from packhorse.client.blocks import BinBlock
-from packhorse.client.costs import cost_linear_of
-from packhorse.client.cursor import Cursor
 from packhorse.client.errors import (
     AccessDeniedError,
     DamagedAnswerError,
@@ -29,19 +26,24 @@ from packhorse.client.errors import (
     TooManyStreamsError,
     TransientError,
 )
-from packhorse.client.pack_stream import PackStream
-from packhorse.client.retry import RetryPolicy
-from packhorse.client.stream import BinStream, StreamHeader
+from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.costs import cost_linear_of
+from packhorse.client.service.cursor import Cursor
+from packhorse.client.service.pack_stream import PackStream
+from packhorse.client.service.retry import RetryPolicy
+from packhorse.client.service.stream import BinStream, StreamHeader
 from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:
-    from packhorse.client.batch import BatchAssembler, PackedBatch
-    from packhorse.client.buffers import BatchBuffers, BatchTensors
-    from packhorse.client.dataset import PackedDataset
-    from packhorse.client.layout import PackLayout, as_layout
-    from packhorse.client.lightning import PackedDataModule
-    from packhorse.client.loader import PackedDataLoader, create_packed_dataloader
-    from packhorse.client.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
+    from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+    from packhorse.client.batches.buffers import BatchBuffers, BatchTensors
+    from packhorse.client.batches.layout import PackLayout, as_layout
+    from packhorse.client.batches.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
+    from packhorse.client.batches.separators import Separators
+    from packhorse.client.loading.dataset import PackedDataset
+    from packhorse.client.loading.lightning import PackedDataModule
+    from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
+    from packhorse.client.loading.prefetch import DevicePrefetcher
     from packhorse.client.masks import (
         AttentionBiasBuffer,
         Unpadding,
@@ -56,7 +58,6 @@ if TYPE_CHECKING:
         build_varlen_offsets,
         varlen_attention,
     )
-    from packhorse.client.prefetch import DevicePrefetcher
     from packhorse.client.presets import (
         Preset,
         get_preset,
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
         torchtune_preset,
     )
     from packhorse.client.rollouts import OpenInstructPacks, RolloutBatch, pack_rollouts, to_open_instruct
-    from packhorse.client.separators import Separators
     from packhorse.client.sources import (
         ArrowSource,
         FlatSource,
@@ -82,20 +82,20 @@ if TYPE_CHECKING:
     )
 
 _TORCH_PARTS = {
-    "BatchAssembler": "batch",
-    "PackedBatch": "batch",
-    "BatchBuffers": "buffers",
-    "BatchTensors": "buffers",
-    "PackedDataset": "dataset",
-    "PackLayout": "layout",
-    "as_layout": "layout",
-    "PackedDataModule": "lightning",
-    "PackedDataLoader": "loader",
-    "create_packed_dataloader": "loader",
-    "LossCounts": "loss_weights",
-    "LossReduction": "loss_weights",
-    "SequenceGroups": "loss_weights",
-    "build_loss_weights": "loss_weights",
+    "BatchAssembler": "batches.batch",
+    "PackedBatch": "batches.batch",
+    "BatchBuffers": "batches.buffers",
+    "BatchTensors": "batches.buffers",
+    "PackedDataset": "loading.dataset",
+    "PackLayout": "batches.layout",
+    "as_layout": "batches.layout",
+    "PackedDataModule": "loading.lightning",
+    "PackedDataLoader": "loading.loader",
+    "create_packed_dataloader": "loading.loader",
+    "LossCounts": "batches.loss_weights",
+    "LossReduction": "batches.loss_weights",
+    "SequenceGroups": "batches.loss_weights",
+    "build_loss_weights": "batches.loss_weights",
     "AttentionBiasBuffer": "masks",
     "Unpadding": "masks",
     "VarlenOffsets": "masks",
@@ -108,7 +108,7 @@ _TORCH_PARTS = {
     "build_unpadding": "masks",
     "build_varlen_offsets": "masks",
     "varlen_attention": "masks",
-    "DevicePrefetcher": "prefetch",
+    "DevicePrefetcher": "loading.prefetch",
     "Preset": "presets",
     "get_preset": "presets",
     "jax_preset": "presets",
@@ -121,7 +121,7 @@ _TORCH_PARTS = {
     "RolloutBatch": "rollouts",
     "pack_rollouts": "rollouts",
     "to_open_instruct": "rollouts",
-    "Separators": "separators",
+    "Separators": "batches.separators",
     "ArrowSource": "sources",
     "FlatSource": "sources",
     "IndexableSource": "sources",

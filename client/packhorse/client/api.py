@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client._embedded import PREFIX, EmbeddedTransport
-from packhorse.client._grpc import GrpcTransport
-from packhorse.client._messages import integers, message, skip_message, topology_message
-from packhorse.client.blocks import BinBlock, decode_bins
 from packhorse.client.errors import DamagedAnswerError, InvalidRequestError
-from packhorse.client.pack_stream import PackStream
-from packhorse.client.retry import RetryPolicy, with_retries
-from packhorse.client.stream import BinStream
-from packhorse.client.transport import Transport
+from packhorse.client.service._embedded import PREFIX, EmbeddedTransport
+from packhorse.client.service._grpc import GrpcTransport
+from packhorse.client.service._messages import integers, message, skip_message, topology_message
+from packhorse.client.service.blocks import BinBlock, decode_bins
+from packhorse.client.service.pack_stream import PackStream
+from packhorse.client.service.retry import RetryPolicy, with_retries
+from packhorse.client.service.stream import BinStream
+from packhorse.client.service.transport import Transport
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import get_bins_context

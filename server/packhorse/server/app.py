@@ -80,11 +80,8 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     metrics = Metrics(catalog.opened)
     lanes = Lanes.for_this_machine()
     servicer = PackingServicer(Backend(catalog, metrics.waiting.saw), metrics, lanes, config.max_streams)
-    server = grpc.aio.server(options=_OPTIONS, interceptors=(Decoding(SERVICE_NAME),))
-    packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    server = _server(servicer, health_servicer)
     address = _bind(server, config.listen)
     metrics_server = None
     metrics_url = None
@@ -103,7 +100,10 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     probing = asyncio.create_task(_probe(lanes.streams, health_servicer))
     ready(address, metrics_url, catalog.names())
     try:
-        await stopping.wait()
+        while await _is_broken(server, stopping):
+            server = _server(servicer, health_servicer)
+            _bind(server, address)
+            await server.start()
         _LOG.info("draining for at most %g seconds; a second signal ends it", config.grace_seconds)
         probing.cancel()
         await health_servicer.enter_graceful_shutdown()
@@ -120,6 +120,35 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
         if metrics_server is not None:
             metrics_server.shutdown()
         lanes.close()
+
+
+def _server(
+    servicer: PackingServicer,
+    health_servicer: health.aio.HealthServicer,  # type: ignore[name-defined]
+) -> grpc.aio.Server:
+    """Returns a gRPC server of our services, which listens nowhere yet."""
+    server = grpc.aio.server(options=_OPTIONS, interceptors=(Decoding(SERVICE_NAME),))
+    packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return server
+
+
+async def _is_broken(server: grpc.aio.Server, stopping: asyncio.Event) -> bool:
+    """Waits until the process is to stop, or gRPC's server ends by itself; returns whether it did.
+
+    A request whose path is no UTF-8 ends the loop in which grpc.aio accepts requests, and closes the socket. Another
+    server takes its place, and clients go on there.
+    """
+    asked = asyncio.ensure_future(stopping.wait())
+    ended = asyncio.ensure_future(server.wait_for_termination())
+    await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if not ended.done():
+        ended.cancel()
+        return False
+    _LOG.error("gRPC stopped listening (%r), as it does after a malformed request; listening again", ended.exception())
+    return not stopping.is_set()
 
 
 def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event]:

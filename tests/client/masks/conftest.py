@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 
 
 @st.composite

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from packhorse.client.batch import BatchAssembler
-from packhorse.client.blocks import BinBlock
+from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.masks import build_packing_attention_bias
+from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource
 
 

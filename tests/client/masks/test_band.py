@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.client.masks.band import Band
+from packhorse.client.masks._band import Band
 
 DISTANCES = np.arange(-12, 13)
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import AttentionBiasBuffer, build_packing_attention_bias
-from packhorse.client.masks.host_blocks import allocate
+from packhorse.client.masks._host_blocks import allocate
 
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
 LABELS = hnp.arrays(

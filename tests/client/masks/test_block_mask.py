@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import build_block_mask
 
 BLOCK_SIZES = st.integers(1, 40) | st.tuples(st.integers(1, 40), st.integers(1, 40))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import build_packing_cu_seqlens, build_varlen_offsets
 from packhorse.client.masks.offsets import _scan_device
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import build_unpadding
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.attention.varlen
 from torch.nn.functional import scaled_dot_product_attention
 
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import build_unpadding, build_varlen_offsets, varlen, varlen_attention
 
 CASES = [(causal, window) for causal in (True, False) for window in (None, 1, 3)]

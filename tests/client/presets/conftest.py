@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from packhorse.client.batch import BatchAssembler
-from packhorse.client.blocks import BinBlock
+from packhorse.client.batches.batch import BatchAssembler
+from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.layout import PackLayout, as_layout
+from packhorse.client.batches.layout import PackLayout, as_layout
 
 _ATTN_BIAS = "xformers.ops.fmha.attn_bias"
 

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.attention.flex_attention import BlockMask
 
-from packhorse.client.layout import PackLayout, as_layout
-from packhorse.client.masks.band import Band
-from packhorse.client.masks.on_device import expand_runs, transfer
+from packhorse.client.batches.layout import PackLayout, as_layout
+from packhorse.client.masks._band import Band
+from packhorse.client.masks._on_device import expand_runs, transfer
 
 MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(row, head, query, key) → whether the query may attend to the key, as FlexAttention asks."""

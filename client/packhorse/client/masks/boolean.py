@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.layout import PackLayout, as_layout
-from packhorse.client.masks.band import Band
-from packhorse.client.masks.host_blocks import BlockWriter, allocate
-from packhorse.client.masks.on_device import pairs_of_equals, segment_index, token_labels
+from packhorse.client.batches.layout import PackLayout, as_layout
+from packhorse.client.masks._band import Band
+from packhorse.client.masks._host_blocks import BlockWriter, allocate
+from packhorse.client.masks._on_device import pairs_of_equals, segment_index, token_labels
 
 
 def build_boolean_mask(

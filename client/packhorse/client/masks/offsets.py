@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.layout import PackLayout, as_layout
-from packhorse.client.masks.labels import as_rows
-from packhorse.client.masks.on_device import transfer
+from packhorse.client.batches.layout import PackLayout, as_layout
+from packhorse.client.masks._on_device import transfer
+from packhorse.client.masks.labelled import as_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

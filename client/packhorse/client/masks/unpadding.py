@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.layout import PackLayout, as_layout
-from packhorse.client.masks.on_device import expand_runs, transfer
+from packhorse.client.batches.layout import PackLayout, as_layout
+from packhorse.client.masks._on_device import expand_runs, transfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

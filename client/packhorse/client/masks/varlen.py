@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.layout import PackLayout
-from packhorse.client.masks.band import Band
+from packhorse.client.batches.layout import PackLayout
+from packhorse.client.masks._band import Band
 from packhorse.client.masks.offsets import VarlenOffsets, build_varlen_offsets
 
 Kernel = Literal["auto", "torch", "flash"]

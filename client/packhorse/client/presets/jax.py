@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from packhorse.client.batch import PackedBatch
-from packhorse.client.labels import IGNORE_INDEX
+from packhorse.client.batches._targets import IGNORE_INDEX
+from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 
 _ENDINGS = {"grain": ("segment_ids", "positions"), "maxtext": ("segmentation", "position")}

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from packhorse.client.batch import PackedBatch
-from packhorse.client.labels import IGNORE_INDEX
+from packhorse.client.batches._targets import IGNORE_INDEX
+from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.separators import check_token_id
 from packhorse.client.presets.preset import Preset
-from packhorse.client.separators import check_token_id
 
 
 def llama_factory_preset(*, pad_token_id: int = 0) -> Preset:

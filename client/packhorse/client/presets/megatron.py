@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batch import PackedBatch
-from packhorse.client.labels import IGNORE_INDEX
+from packhorse.client.batches._targets import IGNORE_INDEX
+from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from packhorse.client.batch import PackedBatch
-from packhorse.client.labels import IGNORE_INDEX
+from packhorse.client.batches._targets import IGNORE_INDEX
+from packhorse.client.batches.batch import PackedBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

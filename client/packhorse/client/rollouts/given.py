@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.rollouts.spans import as_array, flatten
+from packhorse.client.rollouts._spans import as_array, flatten
 
 _INTEGERS, _NUMBERS = "iu", "fiu"
 

@@ -10,16 +10,16 @@ from typing import Any, NotRequired, cast
 import numpy as np
 import torch
 
-from packhorse.client._embedded import EmbeddedPlanner
 from packhorse.client.api import Client
-from packhorse.client.batch import BatchAssembler, PackedBatch
-from packhorse.client.blocks import BinBlock
+from packhorse.client.batches._targets import IGNORE_INDEX
+from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.loss_weights import SequenceGroups
 from packhorse.client.errors import InvalidRequestError
-from packhorse.client.labels import IGNORE_INDEX
-from packhorse.client.loss_weights import SequenceGroups
-from packhorse.client.retry import RetryPolicy
+from packhorse.client.rollouts._spans import span_indices
 from packhorse.client.rollouts.given import GivenRollouts
-from packhorse.client.rollouts.spans import span_indices
+from packhorse.client.service._embedded import EmbeddedPlanner
+from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.sources import IndexableSource
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance
 

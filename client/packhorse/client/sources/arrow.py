@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources.base import TokenSourceError
-from packhorse.client.sources.ids import RowLookup, TableSource
-from packhorse.client.sources.lists import (
+from packhorse.client.sources._ids import RowLookup, TableSource
+from packhorse.client.sources._lists import (
     ListColumn,
     check_id_type,
     choose_column,
@@ -24,7 +23,8 @@ from packhorse.client.sources.lists import (
     import_arrow,
     token_dtype_of,
 )
-from packhorse.client.sources.spans import Spans, SpanSource
+from packhorse.client.sources._spans import Spans, SpanSource
+from packhorse.client.sources.base import TokenSourceError
 from packhorse.formats.files import FileStamp, find_files
 
 SAVED_STATE = "state.json"

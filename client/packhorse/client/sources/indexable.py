@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.sources._fetched import FetchSource
+from packhorse.client.sources._ids import refuse_row_numbers
 from packhorse.client.sources.base import TokenSourceError, as_integers
-from packhorse.client.sources.fetched import FetchSource
-from packhorse.client.sources.ids import refuse_row_numbers
 
 
 class IndexableSource(FetchSource):

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from packhorse.client.sources._fetched import FetchSource
+from packhorse.client.sources._ids import RowLookup, TableSource
+from packhorse.client.sources._lists import choose_by_name
 from packhorse.client.sources.base import TokenSourceError, as_integers
-from packhorse.client.sources.fetched import FetchSource
-from packhorse.client.sources.ids import RowLookup, TableSource
-from packhorse.client.sources.lists import choose_by_name
 from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
 
 

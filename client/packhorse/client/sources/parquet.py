@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources.base import TokenSourceError
-from packhorse.client.sources.fetched import FetchSource
-from packhorse.client.sources.ids import RowLookup, TableSource
-from packhorse.client.sources.lists import (
+from packhorse.client.sources._fetched import FetchSource
+from packhorse.client.sources._ids import RowLookup, TableSource
+from packhorse.client.sources._lists import (
     ListColumn,
     check_id_type,
     choose_column,
@@ -24,6 +23,7 @@ from packhorse.client.sources.lists import (
     import_arrow,
     token_dtype_of,
 )
+from packhorse.client.sources.base import TokenSourceError
 from packhorse.formats.files import FileStamp, find_files
 
 DEFAULT_CACHE_BYTES = 1 << 28

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.masks.band import Band
+from packhorse.client.masks._band import Band
 
 _HUGE_PAGE_BYTES = 2 << 20
 _BYTES_FOR_THREADS = 8 << 20

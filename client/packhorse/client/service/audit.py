@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.api import NO_SKIPS, Client, DatasetInfo
-from packhorse.client.blocks import BinBlock
 from packhorse.client.errors import DigestMismatchError
-from packhorse.client.stream import BinStream, StreamHeader
+from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.stream import BinStream, StreamHeader
 from packhorse.topology import RemainderPolicy, Skips, Topology
 from packhorse.wire import ids_sum
 

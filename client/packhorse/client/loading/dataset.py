@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from packhorse.client._apart import ask_apart
-from packhorse.client._embedded import PREFIX
 from packhorse.client.api import NO_SKIPS, Client, connect
-from packhorse.client.batch import BatchAssembler, PackedBatch
-from packhorse.client.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume, window_shape
-from packhorse.client.parcel import Parcel
-from packhorse.client.placement import find_rank
+from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.separators import Separators, check_token_id
+from packhorse.client.loading._apart import ask_apart
+from packhorse.client.loading._parcel import Parcel
+from packhorse.client.loading._ranks import find_rank
+from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset, get_preset
-from packhorse.client.separators import Separators, check_token_id
-from packhorse.client.shared_resume import SharedResume
+from packhorse.client.service._embedded import PREFIX
+from packhorse.client.service.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume, window_shape
+from packhorse.client.service.stream import BinStream
 from packhorse.client.sources import as_token_source
-from packhorse.client.stream import BinStream
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client._places import PlaceRule
-from packhorse.client._values import check_loss_mask, check_tokens
-from packhorse.client.blocks import BinBlock
-from packhorse.client.buffers import BatchBuffers
-from packhorse.client.labels import write_causal_labels
-from packhorse.client.layout import OverfullRowError, PackLayout
-from packhorse.client.separators import Separators, check_token_id
+from packhorse.client.batches._rooms import PlaceRule
+from packhorse.client.batches._targets import write_causal_labels
+from packhorse.client.batches._values import check_loss_mask, check_tokens
+from packhorse.client.batches.buffers import BatchBuffers
+from packhorse.client.batches.layout import OverfullRowError, PackLayout
+from packhorse.client.batches.separators import Separators, check_token_id
+from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import TokenSource, TokenSourceError
 
 

@@ -6,7 +6,7 @@ Owns these checks and their messages; leaves where the values come from to `sour
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 from packhorse.client.sources import TokenSource, TokenSourceError
 
 

@@ -9,7 +9,6 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from packhorse.client._messages import bounded
 from packhorse.client.errors import (
     EXCEPTION_OF_REASON,
     AccessDeniedError,
@@ -21,6 +20,7 @@ from packhorse.client.errors import (
     ServerUnavailableError,
     TooManyRequestsError,
 )
+from packhorse.client.service._messages import bounded
 from packhorse.v1 import packing_pb2 as pb
 
 DOMAIN = "packhorse.v1"

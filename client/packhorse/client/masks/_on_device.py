@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.layout import PackLayout
-from packhorse.client.masks.band import Band
+from packhorse.client.batches.layout import PackLayout
+from packhorse.client.masks._band import Band
 
 
 def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

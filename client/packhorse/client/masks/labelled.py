@@ -6,7 +6,7 @@ Owns reading segments off labels in host memory; leaves offsets known from the p
 import numpy as np
 import torch
 
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 
 
 def as_rows(name: str, labels: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from packhorse.client.sources._ids import RowLookup, refuse_row_numbers
+from packhorse.client.sources._spans import Spans, SpanSource
 from packhorse.client.sources.base import TokenSourceError
-from packhorse.client.sources.ids import RowLookup, refuse_row_numbers
-from packhorse.client.sources.spans import Spans, SpanSource
 from packhorse.formats import FlatTokens, MegatronTokens
 from packhorse.formats.mapping import map_file
 

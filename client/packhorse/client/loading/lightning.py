@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from packhorse.client.api import Client
-from packhorse.client.batch import PackedBatch
-from packhorse.client.loader import PackedDataLoader, create_packed_dataloader
-from packhorse.client.parcel import Parcel
+from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.loading._parcel import Parcel
+from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
 
 try:
     from lightning.pytorch import LightningDataModule, Trainer

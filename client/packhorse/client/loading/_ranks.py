@@ -90,8 +90,8 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
     unknown = [n for n, size in zip(names, sizes, strict=True) if size > 1 and not (_is_data(n) or _is_model(n))]
     if unknown and len(sizes) > 1:
         raise ValueError(
-            f"device_mesh has the dimensions {', '.join(names)}, and whether data is divided over {', '.join(unknown)} is "
-            "not known; pass the data dimensions alone, e.g. mesh['dp'], or rank= and world_size="
+            f"device_mesh has the dimensions {', '.join(names)}, and whether data is divided over {', '.join(unknown)} "
+            "is not known; pass the data dimensions alone, e.g. mesh['dp'], or rank= and world_size="
         )
     data = [i for i, name in enumerate(names) if not _is_model(name)]
     rank = 0

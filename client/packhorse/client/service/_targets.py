@@ -11,7 +11,7 @@ import socket
 import threading
 from dataclasses import dataclass
 
-from packhorse.client._messages import invalid, shortened
+from packhorse.client.service._messages import invalid, shortened
 
 LOOKUP_SECONDS = 3.0
 """How long a name may take to become addresses; after that gRPC asks for it by itself."""

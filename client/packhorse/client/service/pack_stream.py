@@ -12,11 +12,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client._messages import integers, invalid
-from packhorse.client.blocks import BinBlock, decode_bins
 from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
-from packhorse.client.retry import Attempts, RetryPolicy
-from packhorse.client.transport import Transport
+from packhorse.client.service._messages import integers, invalid
+from packhorse.client.service.blocks import BinBlock, decode_bins
+from packhorse.client.service.retry import Attempts, RetryPolicy
+from packhorse.client.service.transport import Transport
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 

@@ -7,7 +7,7 @@ itself to the model.
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.layout import PackLayout
+from packhorse.client.batches.layout import PackLayout
 
 IGNORE_INDEX = -100
 """The label that PyTorch's cross-entropy leaves out."""

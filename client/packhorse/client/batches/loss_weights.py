@@ -28,9 +28,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.labels import IGNORE_INDEX
-from packhorse.client.layout import PackLayout, as_layout
-from packhorse.client.masks.on_device import expand_runs, move, transfer
+from packhorse.client.batches._targets import IGNORE_INDEX
+from packhorse.client.batches.layout import PackLayout, as_layout
+from packhorse.client.masks._on_device import expand_runs, move, transfer
 
 
 class LossReduction(StrEnum):

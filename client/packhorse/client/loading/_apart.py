@@ -14,7 +14,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
-from packhorse.client._grpc import has_used_grpc
+from packhorse.client.service._grpc import has_used_grpc
 
 _Answer = TypeVar("_Answer")
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from packhorse.client._grpc import has_used_grpc
 from packhorse.client.api import Client
-from packhorse.client.batch import PackedBatch
-from packhorse.client.cursor import Cursor
-from packhorse.client.dataset import PackedDataset
-from packhorse.client.prefetch import DevicePrefetcher
+from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.loading.dataset import PackedDataset
+from packhorse.client.loading.prefetch import DevicePrefetcher
+from packhorse.client.service._grpc import has_used_grpc
+from packhorse.client.service.cursor import Cursor
 
-_PRELOADED = ["__main__", "packhorse.client.dataset"]
+_PRELOADED = ["__main__", "packhorse.client.loading.dataset"]
 
 
 class PackedDataLoader:

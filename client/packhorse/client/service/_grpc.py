@@ -16,9 +16,6 @@ from typing import Any, TypeVar
 
 import grpc
 
-from packhorse.client._statuses import exception_of
-from packhorse.client._targets import Address, addresses_of, hosts_of
-from packhorse.client._watchdog import NoMessageError, Watchdog
 from packhorse.client.errors import (
     DatasetCorruptError,
     DatasetNotFoundError,
@@ -28,6 +25,9 @@ from packhorse.client.errors import (
     ServerUnavailableError,
     TransientError,
 )
+from packhorse.client.service._statuses import exception_of
+from packhorse.client.service._targets import Address, addresses_of, hosts_of
+from packhorse.client.service._watchdog import NoMessageError, Watchdog
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 

@@ -1,0 +1,1 @@
+"""Batches: where sequences lie in rows, and the tensors and weights that follow."""

@@ -1,0 +1,1 @@
+"""Loading: a dataset's batches, in workers and on the device."""

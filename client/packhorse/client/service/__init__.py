@@ -1,0 +1,1 @@
+"""Reaching the service: transports, streams, retries, cursors. No torch."""
