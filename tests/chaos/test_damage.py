@@ -11,6 +11,7 @@ from packhorse.client import api as api_module
 from packhorse.client.service import _grpc as transport
 from packhorse.client.service import blocks as blocks_module
 from packhorse.client.service.pack_stream import PackStream
+from packhorse.client.service.transport import STREAM_BINS
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum
 
@@ -124,7 +125,8 @@ def test_a_block_of_other_steps_than_those_that_come_next_is_damage(embedded, jo
         def __init__(self):
             self.target = "miscounting"
 
-        def stream_bins(self, request, timeout_seconds):
+        def stream(self, method, request, timeout_seconds):
+            assert method is STREAM_BINS
             asked.append(request.first_step)
             for message in backend.stream_bins(request):
                 if message.HasField("header"):
@@ -158,14 +160,11 @@ class Altering:
             self.alter(answer)
         return answer
 
-    def locate_sequences(self, request, timeout_seconds):
-        return self._altered(self.transport.locate_sequences(request))
+    def answer(self, method, request, timeout_seconds):
+        return self._altered(self.transport.answer(method, request))
 
-    def pack_sequences(self, request, timeout_seconds):
-        return self._altered(self.transport.pack_sequences(request))
-
-    def pack_stream(self, requests, timeout_seconds):
-        for response in self.transport.pack_stream(requests):
+    def stream(self, method, requests, timeout_seconds):
+        for response in self.transport.stream(method, requests):
             if len(response.bins.ids):
                 self._altered(response)
                 response.bins.checksum = bins_checksum(response.bins)

@@ -49,12 +49,12 @@ class Breaking:
         self.error = error
         self.requests = []
 
-    def stream_bins(self, request, timeout_seconds):
+    def stream(self, method, request, timeout_seconds):
         copy = pb.StreamBinsRequest()
         copy.CopyFrom(request)
         self.requests.append(copy)
         left = self.breaks.pop(0) if self.breaks else None
-        for message in self.backend.stream_bins(request):
+        for message in getattr(self.backend, method.name)(request):
             if left == 0:
                 raise self.error("broken")
             left = None if left is None else left - 1

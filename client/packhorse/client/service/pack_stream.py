@@ -16,7 +16,7 @@ from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUn
 from packhorse.client.service._messages import integers, invalid
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.retry import Attempts, RetryPolicy
-from packhorse.client.service.transport import Transport
+from packhorse.client.service.transport import PACK_STREAM, Transport
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 
@@ -136,7 +136,7 @@ class PackStream:
         self._attempts.begin()
         self._requests = queue.SimpleQueue()
         requests = iter(self._requests.get, None)
-        self._responses = self._transport.pack_stream(requests, self._attempts.timeout_seconds())
+        self._responses = self._transport.stream(PACK_STREAM, requests, self._attempts.timeout_seconds())
         self._unsent = dict.fromkeys(self._held)
         self._exchange(pb.PackStreamRequest(options=self._options))
 

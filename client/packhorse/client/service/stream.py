@@ -12,7 +12,7 @@ from typing import TypeVar
 from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, StreamInterruptedError, TransientError
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.retry import Attempts, RetryPolicy
-from packhorse.client.service.transport import Transport
+from packhorse.client.service.transport import STREAM_BINS, Transport
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, header_checksum
@@ -136,7 +136,7 @@ class BinStream:
 
     def _open(self) -> Iterator[pb.StreamBinsResponse]:
         self._attempts.begin()
-        messages = self._transport.stream_bins(self._request, self._attempts.timeout_seconds())
+        messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds())
         first = next(messages, None)
         if first is None or not first.HasField("header"):
             raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
