@@ -29,7 +29,7 @@ from packhorse.client.service.transport import (
 )
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import get_bins_context
+from packhorse.wire import LocationsChecksum, get_bins_context
 
 if TYPE_CHECKING:
     import grpc
@@ -329,7 +329,7 @@ class Client:
 
         def ask(seconds: float) -> list[SequenceLocation]:
             response = self._transport.answer(LOCATE_SEQUENCES, request, seconds)
-            _check_locations(request.ids, response.locations)
+            _check_locations(request, response)
             return [_location(location) for location in response.locations]
 
         return self._ask(ask)
@@ -523,16 +523,12 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
     )
 
 
-def _check_locations(ids: Sequence[int], locations: Iterable[pb.SequenceLocation]) -> None:
-    """Refuses answers that are not about these ids in this order; a split sequence has several, by ascending start."""
-    answered: list[int] = []
-    last_id, last_start = None, -1
-    for location in locations:
-        if location.id != last_id or location.start <= last_start:
-            answered.append(location.id)
-        last_id, last_start = location.id, location.start
-    if answered != list(ids):
-        raise DamagedAnswerError("the locations are not those of the ids asked for: bytes changed on the way")
+def _check_locations(request: pb.LocateSequencesRequest, response: pb.LocateSequencesResponse) -> None:
+    checksum = LocationsChecksum(request, response.digest)
+    for location in response.locations:
+        checksum.add(location)
+    if checksum.value != response.checksum:
+        raise DamagedAnswerError("the locations do not match their checksum: bytes changed on the way")
 
 
 def _balance(field: str, balance: Balance | str) -> str:
