@@ -36,6 +36,15 @@ class PackStream:
     Where the stream packs for D ranks, bin k of all that it has returned belongs to rank k mod D, after a break too:
     bins come in groups of a multiple of D, and a bin that waits for its group has not been returned.
 
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.pack_stream(max_seq_len=8) as stream:
+        ...     ready = stream.send(ids=[10, 11, 12], lengths=[5, 3, 4])
+        ...     print(len(ready), stream.num_held)  # held back for fuller bins
+        ...     print([ids.tolist() for ids, lengths in stream.flush()])
+        0 3
+        [[10, 11], [12]]
+
     Args:
         transport: reaches the service.
         options: of the stream.
