@@ -68,7 +68,7 @@ class SequenceLocation:
     """The id asked for."""
     found: bool
     """False when the dataset has no such id."""
-    start: int | None = None
+    first_token: int | None = None
     """Its first token in the sequence; 0 unless it is a piece."""
     length: int | None = None
     """Its length in tokens."""
@@ -439,7 +439,7 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
     return SequenceLocation(
         id=location.id,
         found=True,
-        start=location.start,
+        first_token=location.first_token,
         length=location.length,
         position=location.position,
         index_in_bin=location.index_in_bin,
@@ -451,13 +451,13 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
 
 
 def _check_locations(ids: Sequence[int], locations: Iterable[pb.SequenceLocation]) -> None:
-    """Refuses answers that are not about these ids in this order; a split sequence has several, by ascending start."""
+    """Refuses answers that are not about these ids in this order; a split sequence has several, by ascending first token."""
     answered: list[int] = []
-    last_id, last_start = None, -1
+    last_id, last_first = None, -1
     for location in locations:
-        if location.id != last_id or location.start <= last_start:
+        if location.id != last_id or location.first_token <= last_first:
             answered.append(location.id)
-        last_id, last_start = location.id, location.start
+        last_id, last_first = location.id, location.first_token
     if answered != list(ids):
         raise DamagedAnswerError("the locations are not those of the ids asked for: bytes changed on the way")
 

@@ -94,7 +94,7 @@ def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
         context: the hash's seed: what the bins answer.
     """
     state = xxhash.xxh3_64(seed=context)
-    for part in (bins.ids, bins.lengths, bins.bin_ends, bins.positions, bins.starts):
+    for part in (bins.ids, bins.lengths, bins.bin_ends, bins.positions, bins.first_tokens):
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
     return int(state.intdigest())

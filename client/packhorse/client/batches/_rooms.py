@@ -36,7 +36,7 @@ class PlaceRule:
         ids: NDArray[np.int64],
         planned: NDArray[np.int64],
         held: NDArray[np.int64],
-        starts: NDArray[np.int64] | None,
+        first_tokens: NDArray[np.int64] | None,
     ) -> NDArray[np.int64]:
         """Returns how many tokens of its own each sequence, or piece, puts into its place: int64 [S], at least 1.
 
@@ -48,18 +48,18 @@ class PlaceRule:
             ids: int64 [S].
             planned: size of each place in tokens: int64 [S].
             held: length of each whole sequence in the source, in tokens: int64 [S].
-            starts: first token of each piece: int64 [S]; None for all 0.
+            first_tokens: first token of each piece: int64 [S]; None for all 0.
 
         Raises:
             TokenSourceError: a sequence's length in the source does not come to the planned one.
         """
-        left = held if starts is None else held - starts
+        left = held if first_tokens is None else held - first_tokens
         own = np.minimum(left, self.longest) if self.truncate else left
         comes_to = -(-(own + self.extra_tokens) // self.align) * self.align
         is_wrong = (own < 1) | (comes_to != planned)
         if is_wrong.any():
             i = int(is_wrong.argmax())
-            start = 0 if starts is None else int(starts[i])
+            start = 0 if first_tokens is None else int(first_tokens[i])
             if self.align == 1 and self.extra_tokens == 0:
                 refuse_length(int(ids[i]), int(planned[i]), int(held[i]), start=start, is_whole=False)
             piece = f" from token {start} on" if start else ""

@@ -135,9 +135,9 @@ class BatchAssembler:
         run_lengths = layout.run_lengths
         sequence_ids[:] = layout.sequence_ids().ravel()
         np.subtract(_integers(num_tokens), layout.run_starts.repeat(run_lengths), out=position_ids)
-        if self.continue_positions and block.starts is not None:
+        if self.continue_positions and block.first_tokens is not None:
             num_before = int(self.separators.bos_token_id is not None)
-            _continue(position_ids, layout, block.starts, num_before)
+            _continue(position_ids, layout, block.first_tokens, num_before)
 
         content.write(source, input_ids, layout.starts, self.separators)
         is_predicted = None
@@ -169,14 +169,14 @@ class BatchAssembler:
     def _content(self, block: BinBlock, source: TokenSource) -> "_Content":
         """Finds out what goes into each place."""
         planned = block.lengths.astype(np.int64)
-        if self.align == 1 and self.extra_tokens == 0 and not self.truncate and block.starts is None:
+        if self.align == 1 and self.extra_tokens == 0 and not self.truncate and block.first_tokens is None:
             return _Content(block=block, places=planned, own_lengths=planned, lengths=planned)
         rule = PlaceRule(
             max_seq_len=self.max_seq_len, align=self.align, extra_tokens=self.extra_tokens, truncate=self.truncate
         )
         held = source.lengths(block.ids)
-        own_lengths = rule.own_lengths(block.ids, planned, held, block.starts)
-        firsts = np.zeros_like(held) if block.starts is None else block.starts
+        own_lengths = rule.own_lengths(block.ids, planned, held, block.first_tokens)
+        firsts = np.zeros_like(held) if block.first_tokens is None else block.first_tokens
         has_bos = None if self.separators.bos_token_id is None else firsts == 0
         has_eos = None if self.separators.eos_token_id is None else firsts + own_lengths == held
         lengths = own_lengths.copy()
@@ -224,16 +224,16 @@ class _Content:
     """Which end with a separator: bool [n]; None for none."""
 
     def write(
-        self, source: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64], separators: Separators
+        self, source: TokenSource, out: NDArray[np.int64], first_tokens: NDArray[np.int64], separators: Separators
     ) -> None:
         """Writes tokens and separators at each start."""
-        self._gather(source, out, starts)
+        self._gather(source, out, first_tokens)
         if self.has_bos is not None and separators.bos_token_id is not None:
-            out[starts[self.has_bos]] = separators.bos_token_id
+            out[first_tokens[self.has_bos]] = separators.bos_token_id
         if self.has_eos is not None and separators.eos_token_id is not None:
-            out[self._eos_places(starts)] = separators.eos_token_id
+            out[self._eos_places(first_tokens)] = separators.eos_token_id
 
-    def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
+    def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], first_tokens: NDArray[np.int64]) -> None:
         """Writes the loss mask likewise: a separator in front is not predicted, one behind with the token before it."""
         if self.held is not None:
             masked = loss_mask.lengths(self.block.ids)
@@ -243,21 +243,26 @@ class _Content:
                     f"sequence {self.block.ids[i]}: the loss mask in {loss_mask.where} holds {masked[i]} values for "
                     f"its {self.held[i]} tokens; use the mask that was written with these tokens"
                 )
-        self._gather(loss_mask, out, starts)
+        self._gather(loss_mask, out, first_tokens)
         if self.has_bos is not None:
-            out[starts[self.has_bos]] = 0
+            out[first_tokens[self.has_bos]] = 0
         if self.has_eos is not None:
-            places = self._eos_places(starts)
+            places = self._eos_places(first_tokens)
             out[places] = out[places - 1]
 
-    def _gather(self, source: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
-        out_starts = starts if self.has_bos is None else starts + self.has_bos
+    def _gather(self, source: TokenSource, out: NDArray[np.int64], first_tokens: NDArray[np.int64]) -> None:
+        out_starts = first_tokens if self.has_bos is None else first_tokens + self.has_bos
         source.gather(
-            self.block.ids, self.own_lengths, out, out_starts, starts=self.block.starts, truncate=self.held is not None
+            self.block.ids,
+            self.own_lengths,
+            out,
+            out_starts,
+            first_tokens=self.block.first_tokens,
+            truncate=self.held is not None,
         )
 
-    def _eos_places(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (starts + self.lengths - 1)[self.has_eos]
+    def _eos_places(self, first_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (first_tokens + self.lengths - 1)[self.has_eos]
 
 
 @lru_cache(maxsize=1)
@@ -266,12 +271,14 @@ def _integers(count: int) -> NDArray[np.int64]:
     return np.arange(count)
 
 
-def _continue(position_ids: NDArray[np.int64], layout: PackLayout, starts: NDArray[np.int64], num_before: int) -> None:
+def _continue(
+    position_ids: NDArray[np.int64], layout: PackLayout, first_tokens: NDArray[np.int64], num_before: int
+) -> None:
     """Moves positions of pieces on by where they begin in their sequences: int64 [n].
 
     A separator in front of the whole sequence has position 0, so `num_before` more for every piece but the first.
     """
-    is_later = starts > 0
+    is_later = first_tokens > 0
     spans = zip(layout.starts[is_later].tolist(), layout.places[is_later].tolist(), strict=True)
-    for (start, place), first_token in zip(spans, starts[is_later].tolist(), strict=True):
+    for (start, place), first_token in zip(spans, first_tokens[is_later].tolist(), strict=True):
         position_ids[start : start + place] += first_token + num_before

@@ -34,7 +34,7 @@ class BinBlock:
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
     steps: range = range(0)
     """The worker's steps in the block; none where steps have no meaning (`get_bins`)."""
-    starts: NDArray[np.int64] | None = None
+    first_tokens: NDArray[np.int64] | None = None
     """First token of each entry of `ids` in its sequence: int64 [S]; None where all of the dataset begin at token 0."""
 
     def __len__(self) -> int:
@@ -43,9 +43,9 @@ class BinBlock:
 
     def bin_starts(self) -> NDArray[np.int64]:
         """Inclusive start of every bin: int64 [N]."""
-        starts = np.zeros_like(self.bin_ends)
-        starts[1:] = self.bin_ends[:-1]
-        return starts
+        begins = np.zeros_like(self.bin_ends)
+        begins[1:] = self.bin_ends[:-1]
+        return begins
 
     def bins(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Yields (ids int64 [k], lengths int32 [k]) of one bin after the other."""
@@ -63,7 +63,7 @@ class BinBlock:
             lengths=self.lengths[start:end],
             bin_ends=self.bin_ends[first:last] - start,
             positions=self.positions[first:last],
-            starts=None if self.starts is None else self.starts[start:end],
+            first_tokens=None if self.first_tokens is None else self.first_tokens[start:end],
         )
 
 
@@ -89,10 +89,14 @@ def decode_bins(bins: pb.Bins, id_type: pb.IdType, *, context: int = 0, steps: r
         bin_ends=_array("bin_ends", bins.bin_ends, np.dtype("<u4")).astype(np.int64),
         positions=_array("positions", bins.positions, np.dtype("<i8")).astype(np.int64, copy=False),
         steps=steps,
-        starts=_array("starts", bins.starts, np.dtype("<i8")).astype(np.int64, copy=False) if bins.starts else None,
+        first_tokens=_array("first_tokens", bins.first_tokens, np.dtype("<i8")).astype(np.int64, copy=False)
+        if bins.first_tokens
+        else None,
     )
     num_sequences = int(block.bin_ends[-1]) if len(block) else 0
-    arrays = (block.ids, block.lengths) if block.starts is None else (block.ids, block.lengths, block.starts)
+    arrays = (
+        (block.ids, block.lengths) if block.first_tokens is None else (block.ids, block.lengths, block.first_tokens)
+    )
     if (
         {len(array) for array in arrays} != {num_sequences}
         or len(block.positions) != len(block)
