@@ -98,7 +98,7 @@ def test_remote_and_embedded_carry_the_same_entries(remote, local, corpus, name)
             blocks = [list(client.stream_bins(name, **options)) for client in (remote, local)]
             assert len(blocks[0]) == len(blocks[1])
             for a, b in zip(*blocks, strict=True):
-                for field in ("ids", "lengths", "bin_ends", "positions", "starts"):
+                for field in ("ids", "lengths", "bin_ends", "positions", "first_tokens"):
                     left, right = getattr(a, field), getattr(b, field)
                     assert (left is None) == (right is None)
                     assert left is None or (left.dtype, left.tobytes()) == (right.dtype, right.tobytes())
@@ -228,11 +228,11 @@ def test_commands_show_starts_where_there_are_any(root, local):
     assert [start for line in lines for start in line["first_tokens"]] == block.first_tokens.tolist()
     assert all(len(line["first_tokens"]) == len(line["ids"]) for line in lines)
     result = CliRunner().invoke(stream, ["--target", f"embedded:{root}", "--dataset", "aligned", "--limit", "1"])
-    assert "starts" not in json.loads(result.output)
+    assert "first_tokens" not in json.loads(result.output)
     long = str(block.ids[block.first_tokens > 0][0])
     for name, shown in (("split", True), ("aligned", False)):
         result = CliRunner().invoke(locate, ["--target", f"embedded:{root}", "--dataset", name, long])
-        assert ("start" in result.output.split("length")[0]) == shown, result.output
+        assert ("first_token" in result.output.split("length")[0]) == shown, result.output
 
 
 @pytest.mark.parametrize("name", ["split", "aligned", "aligned-split", "aligned-tail", "aligned-drop"])

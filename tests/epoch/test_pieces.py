@@ -1,4 +1,4 @@
-"""Pools whose entries are pieces of sequences: first_tokens go wherever ids go, and an id leads back to all its pieces."""
+"""Pools whose entries are pieces of sequences: first tokens go wherever ids go; an id leads to all its pieces."""
 
 from itertools import pairwise
 

@@ -451,7 +451,7 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
 
 
 def _check_locations(ids: Sequence[int], locations: Iterable[pb.SequenceLocation]) -> None:
-    """Refuses answers that are not about these ids in this order; a split sequence has several, by ascending first token."""
+    """Refuses answers that are not about these ids in this order; a split sequence has one a piece, ascending."""
     answered: list[int] = []
     last_id, last_first = None, -1
     for location in locations:

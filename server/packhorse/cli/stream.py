@@ -26,8 +26,8 @@ from packhorse.topology import StreamMode
 def command(target: str, dataset: str, limit: int | None, **options: Any) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
-    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths; and first_tokens, each
-    sequence's first token, where the dataset holds pieces.
+    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths. Where the dataset
+    holds pieces, first_tokens says where each begins in its sequence.
     """
     left = limit
     with connect(target) as client, client.stream_bins(dataset, **options) as stream:

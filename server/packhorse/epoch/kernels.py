@@ -62,7 +62,7 @@ def draw_ids(
     lengths_out: Any,
     first_tokens_out: Any,
 ) -> None:
-    """Fills in the ids and lengths of the bins that `find_bins` found and, where the pool holds pieces, their first_tokens.
+    """Fills in the ids and lengths of the bins that `find_bins` found, and first_tokens where the pool holds pieces.
 
     Draws are brought into the order of their lengths first, by a counting sort over at most _BUCKETS groups of
     neighbouring lengths. Fetches then walk through the pool from its beginning to its end rather than jump about in

@@ -25,8 +25,8 @@ class EpochView:
         pool: ids of all lengths, ascending by (length, id): uint32 or int64 [number of sequences].
         seed: in [0, 2^64).
         epoch: in [0, 2^64).
-        first_tokens: first token of each pool entry in its sequence, for pools that hold pieces; uint32 or int64, as long as
-            the pool, and entries of one length ascend by (id, start).
+        first_tokens: where each pool entry begins in its sequence, for pools that hold pieces; uint32 or int64, as long
+            as the pool, and entries of one length ascend by (id, first token).
 
     Raises:
         ValueError: seed or epoch is out of range, or the pool's or first_tokens' size is not the plan's.

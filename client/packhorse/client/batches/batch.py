@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches._rooms import PlaceRule
+from packhorse.client.batches._rooms import own_lengths
 from packhorse.client.batches._targets import write_causal_labels
 from packhorse.client.batches._values import check_loss_mask, check_tokens
 from packhorse.client.batches.buffers import BatchBuffers
@@ -20,6 +20,7 @@ from packhorse.client.batches.layout import OverfullRowError, PackLayout
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import TokenSource, TokenSourceError
+from packhorse.topology import RoomRule
 
 
 class PackedBatch(TypedDict):
@@ -30,15 +31,15 @@ class PackedBatch(TypedDict):
 
     input_ids: torch.Tensor
     """Tokens, each bin's sequences from the left, then padding: int64 [B, L]. With the plan's `align` or `extra_tokens`
-    a sequence's place ends with padding of its own."""
+    a sequence's room ends with padding of its own."""
     labels: torch.Tensor
     """Targets, -100 on padding, at the sequences' boundaries and where the loss mask is 0 (see `labels`):
     int64 [B, L]."""
     sequence_ids: torch.Tensor
     """0, 1, 2, … for the sequences of each row, and further numbers for its padding: int32 [B, L]."""
     position_ids: torch.Tensor
-    """0, 1, 2, … within each place of a sequence, and within the padding of each row: int64 [B, L]. With
-    `continue_positions` a piece's begin at its first token's place in the whole sequence."""
+    """0, 1, 2, … within each room of a sequence, and within the padding of each row: int64 [B, L]. With
+    `continue_positions` a piece's begin at its first token's index in the whole sequence."""
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     cu_seqlens: torch.Tensor
@@ -73,9 +74,9 @@ class BatchAssembler:
     truncate: bool = False
     """Whether sequences that do not fit a bin were cut to its length: truncated at their end, or split."""
     align: int = 1
-    """What the dataset was planned with: a sequence's place is a multiple of so many tokens."""
+    """What the dataset was planned with: a sequence's room is a multiple of so many tokens."""
     extra_tokens: int = 0
-    """What the dataset was planned with: tokens kept free in each place."""
+    """What the dataset was planned with: tokens kept free in each room."""
     continue_positions: bool = False
     """Whether position ids of a piece go on where the piece before it ended; otherwise they restart at 0."""
     pin_memory: bool = False
@@ -167,26 +168,24 @@ class BatchAssembler:
         )
 
     def _content(self, block: BinBlock, source: TokenSource) -> "_Content":
-        """Finds out what goes into each place."""
+        """Finds out what goes into each room."""
         planned = block.lengths.astype(np.int64)
         if self.align == 1 and self.extra_tokens == 0 and not self.truncate and block.first_tokens is None:
-            return _Content(block=block, places=planned, own_lengths=planned, lengths=planned)
-        rule = PlaceRule(
-            max_seq_len=self.max_seq_len, align=self.align, extra_tokens=self.extra_tokens, truncate=self.truncate
-        )
+            return _Content(block=block, rooms=planned, own_lengths=planned, lengths=planned)
+        rule = RoomRule(self.max_seq_len, self.align, self.extra_tokens)
         held = source.lengths(block.ids)
-        own_lengths = rule.own_lengths(block.ids, planned, held, block.first_tokens)
+        own = own_lengths(rule, block.ids, planned, held, block.first_tokens, truncate=self.truncate)
         firsts = np.zeros_like(held) if block.first_tokens is None else block.first_tokens
         has_bos = None if self.separators.bos_token_id is None else firsts == 0
-        has_eos = None if self.separators.eos_token_id is None else firsts + own_lengths == held
-        lengths = own_lengths.copy()
+        has_eos = None if self.separators.eos_token_id is None else firsts + own == held
+        lengths = own.copy()
         for added in (has_bos, has_eos):
             if added is not None:
                 lengths += added
         return _Content(
             block=block,
-            places=planned,
-            own_lengths=own_lengths,
+            rooms=planned,
+            own_lengths=own,
             lengths=lengths,
             held=held,
             has_bos=has_bos,
@@ -195,7 +194,7 @@ class BatchAssembler:
 
     def _layout(self, block: BinBlock, content: "_Content") -> PackLayout:
         try:
-            layout = PackLayout.of_rows(content.places, block.bin_ends, self.max_seq_len, lengths=content.lengths)
+            layout = PackLayout.of_rows(content.rooms, block.bin_ends, self.max_seq_len, lengths=content.lengths)
         except OverfullRowError as error:
             raise ValueError(
                 f"the bin at position {block.positions[error.row]} (row {error.row} of the block) holds {error.filled} "
@@ -207,11 +206,11 @@ class BatchAssembler:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Content:
-    """What goes into the places of a block's n sequences."""
+    """What goes into the rooms of a block's n sequences."""
 
     block: BinBlock
-    places: NDArray[np.int64]
-    """Tokens of the places: int64 [n]."""
+    rooms: NDArray[np.int64]
+    """Tokens of the rooms: int64 [n]."""
     own_lengths: NDArray[np.int64]
     """Tokens that come from the source: int64 [n]."""
     lengths: NDArray[np.int64]
@@ -224,16 +223,16 @@ class _Content:
     """Which end with a separator: bool [n]; None for none."""
 
     def write(
-        self, source: TokenSource, out: NDArray[np.int64], first_tokens: NDArray[np.int64], separators: Separators
+        self, source: TokenSource, out: NDArray[np.int64], begins: NDArray[np.int64], separators: Separators
     ) -> None:
         """Writes tokens and separators at each start."""
-        self._gather(source, out, first_tokens)
+        self._gather(source, out, begins)
         if self.has_bos is not None and separators.bos_token_id is not None:
-            out[first_tokens[self.has_bos]] = separators.bos_token_id
+            out[begins[self.has_bos]] = separators.bos_token_id
         if self.has_eos is not None and separators.eos_token_id is not None:
-            out[self._eos_places(first_tokens)] = separators.eos_token_id
+            out[self._eos_indices(begins)] = separators.eos_token_id
 
-    def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], first_tokens: NDArray[np.int64]) -> None:
+    def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
         """Writes the loss mask likewise: a separator in front is not predicted, one behind with the token before it."""
         if self.held is not None:
             masked = loss_mask.lengths(self.block.ids)
@@ -243,15 +242,15 @@ class _Content:
                     f"sequence {self.block.ids[i]}: the loss mask in {loss_mask.where} holds {masked[i]} values for "
                     f"its {self.held[i]} tokens; use the mask that was written with these tokens"
                 )
-        self._gather(loss_mask, out, first_tokens)
+        self._gather(loss_mask, out, begins)
         if self.has_bos is not None:
-            out[first_tokens[self.has_bos]] = 0
+            out[begins[self.has_bos]] = 0
         if self.has_eos is not None:
-            places = self._eos_places(first_tokens)
-            out[places] = out[places - 1]
+            last = self._eos_indices(begins)
+            out[last] = out[last - 1]
 
-    def _gather(self, source: TokenSource, out: NDArray[np.int64], first_tokens: NDArray[np.int64]) -> None:
-        out_starts = first_tokens if self.has_bos is None else first_tokens + self.has_bos
+    def _gather(self, source: TokenSource, out: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
+        out_starts = begins if self.has_bos is None else begins + self.has_bos
         source.gather(
             self.block.ids,
             self.own_lengths,
@@ -261,8 +260,8 @@ class _Content:
             truncate=self.held is not None,
         )
 
-    def _eos_places(self, first_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (first_tokens + self.lengths - 1)[self.has_eos]
+    def _eos_indices(self, begins: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (begins + self.lengths - 1)[self.has_eos]
 
 
 @lru_cache(maxsize=1)
@@ -279,6 +278,6 @@ def _continue(
     A separator in front of the whole sequence has position 0, so `num_before` more for every piece but the first.
     """
     is_later = first_tokens > 0
-    spans = zip(layout.starts[is_later].tolist(), layout.places[is_later].tolist(), strict=True)
-    for (start, place), first_token in zip(spans, first_tokens[is_later].tolist(), strict=True):
-        position_ids[start : start + place] += first_token + num_before
+    spans = zip(layout.starts[is_later].tolist(), layout.rooms[is_later].tolist(), strict=True)
+    for (start, room), first_token in zip(spans, first_tokens[is_later].tolist(), strict=True):
+        position_ids[start : start + room] += first_token + num_before

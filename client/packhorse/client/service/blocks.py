@@ -83,15 +83,14 @@ def decode_bins(bins: pb.Bins, id_type: pb.IdType, *, context: int = 0, steps: r
         raise DamagedAnswerError("the bins do not match their checksum: bytes changed on the way")
     if id_type not in _ID_DTYPES:
         raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
+    first_tokens = _array("first_tokens", bins.first_tokens, np.dtype("<i8")).astype(np.int64, copy=False)
     block = BinBlock(
         ids=_array("ids", bins.ids, _ID_DTYPES[id_type]).astype(np.int64),
         lengths=_array("lengths", bins.lengths, np.dtype("<i4")).astype(np.int32, copy=False),
         bin_ends=_array("bin_ends", bins.bin_ends, np.dtype("<u4")).astype(np.int64),
         positions=_array("positions", bins.positions, np.dtype("<i8")).astype(np.int64, copy=False),
         steps=steps,
-        first_tokens=_array("first_tokens", bins.first_tokens, np.dtype("<i8")).astype(np.int64, copy=False)
-        if bins.first_tokens
-        else None,
+        first_tokens=first_tokens if len(first_tokens) else None,
     )
     num_sequences = int(block.bin_ends[-1]) if len(block) else 0
     arrays = (
