@@ -1,13 +1,15 @@
-"""Every example in a docstring does what it says, and every public function has one.
+"""Every example in a docstring does what it says, and every public function and the client's public classes have one.
 
 Examples run in a folder of their own, which holds what README's examples speak of: `corpus.idx`, four sequences of 5,
 3, 3 and 5 tokens; `datasets/corpus`, prepared from it with max_seq_len 8; `datasets/corpus-of-seqpack`, the same in
-seqpack's layout.
+seqpack's layout; `mds`, the shards of `tests/data`.
 """
 
 import doctest
 import pkgutil
+import shutil
 from collections.abc import Iterator
+from enum import Enum
 from importlib import import_module
 from inspect import unwrap
 from pathlib import Path
@@ -16,11 +18,28 @@ from types import FunctionType
 import numpy as np
 import pytest
 
+from packhorse.client import Client
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
 
-PACKAGES = ("topology", "wire", "jobs", "packing", "epoch", "dataset", "prepare", "tokenize", "formats", "sft")
+DATA = Path(__file__).parent / "data"
+PACKAGES = (
+    "topology",
+    "wire",
+    "jobs",
+    "packing",
+    "epoch",
+    "dataset",
+    "prepare",
+    "tokenize",
+    "formats",
+    "sft",
+    "client",
+)
+PACKAGES_OF_CLASSES = ("formats", "sft", "client")
 WITHOUT_EXAMPLE = {
+    "packhorse.client.OpenInstructPacks": "the keys of a dict; `to_open_instruct` is the example",
+    "packhorse.client.Client.close": "a `with` statement calls it, as in the examples of the other methods",
     "packhorse.dataset.seal": "wants a plan, its arrays and every fact about them; `prepare` is the example",
 }
 
@@ -29,7 +48,7 @@ def modules() -> Iterator[str]:
     for name in PACKAGES:
         package = import_module(f"packhorse.{name}")
         yield package.__name__
-        yield from (module.name for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
+        yield from (module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
 
 
 def public_functions() -> Iterator[tuple[str, FunctionType]]:
@@ -41,6 +60,22 @@ def public_functions() -> Iterator[tuple[str, FunctionType]]:
                 yield f"packhorse.{name}.{public}", function
 
 
+def public_classes() -> Iterator[tuple[str, type]]:
+    """Neither exceptions nor enums, which show in the examples of what raises and takes them."""
+    for name in PACKAGES_OF_CLASSES:
+        package = import_module(f"packhorse.{name}")
+        for public in package.__all__:
+            found = getattr(package, public)
+            if isinstance(found, type) and not issubclass(found, Exception | Enum):
+                yield f"packhorse.{name}.{public}", found
+
+
+def methods_of_client() -> Iterator[tuple[str, FunctionType]]:
+    for name, method in vars(Client).items():
+        if isinstance(method, FunctionType) and not name.startswith("_"):
+            yield f"packhorse.client.Client.{name}", method
+
+
 @pytest.fixture(scope="module")
 def examples_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("examples")
@@ -50,6 +85,7 @@ def examples_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, layout in (("corpus", "packhorse"), ("corpus-of-seqpack", "seqpack")):
         output = folder / "datasets" / name
         prepare(folder / "corpus.idx", max_seq_len=8, output=output, format=layout, progress=False)
+    shutil.copytree(DATA / "mds", folder / "mds")
     return folder
 
 
@@ -60,7 +96,7 @@ def test_examples_do_what_they_say(name: str, examples_folder: Path, monkeypatch
     assert doctest.testmod(import_module(name)).failed == 0
 
 
-@pytest.mark.parametrize(("name", "function"), list(public_functions()))
-def test_every_public_function_has_an_example(name: str, function: FunctionType) -> None:
-    has_example = bool(doctest.DocTestFinder(recurse=False).find(function)[0].examples)
-    assert has_example != (name in WITHOUT_EXAMPLE)
+@pytest.mark.parametrize(("name", "found"), [*public_functions(), *methods_of_client(), *public_classes()])
+def test_what_is_public_has_an_example(name: str, found: FunctionType | type) -> None:
+    examples = doctest.DocTestParser().get_examples(found.__doc__ or "")
+    assert bool(examples) != (name in WITHOUT_EXAMPLE)

@@ -88,9 +88,9 @@ def _biases(batches: list[PackLayout], repeats: int) -> list[Row]:
     labels = [torch.from_numpy(layout.sequence_ids()) for layout in batches]
     rows = []
     for dtype in (torch.bfloat16, torch.float32):
-        build = partial(build_packing_attention_bias, dtype=dtype, device="cpu")
+        build = partial(build_packing_attention_bias, dtype=dtype, device="cpu", causal=False)
         peer = partial(seqpack.masking.build_packing_attention_bias, dtype=dtype, device="cpu")
-        buffer = AttentionBiasBuffer(_ROWS, MAX_SEQ_LEN, dtype)
+        buffer = AttentionBiasBuffer(_ROWS, MAX_SEQ_LEN, dtype, causal=False)
         out = torch.empty((_ROWS, 1, MAX_SEQ_LEN, MAX_SEQ_LEN), dtype=dtype)
         ways: list[tuple[str, Callable[[Any], torch.Tensor], list[Any], float | None]] = [
             ("fresh", build, batches, 5),
@@ -138,13 +138,15 @@ def _block_mask(num_rows: int, row_tokens: int, repeats: int) -> Row:
     def peer() -> BlockMask:
         return create_block_mask(causal_in_sequences, num_rows, None, row_tokens, row_tokens, "cpu")
 
-    ours, theirs = build_block_mask(layout, "cpu"), peer()
+    ours, theirs = build_block_mask(layout, "cpu", causal=True), peer()
     for name in BlockMask._TENSOR_ATTRS:
         mine, other = getattr(ours, name), getattr(theirs, name)
         assert (mine is None and other is None) or torch.equal(mine, other), name
     del theirs
     of_ours, of_theirs = interleaved(
-        repeats, lambda: _milliseconds(lambda: build_block_mask(layout, "cpu")), lambda: _milliseconds(peer)
+        repeats,
+        lambda: _milliseconds(lambda: build_block_mask(layout, "cpu", causal=True)),
+        lambda: _milliseconds(peer),
     )
     size = f"{num_rows} × {in_words(row_tokens)} tokens, {torch.get_num_threads()} threads"
     return _row("build_block_mask", size, Sample(of_ours, "ms"), Sample(of_theirs, "ms"), "create_block_mask", least=50)
@@ -152,7 +154,7 @@ def _block_mask(num_rows: int, row_tokens: int, repeats: int) -> Row:
 
 def _long_block_mask() -> Row:
     layout = _layout(1, 131_072, 0)
-    (ours,) = interleaved(5, lambda: _milliseconds(lambda: build_block_mask(layout, "cpu")))
+    (ours,) = interleaved(5, lambda: _milliseconds(lambda: build_block_mask(layout, "cpu", causal=True)))
     return Row(
         what="build_block_mask",
         size=f"1 × {in_words(131_072)} tokens, {torch.get_num_threads()} threads",

@@ -11,6 +11,8 @@ from packhorse.client import api as api_module
 from packhorse.client.service import _grpc as transport
 from packhorse.client.service import blocks as blocks_module
 from packhorse.client.service.pack_stream import PackStream
+from packhorse.client.service.transport import STREAM_BINS
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import bins_checksum
 
@@ -124,7 +126,8 @@ def test_a_block_of_other_steps_than_those_that_come_next_is_damage(embedded, jo
         def __init__(self):
             self.target = "miscounting"
 
-        def stream_bins(self, request, timeout_seconds):
+        def stream(self, method, request, timeout_seconds):
+            assert method is STREAM_BINS
             asked.append(request.first_step)
             for message in backend.stream_bins(request):
                 if message.HasField("header"):
@@ -158,14 +161,11 @@ class Altering:
             self.alter(answer)
         return answer
 
-    def locate_sequences(self, request, timeout_seconds):
-        return self._altered(self.transport.locate_sequences(request))
+    def answer(self, method, request, timeout_seconds):
+        return self._altered(self.transport.answer(method, request))
 
-    def pack_sequences(self, request, timeout_seconds):
-        return self._altered(self.transport.pack_sequences(request))
-
-    def pack_stream(self, requests, timeout_seconds):
-        for response in self.transport.pack_stream(requests):
+    def stream(self, method, requests, timeout_seconds):
+        for response in self.transport.stream(method, requests):
             if len(response.bins.ids):
                 self._altered(response)
                 response.bins.checksum = bins_checksum(response.bins)
@@ -179,15 +179,54 @@ class Altering:
         lambda answer: answer.locations.pop(),
         lambda answer: answer.locations.add(id=7),
         lambda answer: answer.locations.sort(key=lambda location: location.id),
+        lambda answer: setattr(answer.locations[0], "found", False),
+        lambda answer: setattr(answer.locations[0], "position", answer.locations[0].position ^ 1),
+        lambda answer: setattr(answer.locations[0].place, "rank", 1 - answer.locations[0].place.rank),
+        lambda answer: answer.locations[0].ClearField("place"),
+        lambda answer: setattr(answer, "digest", answer.digest[::-1]),
     ],
 )
-def test_locations_are_those_of_the_ids_asked_for(embedded, alter):
+def test_locations_that_change_on_the_way_are_asked_for_again(embedded, alter):
     altering = Altering(embedded._transport, alter)
     ids = [7, 5, 5, 123_456_789, 6]
-    came = api_module.Client(altering, QUICK).locate("rows", ids=ids)
-    assert came == embedded.locate("rows", ids=ids)
+    topology = Topology(world_size=2)
+    came = api_module.Client(altering, QUICK).locate("rows", ids=ids, topology=topology)
+    assert came == embedded.locate("rows", ids=ids, topology=topology)
     assert [location.id for location in came] == ids
     assert altering.left == 0
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda request: setattr(request, "dataset", "named"),
+        lambda request: setattr(request, "epoch", 3),
+        lambda request: setattr(request, "seed", 8),
+        lambda request: request.ids.reverse(),
+        lambda request: request.ClearField("topology"),
+        lambda request: setattr(request.topology, "world_size", 3),
+        lambda request: setattr(request.topology, "start_position", 1),
+        lambda request: request.skip.add(first=0, end=1),
+    ],
+)
+def test_a_request_to_locate_that_changes_on_the_way_is_noticed(embedded, alter):
+    """The server answers what it received; the client expects an answer to what it sent."""
+    num_altered = 0
+
+    class AlteringRequests(Altering):
+        def answer(self, method, request, timeout_seconds):
+            nonlocal num_altered
+            if num_altered < 2:
+                num_altered += 1
+                sent, request = request, type(request)()
+                request.CopyFrom(sent)
+                alter(request)
+            return self.transport.answer(method, request)
+
+    one = api_module.Client(AlteringRequests(embedded._transport, None), QUICK)
+    where = {"epoch": 2, "seed": 7, "ids": [5, 6], "topology": Topology(world_size=2)}
+    assert one.locate("rows", **where) == embedded.locate("rows", **where)
+    assert num_altered == 2
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_an_open_stream_that_stalls_is_opened_again(corpus, proxy, monkeypatch):
     held = []
 
     class Stalling(transport.GrpcTransport):
-        def pack_stream(self, requests, timeout_seconds):
+        def stream(self, method, requests, timeout_seconds):
             def swallowing():
                 for number, request in enumerate(requests):
                     if number == 1 and not held:
@@ -121,7 +121,7 @@ def test_an_open_stream_that_stalls_is_opened_again(corpus, proxy, monkeypatch):
                         continue
                     yield request
 
-            return super().pack_stream(swallowing(), timeout_seconds)
+            return super().stream(method, swallowing(), timeout_seconds)
 
     with connect(proxy.target) as one:
         one._transport = Stalling(proxy.target)

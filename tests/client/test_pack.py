@@ -249,8 +249,8 @@ class Interrupted:
     def __init__(self, backend, at):
         self.backend, self.left = backend, at
 
-    def pack_stream(self, requests, timeout_seconds):
-        for response in self.backend.pack_stream(requests):
+    def stream(self, method, requests, timeout_seconds):
+        for response in getattr(self.backend, method.name)(requests):
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt

@@ -69,18 +69,18 @@ def test_kinds_share_no_bin(either):
 
 def altered(client, **fields):
     """Lets the service answer another request than was sent."""
-    answer = client._transport.pack_sequences
+    answer = client._transport.answer
 
-    def pack_sequences(request, seconds):
+    def answer_altered(method, request, seconds):
         other = pb.PackSequencesRequest()
         other.CopyFrom(request)
         for name, value in fields.items():
             other.ClearField(name)
             if value is not None:
                 setattr(other, name, value)
-        return answer(other, seconds)
+        return answer(method, other, seconds)
 
-    client._transport.pack_sequences = pack_sequences
+    client._transport.answer = answer_altered
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ class Interrupted:
     def __init__(self, backend, at):
         self.backend, self.left = backend, at
 
-    def pack_stream(self, requests, timeout_seconds):
-        for response in self.backend.pack_stream(requests):
+    def stream(self, method, requests, timeout_seconds):
+        for response in getattr(self.backend, method.name)(requests):
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt

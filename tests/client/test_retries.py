@@ -49,12 +49,12 @@ class Breaking:
         self.error = error
         self.requests = []
 
-    def stream_bins(self, request, timeout_seconds):
+    def stream(self, method, request, timeout_seconds):
         copy = pb.StreamBinsRequest()
         copy.CopyFrom(request)
         self.requests.append(copy)
         left = self.breaks.pop(0) if self.breaks else None
-        for message in self.backend.stream_bins(request):
+        for message in getattr(self.backend, method.name)(request):
             if left == 0:
                 raise self.error("broken")
             left = None if left is None else left - 1
@@ -200,3 +200,17 @@ def test_an_interrupted_stream_says_where_to_resume(backend, clock, stream_of, w
     assert caught.value.step == step
     assert caught.value.position == 13 + 8 * step
     assert isinstance(caught.value.__cause__, ServerUnavailableError)
+    assert "optimizer step" not in str(caught.value)
+
+
+def test_an_interrupted_stream_with_a_balance_resumes_where_an_optimizer_step_begins(backend, clock, stream_of):
+    fields = {"batch_size": 2, "accumulation": 4, "balance": "optimizer-step", "start_position": 3}
+    stream = stream_of(Breaking(backend, 3, *[0] * 1000), RetryPolicy(deadline_seconds=3), **fields)
+    delivered = [step for _ in range(2) for step in next(stream).steps]
+    assert delivered == [0, 1, 2]
+    with pytest.raises(
+        StreamInterruptedError,
+        match="resume at position 3 of epoch 0, where an optimizer step begins; its steps come again",
+    ) as caught:
+        next(stream)
+    assert (caught.value.position, caught.value.step) == (3, 3)

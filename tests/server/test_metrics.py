@@ -77,6 +77,15 @@ def test_metrics_follow_streams(server, scrape, wait_until):
     assert {name for name in names if name.startswith("packhorse")} <= known
 
 
+def test_block_seconds_count_blocks_and_not_headers(server, scrape, wait_until):
+    wait_until(lambda: scrape()["packhorse_active_streams",] == 0)
+    before = scrape()["packhorse_block_seconds_count",]
+    with connect(server.target) as client:
+        num_blocks = sum(len(list(client.stream_bins("rows", seed=seed))) for seed in range(3))
+    wait_until(lambda: scrape()["packhorse_active_streams",] == 0)
+    assert scrape()["packhorse_block_seconds_count",] - before == num_blocks
+
+
 def test_dataset_gauges_state_the_plan(server, scrape, corpus):
     samples = scrape()
     with connect(server.target) as client:

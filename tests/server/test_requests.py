@@ -5,6 +5,7 @@ import pytest
 
 from packhorse.client import InvalidRequestError, RequestTooLargeError
 from packhorse.client.service._grpc import GrpcTransport, exception_of
+from packhorse.client.service.transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
 from packhorse.epoch import MAX_BINS_PER_WINDOW
 from packhorse.server.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
 from packhorse.topology import Skips, Topology
@@ -35,7 +36,7 @@ WHOLE = {
 def raw_stream(client, topology=None, **fields):
     """Sends a request past the client's own checks, to a server or embedded; the first message of the answer."""
     request = pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**(WHOLE | (topology or {}))), **fields)
-    return next(client._transport.stream_bins(request, TIMEOUT_SECONDS))
+    return next(client._transport.stream(STREAM_BINS, request, TIMEOUT_SECONDS))
 
 
 STREAM_FIELDS = [
@@ -124,14 +125,14 @@ def test_a_request_that_nothing_is_missing_in(either):
         ("stream_bins", lambda client, skip: raw_stream(client, skip=skip)),
         (
             "get_bins",
-            lambda client, skip: client._transport.get_bins(
-                pb.GetBinsRequest(dataset="rows", positions=[0], skip=skip), TIMEOUT_SECONDS
+            lambda client, skip: client._transport.answer(
+                GET_BINS, pb.GetBinsRequest(dataset="rows", positions=[0], skip=skip), TIMEOUT_SECONDS
             ),
         ),
         (
             "locate_sequences",
-            lambda client, skip: client._transport.locate_sequences(
-                pb.LocateSequencesRequest(dataset="rows", ids=[1], skip=skip), TIMEOUT_SECONDS
+            lambda client, skip: client._transport.answer(
+                LOCATE_SEQUENCES, pb.LocateSequencesRequest(dataset="rows", ids=[1], skip=skip), TIMEOUT_SECONDS
             ),
         ),
     ],
@@ -203,7 +204,7 @@ def test_locate_names_the_field(either, field, arguments):
 def test_locate_without_the_client_s_checks_names_the_field(either, field, message):
     request = pb.LocateSequencesRequest(dataset="rows", ids=[1], topology=pb.Topology(**(WHOLE | message)))
     with pytest.raises(InvalidRequestError) as caught:
-        either._transport.locate_sequences(request, TIMEOUT_SECONDS)
+        either._transport.answer(LOCATE_SEQUENCES, request, TIMEOUT_SECONDS)
     assert caught.value.metadata["field"] == f"topology.{field}"
 
 

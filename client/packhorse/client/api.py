@@ -19,10 +19,17 @@ from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.pack_stream import PackStream
 from packhorse.client.service.retry import RetryPolicy, with_retries
 from packhorse.client.service.stream import BinStream
-from packhorse.client.service.transport import Transport
+from packhorse.client.service.transport import (
+    GET_BINS,
+    GET_DATASET,
+    LIST_DATASETS,
+    LOCATE_SEQUENCES,
+    PACK_SEQUENCES,
+    Transport,
+)
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import get_bins_context
+from packhorse.wire import LocationsChecksum, get_bins_context
 
 if TYPE_CHECKING:
     import grpc
@@ -37,7 +44,14 @@ NO_SKIPS = Skips()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInfo:
-    """A prepared dataset and its plan; fields as in the protocol's Dataset."""
+    """A prepared dataset and its plan; fields as in the protocol's Dataset.
+
+    Example:
+        >>> with connect("embedded:datasets") as client:
+        ...     info = client.get_dataset("corpus")
+        >>> info.num_sequences, info.num_bins, info.efficiency
+        (4, 2, 1.0)
+    """
 
     name: str
     digest: str
@@ -62,7 +76,14 @@ class DatasetInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLocation:
-    """Where one sequence stands in an epoch; None where there is no answer."""
+    """Where one sequence stands in an epoch; None where there is no answer.
+
+    Example:
+        >>> with connect("embedded:datasets") as client:
+        ...     [location] = client.locate("corpus", seed=1, ids=[3])
+        >>> location.position, location.index_in_bin, location.length
+        (0, 0, 5)
+    """
 
     id: int
     """The id asked for."""
@@ -95,6 +116,11 @@ def connect(
 ) -> "Client":
     """Returns a client of a server, or of the prepared datasets in a folder.
 
+    Example:
+        >>> with connect("embedded:datasets") as client:
+        ...     client.get_dataset("corpus").total_tokens
+        16
+
     Args:
         target: `host:port`; `host:port,host:port` for several replicas; `dns:///host:port` for a name; `unix:PATH`; or
             `embedded:DIR` for no server at all. Every address of a name counts as a replica. A call goes to any of
@@ -122,6 +148,11 @@ class Client:
 
     Bins of prepared datasets come from `stream_bins`, `get_bins` and `locate`; `pack_sequences` and `pack_stream` pack
     lengths without a dataset, all at once or as they arrive.
+
+    Example:
+        >>> with connect("embedded:datasets") as client:
+        ...     client.target
+        'embedded:datasets'
     """
 
     def __init__(self, transport: Transport, retry: RetryPolicy) -> None:
@@ -134,15 +165,27 @@ class Client:
         return self._transport.target
 
     def list_datasets(self) -> list[DatasetInfo]:
-        """Returns every dataset that is served, by ascending name."""
+        """Returns every dataset that is served, by ascending name.
+
+        Example:
+            >>> with connect("embedded:datasets") as client:
+            ...     sorted(info.name for info in client.list_datasets())[0]
+            'corpus'
+        """
         request = pb.ListDatasetsRequest()
-        response = self._ask(lambda seconds: self._transport.list_datasets(request, seconds))
+        response = self._ask(lambda seconds: self._transport.answer(LIST_DATASETS, request, seconds))
         return [_info(dataset) for dataset in response.datasets]
 
     def get_dataset(self, name: str) -> DatasetInfo:
-        """Returns one dataset; a DatasetNotFoundError where there is none of that name."""
+        """Returns one dataset; a DatasetNotFoundError where there is none of that name.
+
+        Example:
+            >>> with connect("embedded:datasets") as client:
+            ...     client.get_dataset("corpus").max_seq_len
+            8
+        """
         request = pb.GetDatasetRequest(name=name)
-        return _info(self._ask(lambda seconds: self._transport.get_dataset(request, seconds)).dataset)
+        return _info(self._ask(lambda seconds: self._transport.answer(GET_DATASET, request, seconds)).dataset)
 
     def stream_bins(
         self,
@@ -158,6 +201,13 @@ class Client:
         expected_digest: str = "",
     ) -> BinStream:
         """Streams the bins of one (epoch, rank, worker).
+
+        Example:
+            >>> with connect("embedded:datasets") as client, client.stream_bins("corpus", seed=1) as stream:
+            ...     for block in stream:
+            ...         print(block.steps, block.positions, block.ids)
+            range(0, 1) [0] [3 2]
+            range(1, 2) [1] [0 1]
 
         Args:
             dataset: its name.
@@ -204,6 +254,12 @@ class Client:
     ) -> BinBlock:
         """Returns the bins at any positions of an epoch, in that order, as one block.
 
+        Example:
+            >>> with connect("embedded:datasets") as client:
+            ...     block = client.get_bins("corpus", seed=1, positions=[1, 0])
+            >>> [ids.tolist() for ids, lengths in block.bins()]
+            [[0, 1], [3, 2]]
+
         Args:
             dataset: its name.
             epoch: 0-based.
@@ -223,7 +279,7 @@ class Client:
         )
 
         def ask(seconds: float) -> BinBlock:
-            response = self._transport.get_bins(request, seconds)
+            response = self._transport.answer(GET_BINS, request, seconds)
             context = get_bins_context(request, response.digest, response.id_type)
             return decode_bins(response.bins, response.id_type, context=context)
 
@@ -244,6 +300,12 @@ class Client:
 
         The answers come in the order of `ids`; a sequence that was split has one for each piece, one after the other by
         ascending start.
+
+        Example:
+            >>> with connect("embedded:datasets") as client:
+            ...     locations = client.locate("corpus", seed=1, ids=[0, 3], topology=Topology(world_size=2))
+            >>> [(location.id, location.step, location.rank) for location in locations]
+            [(0, 0, 1), (3, 0, 0)]
 
         Args:
             dataset: its name.
@@ -266,8 +328,8 @@ class Client:
         )
 
         def ask(seconds: float) -> list[SequenceLocation]:
-            response = self._transport.locate_sequences(request, seconds)
-            _check_locations(request.ids, response.locations)
+            response = self._transport.answer(LOCATE_SEQUENCES, request, seconds)
+            _check_locations(request, response)
             return [_location(location) for location in response.locations]
 
         return self._ask(ask)
@@ -289,6 +351,11 @@ class Client:
         extra_tokens: int = 0,
     ) -> list[NDArray[np.int64]]:
         """Packs lengths at once on the server, without a dataset.
+
+        Example:
+            >>> with connect("embedded:datasets") as client:
+            ...     [indices.tolist() for indices in client.pack_sequences([5, 3, 3, 5], max_seq_len=8)]
+            [[0, 1], [3, 2]]
 
         Args:
             lengths: int [S], in tokens, each in [1, max_seq_len]; at most 1,000,000.
@@ -333,7 +400,7 @@ class Client:
         )
 
         def ask(seconds: float) -> list[NDArray[np.int64]]:
-            return _packed(self._transport.pack_sequences(request, seconds), request)
+            return _packed(self._transport.answer(PACK_SEQUENCES, request, seconds), request)
 
         return self._ask(ask)
 
@@ -352,6 +419,12 @@ class Client:
         extra_tokens: int = 0,
     ) -> PackStream:
         """Packs sequences as they arrive (rollouts): full bins come back while more are sent.
+
+        Example:
+            >>> with connect("embedded:datasets") as client, client.pack_stream(max_seq_len=8) as stream:
+            ...     bins = stream.send(ids=[10, 11, 12], lengths=[5, 3, 4]) + stream.flush()
+            >>> [ids.tolist() for ids, lengths in bins]
+            [[10, 11], [12]]
 
         Args:
             max_seq_len: a bin's capacity in tokens.
@@ -450,16 +523,12 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
     )
 
 
-def _check_locations(ids: Sequence[int], locations: Iterable[pb.SequenceLocation]) -> None:
-    """Refuses answers that are not about these ids in this order; a split sequence has one a piece, ascending."""
-    answered: list[int] = []
-    last_id, last_first = None, -1
-    for location in locations:
-        if location.id != last_id or location.first_token <= last_first:
-            answered.append(location.id)
-        last_id, last_first = location.id, location.first_token
-    if answered != list(ids):
-        raise DamagedAnswerError("the locations are not those of the ids asked for: bytes changed on the way")
+def _check_locations(request: pb.LocateSequencesRequest, response: pb.LocateSequencesResponse) -> None:
+    checksum = LocationsChecksum(request, response.digest)
+    for location in response.locations:
+        checksum.add(location)
+    if checksum.value != response.checksum:
+        raise DamagedAnswerError("the locations do not match their checksum: bytes changed on the way")
 
 
 def _balance(field: str, balance: Balance | str) -> str:

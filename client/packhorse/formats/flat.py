@@ -23,6 +23,12 @@ class FlatTokens:
     """The sequences of a flat token file, memory-mapped. Legend: S sequences.
 
     Pickles by path and reopens when first used; a fork shares the read-only map.
+
+    Example:
+        >>> num_sequences = write_flat_tokens("flat.bin", [[1, 2, 3], [4]], dtype="uint16")
+        >>> tokens = FlatTokens("flat.bin")
+        >>> tokens.lengths.tolist(), tokens.read(0, start=1).tolist()
+        ([3, 1], [2, 3])
     """
 
     def __init__(self, path: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> None:

@@ -64,6 +64,11 @@ class MdsShards:
     """A folder of MDS shards. Legend: S sequences.
 
     Pickles by path and maps shards when they are first used; a fork shares the read-only maps.
+
+    Example:
+        >>> shards = MdsShards("mds")
+        >>> len(shards), shards.columns["input_ids"]
+        (5, 'ndarray:uint16')
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

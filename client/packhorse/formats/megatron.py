@@ -67,6 +67,11 @@ class MegatronIndex:
 
     The arrays are read-only views of the file and not aligned in memory; copy one (`np.array(index.lengths)`) before
     handing it to code that needs alignment. Pickles by path and reopens when first used.
+
+    Example:
+        >>> index = MegatronIndex("corpus.idx")
+        >>> index.lengths.tolist(), index.dtype.name
+        ([5, 3, 3, 5], 'uint16')
     """
 
     def __init__(self, path: str | os.PathLike[str], *, bin_size_bytes: int | None = None) -> None:
@@ -160,6 +165,11 @@ class MegatronTokens:
 
     Pickles by path and reopens when first used, so it goes to spawned DataLoader workers for a few bytes; a fork
     shares the read-only map.
+
+    Example:
+        >>> tokens = MegatronTokens("corpus.idx")
+        >>> len(tokens), tokens.read(0, start=3).tolist()
+        (4, [3, 4])
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -23,6 +23,12 @@ class MegatronWriter:
 
     The files are written beside their place and renamed at the end: after an exception nothing is left. Memory is
     4 bytes a sequence and a buffer.
+
+    Example:
+        >>> with MegatronWriter("written", vocab_size=32_000) as writer:
+        ...     writer.append([1, 2, 3])
+        >>> [path.name for path in (writer.bin_path, writer.idx_path)]
+        ['written.bin', 'written.idx']
     """
 
     def __init__(self, path: str | os.PathLike[str], *, vocab_size: int, overwrite: bool = False) -> None:

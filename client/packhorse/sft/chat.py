@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 
 class ChatEncoder:
-    """Encodes conversations with one tokenizer, template and choice of what is trained on."""
+    """Encodes conversations with one tokenizer, template and choice of what is trained on.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> tokenizer = Tokenizer(models.WordLevel({"?": 0, "user": 1, "assistant": 2, "end": 3}, unk_token="?"))
+        >>> tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        >>> template = "{% for m in messages %}{{ m.role }} {{ m.content }} end {% endfor %}"
+        >>> encoder = ChatEncoder(tokenizer, chat_template=template)
+        >>> chat = encoder.render([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
+        >>> [encoded] = encoder.encode([chat])
+        >>> encoded.loss_mask.tolist()
+        [False, False, False, False, True, True]
+    """
 
     def __init__(
         self,

@@ -17,7 +17,16 @@ from packhorse.sft.truncation import truncate_pair
 
 
 class PairEncoder:
-    """Encodes prompt/response pairs with one tokenizer."""
+    """Encodes prompt/response pairs with one tokenizer.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> tokenizer = Tokenizer(models.WordLevel({"2+2=": 0, "4": 1, "3+3=": 2, "6": 3}, unk_token="4"))
+        >>> tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        >>> encoder = PairEncoder(tokenizer, eos=False)
+        >>> [encoded.input_ids.tolist() for encoded in encoder.encode([("2+2=", "4"), ("3+3=", "6")])]
+        [[0, 1], [2, 3]]
+    """
 
     def __init__(
         self,

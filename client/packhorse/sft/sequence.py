@@ -17,7 +17,13 @@ class NoTargetsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedSequence:
-    """Tokens and which of them are trained on. Legend: n tokens."""
+    """Tokens and which of them are trained on. Legend: n tokens.
+
+    Example:
+        >>> encoded = EncodedSequence(input_ids=np.array([5, 7, 2]), loss_mask=np.array([False, True, True]))
+        >>> len(encoded), encoded.num_trained_tokens
+        (3, 2)
+    """
 
     input_ids: NDArray[np.int32]
     """Token ids: int32 [n]."""

@@ -21,7 +21,14 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChatTokenizer:
-    """A tokenizer with what chats need beside it. Make one with `load_chat_tokenizer`; it pickles."""
+    """A tokenizer with what chats need beside it. Make one with `load_chat_tokenizer`; it pickles.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models
+        >>> tokenizer = load_chat_tokenizer(Tokenizer(models.WordLevel({"hi": 0, "<eos>": 1}, unk_token="hi")))
+        >>> tokenizer.eos_id("<eos>")
+        1
+    """
 
     model: Any
     """`tokenizers.Tokenizer` that cuts, pads and adds nothing, and whose offsets leave out no white space."""

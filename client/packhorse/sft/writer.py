@@ -25,6 +25,12 @@ class MaskedTokenWriter:
     """Writes sequences with their loss masks one by one, as a context manager; after an exception nothing is left.
 
     Memory is 4 bytes a sequence and the files' buffers.
+
+    Example:
+        >>> with MaskedTokenWriter("chats", vocab_size=32_000) as writer:
+        ...     writer.append([5, 7, 2], [False, True, True])
+        >>> writer.num_tokens, writer.num_trained_tokens
+        (3, 2)
     """
 
     def __init__(self, path: str | os.PathLike[str], *, vocab_size: int, overwrite: bool = False) -> None:

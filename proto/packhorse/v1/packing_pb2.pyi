@@ -303,12 +303,14 @@ class LocateSequencesRequest(_message.Message):
     def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ...) -> None: ...
 
 class LocateSequencesResponse(_message.Message):
-    __slots__ = ("digest", "locations")
+    __slots__ = ("digest", "locations", "checksum")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     LOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     digest: str
     locations: _containers.RepeatedCompositeFieldContainer[SequenceLocation]
-    def __init__(self, digest: _Optional[str] = ..., locations: _Optional[_Iterable[_Union[SequenceLocation, _Mapping]]] = ...) -> None: ...
+    checksum: int
+    def __init__(self, digest: _Optional[str] = ..., locations: _Optional[_Iterable[_Union[SequenceLocation, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class SequenceLocation(_message.Message):
     __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "first_token")

@@ -4,6 +4,7 @@ Beside v1, because server and client must agree on it to the bit.
 """
 
 from packhorse.wire.checksums import (
+    LocationsChecksum,
     bins_checksum,
     block_context,
     get_bins_context,
@@ -11,4 +12,11 @@ from packhorse.wire.checksums import (
 )
 from packhorse.wire.ids import ids_sum
 
-__all__ = ["bins_checksum", "block_context", "get_bins_context", "header_checksum", "ids_sum"]
+__all__ = [
+    "LocationsChecksum",
+    "bins_checksum",
+    "block_context",
+    "get_bins_context",
+    "header_checksum",
+    "ids_sum",
+]

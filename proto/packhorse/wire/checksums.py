@@ -5,12 +5,16 @@ noticed too: the server answers what it received, the client expects an answer t
 Owns what is hashed, and in which order; leaves what follows from a mismatch to the client.
 """
 
+import struct
 from array import array
 from collections.abc import Iterable
 
 import xxhash
 
 from packhorse.v1 import packing_pb2 as pb
+
+_LOCATION = struct.Struct("<q?qqqq?qiii")
+"""A SequenceLocation in the order of its fields, as little-endian bytes; its place comes last."""
 
 
 def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> int:
@@ -25,21 +29,12 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
         >>> sent == header_checksum(request, header)
         False
     """
-    topology = request.topology
     return _hash(
         (
             request.dataset,
             request.epoch,
             request.seed,
-            topology.world_size,
-            topology.workers_per_rank,
-            topology.batch_size,
-            topology.start_position,
-            topology.remainder,
-            topology.mode,
-            topology.balance,
-            topology.accumulation,
-            topology.cost_linear,
+            *_topology(request.topology),
             request.rank,
             request.worker,
             _ranges(request.skip),
@@ -77,8 +72,65 @@ def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> i
         >>> get_bins_context(one, "d", 1) == get_bins_context(other, "d", 1)
         False
     """
-    positions = xxhash.xxh3_64_intdigest(array("q", request.positions).tobytes())
+    positions = _numbers(request.positions)
     return _hash((request.dataset, request.epoch, request.seed, positions, _ranges(request.skip), digest, id_type))
+
+
+class LocationsChecksum:
+    """The checksum of where sequences stand, as an answer to a request; locations are added one by one, in order.
+
+    `expected_digest` is left out of the request: an answer does not depend on it.
+
+    Example:
+        >>> location = pb.SequenceLocation(id=7, found=True, position=3)
+        >>> one = LocationsChecksum(pb.LocateSequencesRequest(dataset="corpus", epoch=1, ids=[7]), "d")
+        >>> other = LocationsChecksum(pb.LocateSequencesRequest(dataset="corpus", epoch=2, ids=[7]), "d")
+        >>> one.add(location), other.add(location)
+        (None, None)
+        >>> one.value == other.value
+        False
+
+    Args:
+        request: what the locations answer.
+        digest: of the response.
+    """
+
+    def __init__(self, request: pb.LocateSequencesRequest, digest: str) -> None:
+        fields = (
+            request.dataset,
+            request.epoch,
+            request.seed,
+            _numbers(request.ids),
+            request.HasField("topology"),
+            *_topology(request.topology),
+            _ranges(request.skip),
+            digest,
+        )
+        self._state = xxhash.xxh3_64(seed=_hash(fields))
+
+    def add(self, location: pb.SequenceLocation) -> None:
+        """Adds the next location."""
+        place = location.place
+        self._state.update(
+            _LOCATION.pack(
+                location.id,
+                location.found,
+                location.length,
+                location.position,
+                location.index_in_bin,
+                location.first_token,
+                location.HasField("place"),
+                place.step,
+                place.rank,
+                place.worker,
+                place.slot,
+            )
+        )
+
+    @property
+    def value(self) -> int:
+        """The checksum of all that was added, in [0, 2^64)."""
+        return int(self._state.intdigest())
 
 
 def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
@@ -98,6 +150,25 @@ def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
     return int(state.intdigest())
+
+
+def _topology(topology: pb.Topology) -> tuple[int, ...]:
+    return (
+        topology.world_size,
+        topology.workers_per_rank,
+        topology.batch_size,
+        topology.start_position,
+        topology.remainder,
+        topology.mode,
+        topology.balance,
+        topology.accumulation,
+        topology.cost_linear,
+    )
+
+
+def _numbers(numbers: Iterable[int]) -> int:
+    """Hashes numbers of 64 bits."""
+    return int(xxhash.xxh3_64_intdigest(array("q", numbers).tobytes()))
 
 
 def _ranges(ranges: Iterable[pb.PositionRange]) -> str:

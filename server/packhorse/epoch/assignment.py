@@ -143,8 +143,8 @@ class Assignment:
             chunks = self._chunks_of(windows)
             for chunk in np.unique(chunks):
                 ours = chunks == chunk
-                first, arranged = self._chunk(int(chunk))  # [n, A, D, b]
-                offsets[ours] = arranged[windows[ours] - first, step_in_window[ours], rank]
+                begin, arranged = self._chunk(int(chunk))  # [n, A, D, b]
+                offsets[ours] = arranged[windows[ours] - begin, step_in_window[ours], rank]
             offsets += (windows * topology.bins_per_window)[:, None]
         num_full = self._num_full_steps * topology.bins_per_step
         return np.where(offsets < num_full, topology.start_position + offsets, num_full - 1 - offsets)

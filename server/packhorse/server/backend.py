@@ -19,7 +19,7 @@ from packhorse.server.faults import invalid_field, too_large
 from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import bins_checksum, block_context, get_bins_context, header_checksum
+from packhorse.wire import LocationsChecksum, bins_checksum, block_context, get_bins_context, header_checksum
 
 BLOCK_BYTES = 512 << 10
 """What later blocks of a stream grow to."""
@@ -206,12 +206,14 @@ class Backend:
         if len(request.ids) > most_ids:
             raise too_large("ids", most_ids, f"ids holds {len(request.ids)}; ask this dataset for at most {most_ids}")
         response = pb.LocateSequencesResponse(digest=requests.digest_of(dataset, skips))
+        checksum = LocationsChecksum(request, response.digest)
         ids = np.array(request.ids, dtype=np.int64)
         at_once = max(1, min(_BISECTIONS_AT_ONCE // num_lengths, _ARRANGED_AT_ONCE // num_arranged))
         pace = Pace()
         for first in range(0, len(ids), at_once):
             for location in _locations(source, assignment, request.topology, ids[first : first + at_once]):
                 response.locations.append(location)
+                checksum.add(location)
                 if len(response.locations) > MAX_LOCATIONS:
                     raise too_large(
                         "ids", MAX_LOCATIONS, f"ids has more than {MAX_LOCATIONS} pieces; ask for fewer ids"
@@ -220,6 +222,7 @@ class Backend:
                     yield _BYTES_PER_LOCATION * len(response.locations)
                     pace.restart()
         self._catalog.confirm(dataset)
+        response.checksum = checksum.value
         yield _BYTES_PER_LOCATION * len(response.locations)
         return response
 

@@ -232,8 +232,11 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     def _make(self, messages: Iterator[pb.StreamBinsResponse]) -> "asyncio.Future[pb.StreamBinsResponse | None]":
         def timed() -> pb.StreamBinsResponse | None:
-            with self._metrics.block.time():
-                return next(messages, None)
+            started = time.perf_counter()
+            message = next(messages, None)
+            if message is not None and message.HasField("block"):
+                self._metrics.block.observe(time.perf_counter() - started)
+            return message
 
         return self._lanes.streams.submit(timed)
 

@@ -58,11 +58,20 @@ def test_of_a_layout_it_is_that_of_its_labels(allowed_pairs, layout, dtype, caus
     assert torch.equal(bias, build_packing_attention_bias(labels, dtype, "cpu", causal=causal))
 
 
+def test_labels_alone_are_bidirectional_as_in_seqpack_and_batches_must_say(two_rows):
+    labels = torch.from_numpy(two_rows.sequence_ids())
+    expected = build_packing_attention_bias(two_rows, torch.float32, "cpu", causal=False)
+    assert torch.equal(build_packing_attention_bias(labels, torch.float32, "cpu"), expected)
+    for where in (two_rows, {"layout": two_rows}):
+        with pytest.raises(TypeError, match="causal must be said for a batch or a layout: causal=True for"):
+            build_packing_attention_bias(where, torch.float32, "cpu")
+
+
 def test_out_is_written_whatever_was_there(two_rows):
-    expected = build_packing_attention_bias(two_rows, torch.bfloat16, "cpu")
+    expected = build_packing_attention_bias(two_rows, torch.bfloat16, "cpu", causal=False)
     for where in (two_rows, {"layout": two_rows}, torch.from_numpy(two_rows.sequence_ids())):
         out = torch.full((2, 1, 16, 16), 7.0, dtype=torch.bfloat16)
-        assert build_packing_attention_bias(where, torch.bfloat16, "cpu", out=out) is out
+        assert build_packing_attention_bias(where, torch.bfloat16, "cpu", causal=False, out=out) is out
         assert torch.equal(out, expected)
     apart = torch.tensor([[0, 1, 0]])
     out = torch.full((1, 1, 3, 3), 7.0)
@@ -88,7 +97,7 @@ def test_a_buffer_gives_every_batch_its_own_bias(layouts, causal):
 
 
 def test_a_buffer_tells_autograd_that_the_bias_is_gone(two_rows):
-    buffer = AttentionBiasBuffer(2, 16, torch.float32)
+    buffer = AttentionBiasBuffer(2, 16, torch.float32, causal=False)
     scale = torch.ones(1, requires_grad=True)
     loss = (scale * buffer.build(two_rows)).clamp(min=-1).sum()
     buffer.build(two_rows)
@@ -98,12 +107,15 @@ def test_a_buffer_tells_autograd_that_the_bias_is_gone(two_rows):
 
 def test_a_buffer_works_without_autograd(two_rows):
     with torch.inference_mode():
-        bias = AttentionBiasBuffer(2, 16, torch.float32).build(two_rows)
-    assert torch.equal(bias, build_packing_attention_bias(two_rows, torch.float32, "cpu"))
+        bias = AttentionBiasBuffer(2, 16, torch.float32, causal=False).build(two_rows)
+    assert torch.equal(bias, build_packing_attention_bias(two_rows, torch.float32, "cpu", causal=False))
 
 
 def test_what_a_buffer_cannot_hold_is_refused(two_rows):
-    for buffer in (AttentionBiasBuffer(1, 16, torch.float32), AttentionBiasBuffer(2, 17, torch.float32)):
+    for buffer in (
+        AttentionBiasBuffer(1, 16, torch.float32, causal=True),
+        AttentionBiasBuffer(2, 17, torch.float32, causal=True),
+    ):
         with pytest.raises(ValueError, match="make one of the size"):
             buffer.build(two_rows)
 
@@ -112,7 +124,7 @@ def test_bias_needs_a_type_with_infinity(two_rows):
     with pytest.raises(ValueError, match="dtype"):
         build_packing_attention_bias(torch.zeros(1, 2), torch.int64, "cpu")
     with pytest.raises(ValueError, match="dtype"):
-        AttentionBiasBuffer(1, 2, torch.int64)
+        AttentionBiasBuffer(1, 2, torch.int64, causal=True)
     with pytest.raises(ValueError, match="sequence_ids"):
         build_packing_attention_bias(torch.zeros(1, 2, 3), torch.float32, "cpu")
 

@@ -60,4 +60,4 @@ def test_without_xformers_the_way_out_is_named(two_rows, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "xformers", None)
     with pytest.raises(ImportError, match=r"install it.*varlen_attention or build_block_mask"):
-        build_block_diagonal_mask(two_rows)
+        build_block_diagonal_mask(two_rows, causal=True)

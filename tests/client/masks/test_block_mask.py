@@ -109,7 +109,7 @@ def test_compiled_flex_attention_serves_the_next_batch_without_compiling_again(a
         query, key, value = torch.randn(3, 2, 2, 16, 8, generator=random)
         allowed = torch.from_numpy(allowed_pairs(layout, causal=True))[:, None]
         expected = scaled_dot_product_attention(query, key, value, attn_mask=allowed)
-        mask = build_block_mask(layout, "cpu", block_size=8)
+        mask = build_block_mask(layout, "cpu", causal=True, block_size=8)
         torch.testing.assert_close(compiled(query, key, value, mask), expected)
     assert compilations == 1
 
@@ -117,7 +117,7 @@ def test_compiled_flex_attention_serves_the_next_batch_without_compiling_again(a
 def test_a_hundred_thousand_tokens_are_possible():
     """`create_block_mask` would ask for 16 GiB."""
     layout = PackLayout.of_rows(np.array([60_000, 1_000, 70_000]), np.array([3]), 131_072)
-    mask = build_block_mask(layout, "cpu")
+    mask = build_block_mask(layout, "cpu", causal=True)
     assert mask.shape == (1, 1, 131_072, 131_072)
     listed = mask.kv_num_blocks + mask.full_kv_num_blocks
     # Block 600 lies in the third sequence, which begins in block 476.
@@ -128,13 +128,13 @@ def test_a_hundred_thousand_tokens_are_possible():
 
 def test_what_makes_no_sense_is_refused(two_rows):
     with pytest.raises(ValueError, match="block_size"):
-        build_block_mask(two_rows, "cpu", block_size=(128, 0))
+        build_block_mask(two_rows, "cpu", causal=True, block_size=(128, 0))
     with pytest.raises(ValueError, match="num_heads"):
-        build_block_mask(two_rows, "cpu", num_heads=0)
+        build_block_mask(two_rows, "cpu", causal=True, num_heads=0)
     with pytest.raises(ValueError, match="window"):
-        build_block_mask(two_rows, "cpu", window=0)
+        build_block_mask(two_rows, "cpu", causal=True, window=0)
     with pytest.raises(ValueError, match="layout"):
-        build_block_mask({"sequence_ids": torch.zeros(1, 4)}, "cpu")
+        build_block_mask({"sequence_ids": torch.zeros(1, 4)}, "cpu", causal=True)
 
 
 @pytest.mark.gpu

@@ -51,8 +51,9 @@ def test_labels_count_sequences_from_one_and_padding_is_zero(layout, dtype):
 
 
 def test_of_a_batch_and_of_offsets(two_rows):
-    assert torch.equal(build_boolean_mask({"layout": two_rows}, "cpu"), build_boolean_mask(two_rows, "cpu"))
-    mask = build_boolean_mask(torch.tensor([0, 1, 3]), "cpu", head_dim=False)
+    of_batch = build_boolean_mask({"layout": two_rows}, "cpu", causal=False)
+    assert torch.equal(of_batch, build_boolean_mask(two_rows, "cpu", causal=False))
+    mask = build_boolean_mask(torch.tensor([0, 1, 3]), "cpu", causal=False, head_dim=False)
     assert mask.tolist() == [[[True, False, False], [False, True, True], [False, True, True]]]
     assert build_labelled_mask(torch.tensor([0, 1, 3]), "cpu").tolist() == [[1, 2, 2]]
 

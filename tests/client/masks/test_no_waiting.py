@@ -11,9 +11,13 @@ BUILDERS = {
         torch.from_numpy(layout.sequence_ids()), torch.bfloat16, device
     ),
     "boolean": lambda layout, device: masks.build_boolean_mask(layout, device, causal=True, window=3),
-    "boolean without padding": lambda layout, device: masks.build_boolean_mask(layout, device, mask_padding=True),
+    "boolean without padding": lambda layout, device: masks.build_boolean_mask(
+        layout, device, causal=False, mask_padding=True
+    ),
     "labelled": masks.build_labelled_mask,
-    "block mask": lambda layout, device: masks.build_block_mask(layout, device, block_size=8, window=3).kv_indices,
+    "block mask": lambda layout, device: (
+        masks.build_block_mask(layout, device, causal=True, block_size=8, window=3).kv_indices
+    ),
     "offsets": lambda layout, device: masks.build_varlen_offsets(layout, device, num_sequences=8).cu_seqlens,
     "unpadding": lambda layout, device: masks.build_unpadding(layout, device).indices,
     "unpad": lambda layout, device: masks.build_unpadding(layout, device).unpad(torch.empty(2, 16, device=device)),

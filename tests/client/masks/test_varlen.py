@@ -110,10 +110,10 @@ def test_each_sequence_is_attended_alone(two_rows, kernel, causal, window):
 
 
 @pytest.mark.usefixtures("kernels")
-def test_the_default_is_causal_with_the_usual_scale(two_rows):
+def test_the_default_is_the_usual_scale(two_rows):
     query, key, value = tensors(two_rows.num_tokens)
     expected = attend_one_by_one(query, key, value, two_rows, causal=True, window=None, scale=None)
-    torch.testing.assert_close(varlen_attention(query, key, value, two_rows), expected)
+    torch.testing.assert_close(varlen_attention(query, key, value, two_rows, causal=True), expected)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -121,36 +121,36 @@ def test_auto_takes_flash_attention_where_it_is_installed(two_rows, monkeypatch)
     calls = []
     monkeypatch.setitem(varlen._KERNELS, "flash", lambda *_: calls.append("flash"))
     monkeypatch.setitem(varlen._KERNELS, "torch", lambda *_: calls.append("torch"))
-    varlen_attention(*tensors(two_rows.num_tokens), two_rows)
+    varlen_attention(*tensors(two_rows.num_tokens), two_rows, causal=True)
     monkeypatch.setattr(varlen, "find_spec", lambda name: None)
-    varlen_attention(*tensors(two_rows.num_tokens), two_rows)
+    varlen_attention(*tensors(two_rows.num_tokens), two_rows, causal=True)
     assert calls == ["flash", "torch"]
 
 
 def test_on_the_cpu_it_says_what_to_use_instead(two_rows):
     for kernel in ("auto", "torch", "flash"):
         with pytest.raises(ValueError, match="build_block_mask"):
-            varlen_attention(*tensors(23), two_rows, kernel=kernel)
+            varlen_attention(*tensors(23), two_rows, causal=True, kernel=kernel)
 
 
 def test_what_makes_no_sense_is_refused(two_rows, monkeypatch):
     monkeypatch.setattr(varlen, "_refuse_devices_without_kernels", lambda device: None)
     with pytest.raises(ValueError, match="kernel must be auto, flash or torch; got 'xformers'"):
-        varlen_attention(*tensors(23), two_rows, kernel="xformers")
+        varlen_attention(*tensors(23), two_rows, causal=True, kernel="xformers")
     with pytest.raises(ValueError, match=r"build_unpadding.*\[1, 23, 4, 4\]"):
-        varlen_attention(*(tensor[None] for tensor in tensors(23)), two_rows)
+        varlen_attention(*(tensor[None] for tensor in tensors(23)), two_rows, causal=True)
     with pytest.raises(ValueError, match="window"):
-        varlen_attention(*tensors(23), two_rows, window=0)
+        varlen_attention(*tensors(23), two_rows, causal=True, window=0)
 
 
 def test_a_kernel_that_is_not_installed_is_named(two_rows, monkeypatch):
     monkeypatch.setattr(varlen, "_refuse_devices_without_kernels", lambda device: None)
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     with pytest.raises(ImportError, match='install flash-attn, or choose kernel="torch"'):
-        varlen_attention(*tensors(23), two_rows, kernel="flash")
+        varlen_attention(*tensors(23), two_rows, causal=True, kernel="flash")
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
     with pytest.raises(ImportError, match=r"no torch\.nn\.attention\.varlen"):
-        varlen_attention(*tensors(23), two_rows, kernel="torch")
+        varlen_attention(*tensors(23), two_rows, causal=True, kernel="torch")
 
 
 @pytest.mark.gpu

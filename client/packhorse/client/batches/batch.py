@@ -27,6 +27,12 @@ class PackedBatch(TypedDict):
     """One packed batch. Legend: B rows, L tokens in a row, n sequences.
 
     A row is a bin, and L is max_seq_len; flattened, B is 1 and L the number of all tokens.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)))
+        >>> batch["input_ids"].tolist(), batch["cu_seqlens"].tolist()
+        ([[0, 1, 2, 3, 4, 0, 1, 2]], [0, 5, 8])
     """
 
     input_ids: torch.Tensor
@@ -57,7 +63,17 @@ class PackedBatch(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class BatchAssembler:
-    """Turns blocks of bins into batches."""
+    """Turns blocks of bins into batches.
+
+    Example:
+        >>> from packhorse.client import IndexableSource
+        >>> block = BinBlock(  # one bin of sequences 0 and 1
+        ...     ids=np.array([0, 1]), lengths=np.array([2, 1]), bin_ends=np.array([2]), positions=np.array([0])
+        ... )
+        >>> batch = BatchAssembler(max_seq_len=4).assemble(block, IndexableSource([[7, 8], [9]]))
+        >>> batch["input_ids"].tolist(), batch["labels"].tolist()
+        ([[7, 8, 9, 0]], [[-100, 8, -100, -100]])
+    """
 
     max_seq_len: int
     """Tokens in a row: the capacity that the dataset was planned with."""

@@ -12,7 +12,13 @@ _NUM_WIDE = 4
 
 
 class BatchTensors(NamedTuple):
-    """A batch's large tensors. Legend: B rows, L tokens in a row."""
+    """A batch's large tensors. Legend: B rows, L tokens in a row.
+
+    Example:
+        >>> tensors, arrays = BatchBuffers(num_tokens=8).tensors(num_rows=2, row_tokens=4)
+        >>> tensors.input_ids.shape, tensors.sequence_ids.dtype
+        (torch.Size([2, 4]), torch.int32)
+    """
 
     input_ids: torch.Tensor
     """int64 [B, L]."""
@@ -27,7 +33,15 @@ class BatchTensors(NamedTuple):
 
 
 class BatchBuffers:
-    """Memory for one batch after the other, for whoever knows when the last one is no longer needed."""
+    """Memory for one batch after the other, for whoever knows when the last one is no longer needed.
+
+    Example:
+        >>> buffers = BatchBuffers(num_tokens=8)
+        >>> first, _ = buffers.tensors(num_rows=2, row_tokens=4)
+        >>> second, _ = buffers.tensors(num_rows=1, row_tokens=4)
+        >>> first.input_ids.data_ptr() == second.input_ids.data_ptr()  # the second batch is written over the first
+        True
+    """
 
     def __init__(self, num_tokens: int, *, pin_memory: bool = False) -> None:
         """Allocates it.

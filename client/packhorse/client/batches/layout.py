@@ -32,6 +32,11 @@ class PackLayout:
     Each sequence has a room: its own tokens and, where the plan has `align` or `extra_tokens`, padding of its own
     behind them. Rooms follow one another from a row's beginning; what is left of the row is padding. Instances are
     NumPy arrays and integers, not to be written to, and travel from dataloader workers by pickle.
+
+    Example:
+        >>> layout = PackLayout.of_rows(places=[2, 1, 3], row_ends=[2, 3], row_tokens=4)  # rows of 2 + 1 and 3 tokens
+        >>> layout.cu_seqlens.tolist(), layout.sequence_ids().tolist()
+        ([0, 2, 3, 6], [[0, 0, 1, 2], [0, 0, 0, 1]])
     """
 
     num_rows: int
@@ -223,6 +228,10 @@ class PackLayout:
 
 def as_layout(where: "PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor") -> PackLayout:
     """Finds the layout in what a caller has at hand.
+
+    Example:
+        >>> as_layout(np.array([0, 2, 5])).lengths.tolist()
+        [2, 3]
 
     Args:
         where: a layout; a batch, which carries one as `layout`; or `cu_seqlens` of sequences that fill one row.

@@ -34,7 +34,12 @@ from packhorse.client.masks._on_device import expand_runs, move, transfer
 
 
 class LossReduction(StrEnum):
-    """What counts alike in a mean. Sequences and groups without a target count nowhere."""
+    """What counts alike in a mean. Sequences and groups without a target count nowhere.
+
+    Example:
+        >>> LossReduction("sequence") is LossReduction.SEQUENCE
+        True
+    """
 
     TOKEN = "token"
     """Each target: 1 / targets."""
@@ -47,7 +52,13 @@ class LossReduction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SequenceGroups:
-    """Which sequences of a batch make a sample together."""
+    """Which sequences of a batch make a sample together.
+
+    Example:
+        >>> first, second = SequenceGroups.of_ids([70, 70, 30], [30])  # documents of two micro-batches
+        >>> first.numbers.tolist(), second.numbers.tolist(), first.num_groups
+        ([1, 1, 0], [0], 2)
+    """
 
     numbers: NDArray[np.int64]
     """Group of every sequence, in the layout's order: int64 [n], each in [0, num_groups)."""
@@ -93,6 +104,13 @@ class LossCounts:
     """The denominators of all three means; counts of several batches add up (`+`, `sum`).
 
     All stay on the labels' device and nothing waits for it.
+
+    Example:
+        >>> layout = PackLayout.of_rows(np.array([2, 2]), np.array([2, 2]), 5)  # the second row is empty
+        >>> batch = {"labels": torch.tensor([[-100, 7, -100, 8, -100], [-100] * 5]), "layout": layout}
+        >>> counts = sum(LossCounts.of_batch(micro_batch) for micro_batch in [batch, batch])
+        >>> int(counts.num_targets), int(counts.num_sequences)
+        (4, 4)
     """
 
     num_targets: torch.Tensor
@@ -111,12 +129,6 @@ class LossCounts:
                 trl and open-instruct, `cu_seq_lens_q` in host memory. Count batches of other presets before the preset:
                 `LossCounts.of_batch(batch)`, then `get_preset(name).convert(batch)`.
             groups: of its sequences; None for those that the batch carries as `groups`, if any.
-
-        Example:
-            >>> layout = PackLayout.of_rows(np.array([2, 2]), np.array([2, 2]), 5)  # the second row is empty
-            >>> batch = {"labels": torch.tensor([[-100, 7, -100, 8, -100], [-100] * 5]), "layout": layout}
-            >>> int(LossCounts.of_batch(batch).num_targets)
-            2
 
         Raises:
             ValueError: the labels' shape, or the number of groups, does not fit the layout, or the batch says nowhere

@@ -35,6 +35,10 @@ class Separators:
 
     Of a sequence that is split or truncated only what has its true beginning gets the token before, and only what has
     its true end the token after: nobody should learn that a text ends where a bin did.
+
+    Example:
+        >>> Separators.eos_bos(bos_token_id=1, eos_token_id=2).num_tokens  # extra tokens to prepare for
+        2
     """
 
     bos_token_id: int | None = None

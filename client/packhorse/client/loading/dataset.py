@@ -45,6 +45,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
     `load_state_dict(cursor)` goes on behind it, under any world size, batch size and number of workers. Epochs only go
     forward from there.
 
+    Example:
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
+        >>> [batch["ids"].tolist() for batch in dataset]
+        [[3, 2], [0, 1]]
+
     Args:
         target: what `connect` takes, or a function without arguments that returns a Client (a module's own function
             where workers are spawned), for credentials and the like.

@@ -30,6 +30,10 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
     from its beginning, so that its progress ends with the epoch. Rank, world size and device come from the Trainer,
     which neither shards nor moves these batches again (`use_distributed_sampler` has no say over them).
 
+    Example:
+        >>> data = PackedDataModule("embedded:datasets", "corpus", "corpus.idx", batch_size=2, seed=1)
+        >>> Trainer(max_epochs=2).fit(model, datamodule=data)  # doctest: +SKIP
+
     Args:
         target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.
         dataset: its name on the server.

@@ -40,6 +40,13 @@ class PackedDataLoader:
     then, so they come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not count
     as such use.
 
+    Example:
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
+        >>> loader = PackedDataLoader(dataset, num_workers=0, device="cpu")
+        >>> [batch["ids"].tolist() for batch in loader]
+        [[3, 2], [0, 1]]
+        >>> loader.close()
+
     Args:
         dataset: whose batches.
         num_workers: worker processes; 0 to make batches in this process, in the thread that fetches them.
@@ -170,6 +177,14 @@ def create_packed_dataloader(
     **options: Any,
 ) -> PackedDataLoader:
     """Returns a loader of one rank's batches, with what training usually wants for defaults.
+
+    Example:
+        >>> loader = create_packed_dataloader(
+        ...     "embedded:datasets", "corpus", "corpus.idx", batch_size=2, seed=1, num_workers=0, device="cpu"
+        ... )
+        >>> [batch["input_ids"].shape for batch in loader]
+        [torch.Size([2, 8])]
+        >>> loader.close()
 
     Args:
         target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.

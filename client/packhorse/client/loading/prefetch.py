@@ -33,6 +33,11 @@ class DevicePrefetcher(Generic[_Batch]):
     Each iteration goes through the source anew, and ends the one before if that was left early. What the source raises
     comes after the batches that it yielded before.
 
+    Example:
+        >>> batches = [{"input_ids": torch.tensor([[7, 8]])}, {"input_ids": torch.tensor([[9, 0]])}]
+        >>> [batch["input_ids"].tolist() for batch in DevicePrefetcher(batches, "cpu")]
+        [[[7, 8]], [[9, 0]]]
+
     Args:
         batches: any iterable of batches, such as a DataLoader.
         device: where tensors go; None for the current CUDA device where there is one, else the CPU.

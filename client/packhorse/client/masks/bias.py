@@ -22,7 +22,7 @@ def build_packing_attention_bias(
     dtype: torch.dtype,
     device: torch.device | str,
     *,
-    causal: bool = False,
+    causal: bool | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Builds the additive attention bias that keeps packed sequences apart.
@@ -33,24 +33,33 @@ def build_packing_attention_bias(
     A position attends to all positions of its segment (with `causal`, to those not after it), and so always to itself.
     Padding attends to padding: no row is all −inf, and no softmax turns to NaN. On a GPU the host does not wait.
 
+    Example:
+        >>> layout = as_layout(np.array([0, 2, 3]))  # one row: sequences of 2 tokens and 1
+        >>> build_packing_attention_bias(layout, torch.float32, "cpu", causal=True)
+        tensor([[[[0., -inf, -inf],
+                  [0., 0., -inf],
+                  [-inf, -inf, 0.]]]])
+
     Args:
         where: a batch or its layout, which cost no look at any token; or sequence_ids, integers [B, L] or [L], one
             label for each position, on any device. Positions of a row with equal labels are a segment, even apart;
             padding needs a label of its own.
         dtype: floating-point type of the bias, the one attention runs in.
         device: where the bias is wanted.
-        causal: also blocks every later position.
+        causal: True also blocks every later position, as generating models want it; False does not. It must be said for
+            a batch or a layout; labels alone mean False where it is not, as seqpack takes them.
         out: memory to write to and return, `dtype` [B, 1, L, L] on `device`, contiguous; None for fresh memory.
 
     Returns:
         `dtype` [B, 1, L, L]: 0 where attention is allowed, −inf where it is blocked; B is 1 for labels [L].
 
     Raises:
+        TypeError: `causal` is not said for a batch or a layout.
         ValueError: `where` or `out` has another shape, or `dtype` has no −inf.
     """
     _check_dtype(dtype)
     device = torch.device(device)
-    band = Band.of(causal=causal, window=None)
+    band = Band.of(causal=_is_causal(where, causal), window=None)
     known = _known(where)
     num_rows, row_tokens = (known.num_rows, known.row_tokens) if isinstance(known, PackLayout) else known.shape
     shape = (num_rows, 1, row_tokens, row_tokens)
@@ -75,16 +84,23 @@ class AttentionBiasBuffer:
     L² a row, and no fresh memory. On a GPU there is no use for it: its allocator keeps memory anyway.
 
     A bias is good until the next one is built. Where autograd still needs the earlier one then, it says so.
+
+    Example:
+        >>> buffer = AttentionBiasBuffer(1, 3, torch.float32, causal=True)
+        >>> buffer.build(as_layout(np.array([0, 2, 3])))
+        tensor([[[[0., -inf, -inf],
+                  [0., 0., -inf],
+                  [-inf, -inf, 0.]]]])
     """
 
-    def __init__(self, num_rows: int, row_tokens: int, dtype: torch.dtype, *, causal: bool = False) -> None:
+    def __init__(self, num_rows: int, row_tokens: int, dtype: torch.dtype, *, causal: bool) -> None:
         """Takes the memory.
 
         Args:
             num_rows: the most rows that a batch has, B.
             row_tokens: tokens in a row, L.
             dtype: floating-point type of the bias, the one attention runs in.
-            causal: also blocks every later position.
+            causal: whether every later position is blocked too.
 
         Raises:
             ValueError: `dtype` has no −inf.
@@ -120,6 +136,15 @@ class AttentionBiasBuffer:
         if not self._bias.is_inference():
             torch.autograd.graph.increment_version(self._bias)
         return self._bias[: layout.num_rows]
+
+
+def _is_causal(where: PackLayout | Mapping[str, Any] | torch.Tensor, causal: bool | None) -> bool:
+    if causal is None and not isinstance(where, torch.Tensor):
+        raise TypeError(
+            "causal must be said for a batch or a layout: causal=True for models that predict the next token, "
+            "causal=False for those that see all of a sequence"
+        )
+    return bool(causal)
 
 
 def _known(where: PackLayout | Mapping[str, Any] | torch.Tensor) -> PackLayout | torch.Tensor:

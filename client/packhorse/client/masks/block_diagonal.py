@@ -17,9 +17,14 @@ _ATTN_BIAS = "xformers.ops.fmha.attn_bias"
 
 
 def build_block_diagonal_mask(
-    where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor, *, causal: bool = True
+    where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor, *, causal: bool
 ) -> Any:
     """Builds the mask for `xformers.ops.memory_efficient_attention`.
+
+    Example:
+        >>> cu_seqlens = np.array([0, 2, 3])  # sequences of 2 tokens and 1
+        >>> build_block_diagonal_mask(cu_seqlens, causal=True)  # doctest: +SKIP
+        BlockDiagonalCausalMask(...)
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.

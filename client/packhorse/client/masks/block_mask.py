@@ -24,7 +24,7 @@ def build_block_mask(
     where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
     device: torch.device | str,
     *,
-    causal: bool = True,
+    causal: bool,
     window: int | None = None,
     block_size: int | tuple[int, int] = 128,
     num_heads: int | None = None,
@@ -37,6 +37,11 @@ def build_block_mask(
 
     A token attends to its own segment (see `PackLayout.segments`), so padding attends to itself alone and no softmax
     turns to NaN.
+
+    Example:
+        >>> mask = build_block_mask(np.array([0, 128, 256]), "cpu", causal=True)  # two sequences, a block of 128 each
+        >>> mask.kv_indices[0, 0, :, 0].tolist()  # each block of queries sees its own keys only
+        [0, 1]
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.

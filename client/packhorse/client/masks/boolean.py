@@ -20,7 +20,7 @@ def build_boolean_mask(
     where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
     device: torch.device | str,
     *,
-    causal: bool = False,
+    causal: bool,
     window: int | None = None,
     head_dim: bool = True,
     mask_padding: bool = False,
@@ -28,6 +28,13 @@ def build_boolean_mask(
     """Builds the mask of which position may attend to which.
 
     Legend: B rows, L tokens in a row. On a GPU the host does not wait.
+
+    Example:
+        >>> cu_seqlens = np.array([0, 2, 3])  # sequences of 2 tokens and 1
+        >>> build_boolean_mask(cu_seqlens, "cpu", causal=True, head_dim=False)
+        tensor([[[ True, False, False],
+                 [ True,  True, False],
+                 [False, False,  True]]])
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
@@ -69,6 +76,10 @@ def build_labelled_mask(
     dtype: torch.dtype = torch.int64,
 ) -> torch.Tensor:
     """Builds the mask that says which sequence a token belongs to: LLaMA-Factory's neat packing, JAX's segment ids.
+
+    Example:
+        >>> build_labelled_mask(PackLayout.of_rows(np.array([2, 1]), np.array([2]), 4), "cpu")
+        tensor([[1, 1, 2, 0]])
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.

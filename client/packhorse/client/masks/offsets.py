@@ -21,6 +21,14 @@ class VarlenOffsets:
     """What a variable-length attention kernel asks for beside tokens. Legend: n sequences.
 
     Queries and keys share them: packed training attends from a sequence to itself.
+
+    Example:
+        >>> layout = PackLayout.of_rows(np.array([2, 1, 3]), np.array([2, 3]), 4)  # rows of 2 + 1 and 3 tokens
+        >>> offsets = build_varlen_offsets(layout, "cpu")
+        >>> offsets.cu_seqlens.tolist(), offsets.max_seqlen
+        ([0, 2, 3, 6], 3)
+        >>> offsets.cu_seqlens_padded.tolist()  # both rows end with a token of padding
+        [0, 2, 4, 8]
     """
 
     cu_seqlens: torch.Tensor
@@ -44,6 +52,10 @@ def build_varlen_offsets(
 
     CUDA graphs and `torch.compile` want the same shapes and integers at every step: say `num_sequences` and
     `max_seqlen`, and have the last offset repeated, which makes empty sequences of the rest.
+
+    Example:
+        >>> build_varlen_offsets(np.array([0, 2, 3]), "cpu", num_sequences=4).cu_seqlens.tolist()  # two are empty
+        [0, 2, 3, 3, 3]
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
@@ -87,6 +99,11 @@ def build_packing_cu_seqlens(
     two rows never share one. The work stays on the labels' device, and where that is a GPU, the host waits for it once,
     at the end, for two integers: n, which the result's shape needs, and the longest length. `build_varlen_offsets`
     knows them from the plan: it looks at no token and waits for nothing.
+
+    Example:
+        >>> cu_seqlens, max_seqlen = build_packing_cu_seqlens(torch.tensor([[0, 0, 1], [0, 0, 0]]))
+        >>> cu_seqlens.tolist(), max_seqlen
+        ([0, 2, 3, 6], 3)
 
     Args:
         sequence_ids: integers [B, L] or [L], one label for each position.

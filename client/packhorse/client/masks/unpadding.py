@@ -21,6 +21,12 @@ class Unpadding:
     """The way between padded rows and their tokens, on one device. Legend: B rows, L tokens in a row.
 
     Make it once a batch, and use it for every tensor. Gradients pass both ways, and no device is waited for.
+
+    Example:
+        >>> unpadding = build_unpadding(PackLayout.of_rows(np.array([2]), np.array([1]), 4), "cpu")
+        >>> tokens = unpadding.unpad(torch.tensor([[7, 8, 0, 0]]))
+        >>> tokens.tolist(), unpadding.pad(tokens).tolist()
+        ([7, 8], [[7, 8, 0, 0]])
     """
 
     num_rows: int
@@ -77,6 +83,11 @@ def build_unpadding(
     where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor, device: torch.device | str
 ) -> Unpadding:
     """Finds the tokens of a batch, from its offsets.
+
+    Example:
+        >>> layout = PackLayout.of_rows(np.array([2, 1, 3]), np.array([2, 3]), 4)  # rows of 2 + 1 and 3 tokens
+        >>> build_unpadding(layout, "cpu").indices.tolist()  # all positions but 3 and 7, which are padding
+        [0, 1, 2, 4, 5, 6]
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.

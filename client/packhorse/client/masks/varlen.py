@@ -25,12 +25,18 @@ def varlen_attention(
     value: torch.Tensor,
     where: VarlenOffsets | PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
     *,
-    causal: bool = True,
+    causal: bool,
     window: int | None = None,
     scale: float | None = None,
     kernel: Kernel = "auto",
 ) -> torch.Tensor:
     """Attends within each sequence of a packed batch.
+
+    Example:
+        >>> offsets = build_varlen_offsets(np.array([0, 2, 3]), "cuda")  # doctest: +SKIP
+        >>> query = key = value = torch.randn(3, 8, 64, device="cuda", dtype=torch.bfloat16)  # doctest: +SKIP
+        >>> varlen_attention(query, key, value, offsets, causal=True).shape  # doctest: +SKIP
+        torch.Size([3, 8, 64])
 
     Args:
         query: [tokens, heads, head size], of all sequences end to end without padding (see `Unpadding`); float16 or

@@ -26,6 +26,14 @@ def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
     seqio's decoders have inputs shifted to the right and predict a sequence's first token too: they are no batches of
     this kind, though their segment ids and positions are the same.
 
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> preset = jax_preset()
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, preset=preset)
+        >>> batch = next(iter(dataset))
+        >>> batch["inputs_segment_ids"].tolist()
+        [[1, 1, 1, 1, 1, 2, 2, 2]]
+
     Args:
         names: whose keys. `maxtext` has `inputs_segmentation` and `inputs_position`, and `targets_` likewise; its
             preset is called so, the other one `jax`.

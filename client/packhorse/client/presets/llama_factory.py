@@ -26,6 +26,14 @@ def llama_factory_preset(*, pad_token_id: int = 0) -> Preset:
     Its collator turns `attention_mask` into a mask of four dimensions (`prepare_4d_attention_mask`), or strips padding
     for FlashAttention.
 
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> preset = llama_factory_preset()
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, preset=preset)
+        >>> batch = next(iter(dataset))
+        >>> batch["attention_mask"].tolist()
+        [[1, 1, 1, 1, 1, 2, 2, 2, 0]]
+
     Args:
         pad_token_id: the token at the end of every row; the same as PackedDataset's.
 

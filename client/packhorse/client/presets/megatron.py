@@ -36,6 +36,14 @@ def megatron_preset(
     what a rank has into TP: segments must be multiples of lcm(2·CP, CP·TP), or of TP with CP = 1. Prepare the dataset
     with `--align` of that number and a `max_seq_len` that is a multiple.
 
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> preset = megatron_preset(num_sequences=4)
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, preset=preset)
+        >>> batch = next(iter(dataset))
+        >>> batch["cu_seqlens_q"].tolist()
+        [0, 5, 8, 8, 8]
+
     Args:
         context_parallel_size: CP.
         tensor_parallel_size: TP where sequence parallelism is used, else 1.

@@ -31,6 +31,14 @@ def padding_free_preset(
     FlashAttention reads the offsets. Eager attention, SDPA and FlexAttention find sequences where positions do not go
     on by 1, and only while no cache is made: call the model with `use_cache=False`, as Hugging Face's trainers do.
 
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> preset = padding_free_preset()
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, preset=preset)
+        >>> batch = next(iter(dataset))
+        >>> batch["cu_seq_lens_q"].tolist(), batch["max_length_q"]
+        ([0, 5, 8], 5)
+
     Args:
         return_position_ids: whether there are `position_ids`.
         return_flash_attn_kwargs: whether there are the offsets and the longest length.

@@ -18,6 +18,14 @@ class Preset:
 
     Presets travel to dataloader workers by pickle, so `build` is a module's own function, or a `partial` of one.
     Printing one shows what it declares.
+
+    Example:
+        >>> from packhorse.client import get_preset
+        >>> print(get_preset("torchtune-0.6"))
+        torchtune-0.6: recipes of torchtune up to 0.6.1
+          form: one row for each bin
+          labels: unshifted, since the recipe shifts them; -100 on the first token of each sequence and on padding
+          padding: the last segment of its row; positions go on counting, labels -100
     """
 
     name: str

@@ -26,6 +26,10 @@ PRESETS = {preset.name: preset for preset in _ALL}
 def get_preset(name: str) -> Preset:
     """Finds a preset, with the options that it has by default.
 
+    Example:
+        >>> get_preset("trl").flatten
+        True
+
     Raises:
         ValueError: there is none of that name.
     """
@@ -35,5 +39,10 @@ def get_preset(name: str) -> Preset:
 
 
 def list_presets() -> tuple[Preset, ...]:
-    """Returns all presets, in the order of their names; each prints as what it declares."""
+    """Returns all presets, in the order of their names; each prints as what it declares.
+
+    Example:
+        >>> [preset.name for preset in list_presets()][:4]
+        ['jax', 'llama-factory', 'maxtext', 'megatron']
+    """
     return tuple(PRESETS[name] for name in sorted(PRESETS))

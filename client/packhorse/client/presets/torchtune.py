@@ -22,6 +22,14 @@ def torchtune_preset(*, shift_labels: bool = True) -> Preset:
     Recipes changed sides: up to 0.6.1, which is what PyPI has, they shift labels themselves, later ones (0.7 and the
     main branch) take shifted ones. With the wrong preset a model learns the token after the next, or to copy.
 
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> preset = torchtune_preset()
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, preset=preset)
+        >>> batch = next(iter(dataset))
+        >>> batch["seq_lens"]
+        [tensor([5, 3])]
+
     Args:
         shift_labels: False for torchtune 0.6.1 and before; its preset is called `torchtune-0.6`.
     """

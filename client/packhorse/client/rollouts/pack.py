@@ -38,6 +38,11 @@ class RolloutBatch(PackedBatch):
     Entries that tell of no response token are False or 0, never NaN: 0 · NaN would pass through any mask.
 
     `ids` are the rollouts' indices into `queries` and `responses`.
+
+    Example:
+        >>> [batch] = pack_rollouts([[1, 2]], [[7, 8]], max_seq_len=5, pad_token_id=0, advantages=[0.5])
+        >>> batch["response_mask"].int().tolist(), batch["advantages"].tolist()
+        ([[0, 0, 1, 1, 0]], [[0.0, 0.0, 0.5, 0.5, 0.0]])
     """
 
     response_mask: torch.Tensor

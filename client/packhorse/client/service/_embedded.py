@@ -5,11 +5,15 @@ rollouts are packed without a client.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from packhorse.client.errors import EXCEPTION_OF_REASON, PackhorseError
-from packhorse.v1 import packing_pb2 as pb
+from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
+from packhorse.client.service.transport import Method
+
+if TYPE_CHECKING:
+    from packhorse.server.faults import ServiceError
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -17,8 +21,58 @@ _Response = TypeVar("_Response")
 PREFIX = "embedded:"
 
 
-class EmbeddedTransport:
-    """Answers from the prepared datasets below a folder, however long it takes.
+class _InThisProcess:
+    """Answers from an object that has some of the service's methods, however long it takes.
+
+    Args:
+        target: what `connect` was given.
+        methods: has the methods, by their names.
+        fault: what they raise.
+    """
+
+    has_answered = True
+
+    def __init__(self, target: str, methods: object, fault: "type[ServiceError]") -> None:
+        self.target = target
+        self._methods = methods
+        self._fault = fault
+
+    def answer(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> _Response:
+        """Returns the one answer to a request."""
+        with self._client_errors():
+            answer: _Response = self._of(method)(request)
+            return answer
+
+    def stream(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> Iterator[_Response]:
+        """Yields the messages that answer a request, or an iterator of requests."""
+        with self._client_errors():
+            yield from self._of(method)(request)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _of(self, method: Method[Any, Any]) -> Any:
+        try:
+            return getattr(self._methods, method.name)
+        except AttributeError:
+            raise NotImplementedByServerError(
+                f"{method.rpc} needs a dataset: connect to embedded:DIR, or to a server"
+            ) from None
+
+    @contextmanager
+    def _client_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._fault as error:
+            raise EXCEPTION_OF_REASON[error.reason](error.message, error.metadata) from None
+
+
+class EmbeddedTransport(_InThisProcess):
+    """Answers from the prepared datasets below a folder.
 
     Args:
         target: embedded:DIR.
@@ -27,10 +81,7 @@ class EmbeddedTransport:
         PackhorseError: the server's packages are not installed, or no dataset is there.
     """
 
-    has_answered = True
-
     def __init__(self, target: str) -> None:
-        self.target = target
         try:
             from packhorse.server.backend import Backend
             from packhorse.server.faults import ServiceError
@@ -38,67 +89,14 @@ class EmbeddedTransport:
             raise PackhorseError(
                 f"embedded: targets need {error.name}; install packhorse[server] beside the client"
             ) from None
-        self._fault: type[ServiceError] = ServiceError
         try:
             self._backend = Backend.of_folder(target.removeprefix(PREFIX))
         except ValueError as error:
             raise PackhorseError(str(error)) from None
-
-    def list_datasets(
-        self, request: pb.ListDatasetsRequest, timeout_seconds: float = math.inf
-    ) -> pb.ListDatasetsResponse:
-        """Lists the datasets below the folder."""
-        return self._answer(self._backend.list_datasets, request)
-
-    def get_dataset(self, request: pb.GetDatasetRequest, timeout_seconds: float = math.inf) -> pb.GetDatasetResponse:
-        """Describes one dataset."""
-        return self._answer(self._backend.get_dataset, request)
-
-    def get_bins(self, request: pb.GetBinsRequest, timeout_seconds: float = math.inf) -> pb.GetBinsResponse:
-        """Returns the bins at any positions."""
-        return self._answer(self._backend.get_bins, request)
-
-    def locate_sequences(
-        self, request: pb.LocateSequencesRequest, timeout_seconds: float = math.inf
-    ) -> pb.LocateSequencesResponse:
-        """Tells where each id stands in an epoch."""
-        return self._answer(self._backend.locate_sequences, request)
-
-    def pack_sequences(
-        self, request: pb.PackSequencesRequest, timeout_seconds: float = math.inf
-    ) -> pb.PackSequencesResponse:
-        """Packs the given lengths at once."""
-        return self._answer(self._backend.pack_sequences, request)
-
-    def stream_bins(
-        self, request: pb.StreamBinsRequest, timeout_seconds: float = math.inf
-    ) -> Iterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks."""
-        try:
-            yield from self._backend.stream_bins(request)
-        except self._fault as error:
-            raise EXCEPTION_OF_REASON[error.reason](error.message, error.metadata) from None
-
-    def pack_stream(
-        self, requests: Iterator[pb.PackStreamRequest], timeout_seconds: float = math.inf
-    ) -> Iterator[pb.PackStreamResponse]:
-        """Yields one response for every request."""
-        try:
-            yield from self._backend.pack_stream(requests)
-        except self._fault as error:
-            raise EXCEPTION_OF_REASON[error.reason](error.message, error.metadata) from None
-
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-    def _answer(self, method: Callable[[_Request], _Response], request: _Request) -> _Response:
-        try:
-            return method(request)
-        except self._fault as error:
-            raise EXCEPTION_OF_REASON[error.reason](error.message, error.metadata) from None
+        super().__init__(target, self._backend, ServiceError)
 
 
-class EmbeddedPlanner(EmbeddedTransport):
+class EmbeddedPlanner(_InThisProcess):
     """Packs lengths at once, and nothing else: what needs no dataset needs no folder.
 
     Raises:
@@ -106,20 +104,12 @@ class EmbeddedPlanner(EmbeddedTransport):
     """
 
     def __init__(self) -> None:
-        self.target = PREFIX
         try:
+            from packhorse.server import pack
             from packhorse.server.faults import ServiceError
-            from packhorse.server.pack import pack_sequences
         except ModuleNotFoundError as error:
             raise PackhorseError(
                 f"packing in this process needs {error.name}: pass client=connect(…), or install packhorse[server] "
                 "beside the client"
             ) from None
-        self._fault = ServiceError
-        self._pack_sequences = pack_sequences
-
-    def pack_sequences(
-        self, request: pb.PackSequencesRequest, timeout_seconds: float = math.inf
-    ) -> pb.PackSequencesResponse:
-        """Packs the given lengths at once."""
-        return self._answer(self._pack_sequences, request)
+        super().__init__(PREFIX, pack, ServiceError)

@@ -28,9 +28,11 @@ from packhorse.client.errors import (
 from packhorse.client.service._statuses import exception_of
 from packhorse.client.service._targets import Address, addresses_of, hosts_of
 from packhorse.client.service._watchdog import NoMessageError, Watchdog
-from packhorse.v1 import packing_pb2 as pb
+from packhorse.client.service.transport import PACK_SEQUENCES, Method
 from packhorse.v1 import packing_pb2_grpc
 
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
 _Answer = TypeVar("_Answer")
 
 MAX_MESSAGE_BYTES = 65 << 20
@@ -95,6 +97,10 @@ class _Replica:
         self._channel: grpc.Channel | None = None
         self._stub: Any = None
 
+    def call(self, method: Method[_Request, Any], request: _Request, **options: Any) -> Any:
+        """Calls a method of the service over the channel; what a stub's method returns."""
+        return getattr(self.stub, method.rpc)(request, **options)
+
     @property
     def stub(self) -> Any:
         """The service's methods, over the channel."""
@@ -155,59 +161,44 @@ class GrpcTransport:
         """Whether this target has ever answered this process or one of its forks."""
         return bool(_ANSWERED[_slot(self.target)])
 
-    def list_datasets(
-        self, request: pb.ListDatasetsRequest, timeout_seconds: float = math.inf
-    ) -> pb.ListDatasetsResponse:
-        """Lists the datasets that are served."""
-        return self._call("ListDatasets", request, timeout_seconds)
+    def answer(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> _Response:
+        """Returns the one answer to a request."""
 
-    def get_dataset(self, request: pb.GetDatasetRequest, timeout_seconds: float = math.inf) -> pb.GetDatasetResponse:
-        """Describes one dataset."""
-        return self._call("GetDataset", request, timeout_seconds)
+        def ask(replica: _Replica, seconds: float) -> _Response:
+            try:
+                answer: _Response | None = replica.call(method, request, timeout=seconds, metadata=self._metadata)
+                if answer is None:  # gRPC takes status OK for an answer, even when nothing came before it
+                    raise NoMessageError("an answer without a message")
+            except (grpc.RpcError, NoMessageError) as error:
+                raise self._failure(replica, error) from None
+            return answer
 
-    def get_bins(self, request: pb.GetBinsRequest, timeout_seconds: float = math.inf) -> pb.GetBinsResponse:
-        """Returns the bins at any positions."""
-        return self._call("GetBins", request, timeout_seconds)
+        return self._ask(ask, timeout_seconds, PACK_SECONDS if method is PACK_SEQUENCES else ANSWER_SECONDS)
 
-    def locate_sequences(
-        self, request: pb.LocateSequencesRequest, timeout_seconds: float = math.inf
-    ) -> pb.LocateSequencesResponse:
-        """Tells where each id stands in an epoch."""
-        return self._call("LocateSequences", request, timeout_seconds)
+    def stream(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> Iterator[_Response]:
+        """Yields the messages that answer a request, or an iterator of requests; closing the iterator cancels the call.
 
-    def pack_sequences(
-        self, request: pb.PackSequencesRequest, timeout_seconds: float = math.inf
-    ) -> pb.PackSequencesResponse:
-        """Packs the given lengths at once."""
-        return self._call("PackSequences", request, timeout_seconds, PACK_SECONDS)
+        An iterator can be read only once, so one replica is asked, and the others wait for the next attempt.
+        """
+        is_iterator = isinstance(request, Iterator)
+        later_seconds = PACK_SECONDS if is_iterator else STALL_SECONDS
 
-    def stream_bins(
-        self, request: pb.StreamBinsRequest, timeout_seconds: float = math.inf
-    ) -> Iterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks; closing the iterator cancels the call."""
-
-        def first_message(replica: _Replica, seconds: float) -> tuple[Any, Generator[pb.StreamBinsResponse]]:
-            call = replica.stub.StreamBins(request, metadata=self._metadata)
-            messages = self._messages(replica, call, seconds, STALL_SECONDS)
+        def open_stream(replica: _Replica, seconds: float) -> tuple[_Response | None, Generator[_Response]]:
+            call = replica.call(method, request, metadata=self._metadata)
+            messages = self._messages(replica, call, seconds, later_seconds)
             return next(messages, None), messages
 
-        first, messages = self._ask(first_message, timeout_seconds, ANSWER_SECONDS)
+        first, messages = self._ask(
+            open_stream, timeout_seconds, ANSWER_SECONDS, most_replicas=1 if is_iterator else None
+        )
         with closing(messages):
             if first is not None:
                 yield first
                 yield from messages
-
-    def pack_stream(
-        self, requests: Iterator[pb.PackStreamRequest], timeout_seconds: float = math.inf
-    ) -> Iterator[pb.PackStreamResponse]:
-        """Yields one response for every request; closing the iterator cancels the call."""
-        replica = self._in_order()[0]  # the others wait for the next attempt: requests can be read only once
-        call = replica.stub.PackStream(requests, metadata=self._metadata)
-        first_seconds = min(timeout_seconds, ANSWER_SECONDS)
-        with closing(self._messages(replica, call, first_seconds, PACK_SECONDS)) as responses:
-            for response in responses:
-                self._answered(replica)
-                yield response
 
     def close(self) -> None:
         """Closes the channels; later calls open others."""
@@ -218,25 +209,21 @@ class GrpcTransport:
                 call.cancel()
         self._replicas, self._is_current = {}, False
 
-    def _call(self, method: str, request: object, timeout_seconds: float, most_seconds: float = ANSWER_SECONDS) -> Any:
-        def ask(replica: _Replica, seconds: float) -> Any:
-            try:
-                answer = getattr(replica.stub, method)(request, timeout=seconds, metadata=self._metadata)
-                if answer is None:  # gRPC takes status OK for an answer, even when nothing came before it
-                    raise NoMessageError("an answer without a message")
-            except (grpc.RpcError, NoMessageError) as error:
-                raise self._failure(replica, error) from None
-            return answer
-
-        return self._ask(ask, timeout_seconds, most_seconds)
-
-    def _ask(self, ask: Callable[[_Replica, float], _Answer], timeout_seconds: float, most_seconds: float) -> _Answer:
+    def _ask(
+        self,
+        ask: Callable[[_Replica, float], _Answer],
+        timeout_seconds: float,
+        most_seconds: float,
+        *,
+        most_replicas: int | None = None,
+    ) -> _Answer:
         """Asks each replica at most once, and returns the first answer.
 
         Args:
             ask: takes a replica and how long it may take; raises what `_failure` returns.
             timeout_seconds: how long all of them may take.
             most_seconds: how long each of them may take.
+            most_replicas: how many are asked; None for all.
 
         Raises:
             TransientError: one could not answer; nobody knows what it would have said.
@@ -245,7 +232,7 @@ class GrpcTransport:
         end = time.monotonic() + timeout_seconds
         refusal: PackhorseError | None = None
         trouble: TransientError | None = None
-        replicas = self._in_order()
+        replicas = self._in_order()[:most_replicas]
         for number, replica in enumerate(replicas):
             share = max(end - time.monotonic(), 0.1) / (len(replicas) - number)
             try:

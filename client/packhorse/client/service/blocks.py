@@ -22,6 +22,12 @@ class BinBlock:
     """Many bins laid end to end.
 
     Legend: S sequences, N bins.
+
+    Example:
+        >>> ids, lengths = np.array([7, 4, 9]), np.array([5, 3, 8])
+        >>> block = BinBlock(ids=ids, lengths=lengths, bin_ends=np.array([2, 3]), positions=np.array([0, 1]))
+        >>> [ids.tolist() for ids, lengths in block.bins()]
+        [[7, 4], [9]]
     """
 
     ids: NDArray[np.int64]

@@ -27,9 +27,9 @@ def cost_linear_of(model_or_config: Any) -> int:
 
     Example:
         >>> from types import SimpleNamespace
-        >>> cost_linear_of(SimpleNamespace(hidden_size=64, intermediate_size=256, num_hidden_layers=2,
-        ...                                num_attention_heads=4, vocab_size=0))
-        448
+        >>> config = SimpleNamespace(hidden_size=64, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4)
+        >>> cost_linear_of(config)
+        384
 
     Args:
         model_or_config: a transformers PreTrainedModel or config; anything with these fields works. Of a multimodal

@@ -25,6 +25,13 @@ class Cursor(TypedDict):
 
     With a balance the position moves on at optimizer steps, because the bins of one change places. Within one, the
     same topology goes on behind `window_steps`; any other begins the optimizer step again.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
+        >>> cursor = next(iter(dataset))["cursor"]
+        >>> cursor["seed"], cursor["epoch"], cursor["position"]
+        (1, 0, 1)
     """
 
     digest: str

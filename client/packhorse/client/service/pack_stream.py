@@ -16,7 +16,7 @@ from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUn
 from packhorse.client.service._messages import integers, invalid
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.retry import Attempts, RetryPolicy
-from packhorse.client.service.transport import Transport
+from packhorse.client.service.transport import PACK_STREAM, Transport
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 
@@ -35,6 +35,15 @@ class PackStream:
 
     Where the stream packs for D ranks, bin k of all that it has returned belongs to rank k mod D, after a break too:
     bins come in groups of a multiple of D, and a bin that waits for its group has not been returned.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.pack_stream(max_seq_len=8) as stream:
+        ...     ready = stream.send(ids=[10, 11, 12], lengths=[5, 3, 4])
+        ...     print(len(ready), stream.num_held)  # held back for fuller bins
+        ...     print([ids.tolist() for ids, lengths in stream.flush()])
+        0 3
+        [[10, 11], [12]]
 
     Args:
         transport: reaches the service.
@@ -136,7 +145,7 @@ class PackStream:
         self._attempts.begin()
         self._requests = queue.SimpleQueue()
         requests = iter(self._requests.get, None)
-        self._responses = self._transport.pack_stream(requests, self._attempts.timeout_seconds())
+        self._responses = self._transport.stream(PACK_STREAM, requests, self._attempts.timeout_seconds())
         self._unsent = dict.fromkeys(self._held)
         self._exchange(pb.PackStreamRequest(options=self._options))
 

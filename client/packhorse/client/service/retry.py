@@ -32,6 +32,13 @@ class RetryPolicy:
     The deadline is kept within a second. It counts from the beginning of a call, or of opening a stream. Where an open
     stream breaks, it counts from that failure, and every message that arrives begins it anew.
 
+    Example:
+        >>> from packhorse.client import connect
+        >>> policy = RetryPolicy(deadline_seconds=600)  # a server may be away for ten minutes
+        >>> with connect("embedded:datasets", retry=policy) as client:
+        ...     client.get_dataset("corpus").num_bins
+        2
+
     Raises:
         ValueError: a number is out of range.
     """

@@ -12,7 +12,7 @@ from typing import TypeVar
 from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, StreamInterruptedError, TransientError
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.retry import Attempts, RetryPolicy
-from packhorse.client.service.transport import Transport
+from packhorse.client.service.transport import STREAM_BINS, Transport
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, header_checksum
@@ -24,7 +24,14 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHeader:
-    """Facts about a stream."""
+    """Facts about a stream.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.stream_bins("corpus") as stream:
+        ...     stream.header.num_steps, stream.header.max_seq_len
+        (2, 8)
+    """
 
     digest: str
     """Digest of the dataset."""
@@ -55,6 +62,14 @@ class BinStream:
 
     The first block holds one step, later ones more. When the connection breaks, the stream is reopened at the first
     step that has not been handed out; a server with another digest is refused.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.stream_bins("corpus", seed=1) as stream:
+        ...     for block in stream:
+        ...         print(block.ids, "resume at", stream.position_after(block.steps[-1]))
+        [3 2] resume at 1
+        [0 1] resume at 2
 
     Args:
         transport: reaches the service.
@@ -136,7 +151,7 @@ class BinStream:
 
     def _open(self) -> Iterator[pb.StreamBinsResponse]:
         self._attempts.begin()
-        messages = self._transport.stream_bins(self._request, self._attempts.timeout_seconds())
+        messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds())
         first = next(messages, None)
         if first is None or not first.HasField("header"):
             raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
@@ -215,10 +230,15 @@ class BinStream:
                     step = self._next_step()
                     position = self._resumable_position(step)
                     what = "could not be opened" if self._header is None else "broke and did not come back"
+                    again = (
+                        ", where an optimizer step begins; its steps come again"
+                        if self.topology.steps_per_window > 1
+                        else ""
+                    )
                     raise StreamInterruptedError(
                         f"the stream of {self._request.dataset!r} {what}: {error}; this "
                         f"worker's steps before {step} were delivered, resume at position {position} of epoch "
-                        f"{self._request.epoch}",
+                        f"{self._request.epoch}{again}",
                         position=position,
                         step=step,
                     ) from error

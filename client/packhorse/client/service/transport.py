@@ -1,19 +1,49 @@
 """What the client needs of a transport, whatever lies behind it.
 
-Owns the interface; `_grpc` and `_embedded` are its two forms, and give the same messages.
+Owns the interface and the service's methods; `_grpc` and `_embedded` are its two forms, and give the same messages.
 """
 
 import math
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from packhorse.v1 import packing_pb2 as pb
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[_Request, _Response]):
+    """One method of the service, with the types of what it takes and of each message that it returns."""
+
+    name: str
+    """In Python, as the server's backend has it: get_bins."""
+
+    @property
+    def rpc(self) -> str:
+        """In the protocol: GetBins."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+LIST_DATASETS: Method[pb.ListDatasetsRequest, pb.ListDatasetsResponse] = Method("list_datasets")
+GET_DATASET: Method[pb.GetDatasetRequest, pb.GetDatasetResponse] = Method("get_dataset")
+GET_BINS: Method[pb.GetBinsRequest, pb.GetBinsResponse] = Method("get_bins")
+LOCATE_SEQUENCES: Method[pb.LocateSequencesRequest, pb.LocateSequencesResponse] = Method("locate_sequences")
+PACK_SEQUENCES: Method[pb.PackSequencesRequest, pb.PackSequencesResponse] = Method("pack_sequences")
+STREAM_BINS: Method[pb.StreamBinsRequest, pb.StreamBinsResponse] = Method("stream_bins")
+PACK_STREAM: Method[Iterator[pb.PackStreamRequest], pb.PackStreamResponse] = Method("pack_stream")
 
 
 class Transport(Protocol):
     """Carries requests to a service. Every method raises the exceptions of `packhorse.client.errors`.
 
-    `timeout_seconds` is how long the answer may take, and of a stream its first message.
+    Example:
+        >>> from packhorse.client.service._embedded import EmbeddedTransport
+        >>> transport = EmbeddedTransport("embedded:datasets")
+        >>> transport.answer(GET_DATASET, pb.GetDatasetRequest(name="corpus")).dataset.num_bins
+        2
     """
 
     target: str
@@ -24,42 +54,19 @@ class Transport(Protocol):
         """Whether the service has ever answered: one that has is waited for longer."""
         ...
 
-    def list_datasets(
-        self, request: pb.ListDatasetsRequest, timeout_seconds: float = math.inf
-    ) -> pb.ListDatasetsResponse:
-        """Lists the datasets that are served."""
+    def answer(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> _Response:
+        """Returns the one answer to a request, which may take so long."""
         ...
 
-    def get_dataset(self, request: pb.GetDatasetRequest, timeout_seconds: float = math.inf) -> pb.GetDatasetResponse:
-        """Describes one dataset."""
-        ...
+    def stream(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> Iterator[_Response]:
+        """Yields the messages that answer a request, or an iterator of requests; closing the iterator ends the call.
 
-    def get_bins(self, request: pb.GetBinsRequest, timeout_seconds: float = math.inf) -> pb.GetBinsResponse:
-        """Returns the bins at any positions."""
-        ...
-
-    def locate_sequences(
-        self, request: pb.LocateSequencesRequest, timeout_seconds: float = math.inf
-    ) -> pb.LocateSequencesResponse:
-        """Tells where each id stands in an epoch."""
-        ...
-
-    def pack_sequences(
-        self, request: pb.PackSequencesRequest, timeout_seconds: float = math.inf
-    ) -> pb.PackSequencesResponse:
-        """Packs the given lengths at once."""
-        ...
-
-    def stream_bins(
-        self, request: pb.StreamBinsRequest, timeout_seconds: float = math.inf
-    ) -> Iterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks; closing the iterator ends the call."""
-        ...
-
-    def pack_stream(
-        self, requests: Iterator[pb.PackStreamRequest], timeout_seconds: float = math.inf
-    ) -> Iterator[pb.PackStreamResponse]:
-        """Yields one response for every request; closing the iterator ends the call."""
+        The first message may take so long. Nothing is sent before it is asked for.
+        """
         ...
 
     def close(self) -> None:

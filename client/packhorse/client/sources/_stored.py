@@ -69,7 +69,12 @@ class _StoredSource(SpanSource):
 
 
 class MegatronSource(_StoredSource):
-    """Tokens of a Megatron `.bin`/`.idx` pair, memory-mapped; a sequence's id is its index."""
+    """Tokens of a Megatron `.bin`/`.idx` pair, memory-mapped; a sequence's id is its index.
+
+    Example:
+        >>> MegatronSource("corpus.idx").lengths(np.array([0, 1])).tolist()
+        [5, 3]
+    """
 
     _tokens: MegatronTokens
 
@@ -98,7 +103,14 @@ class MegatronSource(_StoredSource):
 
 
 class FlatSource(_StoredSource):
-    """Tokens of a flat memmap with `.boundaries` beside it; a sequence's id is its index."""
+    """Tokens of a flat memmap with `.boundaries` beside it; a sequence's id is its index.
+
+    Example:
+        >>> from packhorse.formats import write_flat_tokens
+        >>> num_sequences = write_flat_tokens("flat-source.bin", [[1, 2, 3], [4]], dtype="uint16")
+        >>> FlatSource("flat-source.bin").read(0).tolist()
+        [1, 2, 3]
+    """
 
     _tokens: FlatTokens
 

@@ -38,6 +38,14 @@ class ArrowSource(TableSource, SpanSource):
 
     Rows are numbered over all files in order. Forks share the maps; a source of files pickles as their paths, one of a
     `datasets.Dataset` as that does.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> table = pa.table({"id": [70, 30], "input_ids": [[1, 2, 3], [4]]})
+        >>> with pa.OSFile("tokens.arrow", "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        ...     writer.write_table(table)
+        >>> ArrowSource("tokens.arrow", id_column="id").read(30).tolist()
+        [4]
     """
 
     def __init__(self, data: Any, *, column: str | None = None, id_column: str | None = None) -> None:

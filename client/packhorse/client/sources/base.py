@@ -21,6 +21,14 @@ class TokenSource(ABC):
 
     A subclass must define `read`; one that can check many ids at once also overrides `gather` and `lengths`. Instances
     cross into DataLoader workers: they must survive fork and, by pickling, spawn.
+
+    Example:
+        >>> class Repeated(TokenSource):
+        ...     def read(self, sequence_id, start=0, length=None):
+        ...         tokens = np.full(3, sequence_id)  # three times the id: yours would come from a database
+        ...         return tokens[start:] if length is None else tokens[start : start + length]
+        >>> Repeated().lengths(np.array([7, 8])).tolist()
+        [3, 3]
     """
 
     @abstractmethod

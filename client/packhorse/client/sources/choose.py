@@ -32,6 +32,12 @@ def as_token_source(
 ) -> TokenSource:
     """Picks the source for what a user passes.
 
+    Example:
+        >>> as_token_source("corpus.idx").read(1).tolist()
+        [0, 1, 2]
+        >>> as_token_source({70: [1, 2], 30: [3]}).read(70).tolist()
+        [1, 2]
+
     Args:
         obj: a `TokenSource`, returned as it is;
             a path of a Megatron pair (`.idx`, `.bin` or their prefix), or of a flat file with `.boundaries` beside it;

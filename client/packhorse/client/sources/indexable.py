@@ -19,6 +19,10 @@ class IndexableSource(FetchSource):
 
     An item is a 1-D tensor, array or list of integers or, with `key`, a mapping that holds one under that key. Whether
     it survives fork and spawn is up to the object.
+
+    Example:
+        >>> IndexableSource([{"input_ids": [1, 2]}, {"input_ids": [3]}], key="input_ids").read(1).tolist()
+        [3]
     """
 
     def __init__(

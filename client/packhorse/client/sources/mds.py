@@ -22,6 +22,10 @@ class MdsSource(TableSource, FetchSource):
 
     Columns are arrays (`ndarray`, with or without type and shape), lists (`json`), or raw numbers (`bytes`, with the
     type given). Forks share the maps; a pickled source carries the index only.
+
+    Example:
+        >>> MdsSource("mds", column="input_ids").read(1).tolist()
+        [1000]
     """
 
     def __init__(

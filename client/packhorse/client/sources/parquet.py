@@ -37,6 +37,13 @@ class ParquetSource(TableSource, FetchSource):
     small row groups (a few hundred sequences), or a format that can be mapped.
 
     No file stays open between look-ups, so forks share none; a pickled source carries no tokens.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"id": [70, 30], "input_ids": [[1, 2, 3], [4]]}), "tokens.parquet")
+        >>> ParquetSource("tokens.parquet", id_column="id").read(30).tolist()
+        [4]
     """
 
     def __init__(
