@@ -96,7 +96,7 @@ class LocationsChecksum:
     """
 
     def __init__(self, request: pb.LocateSequencesRequest, digest: str) -> None:
-        fields = (
+        fields: tuple[str | int, ...] = (
             request.dataset,
             request.epoch,
             request.seed,

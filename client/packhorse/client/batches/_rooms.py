@@ -50,7 +50,7 @@ def own_lengths(
         piece = f" from token {first} on" if first else ""
         raise TokenSourceError(
             f"sequence {ids[i]}: the plan has a room of {planned[i]} tokens for it{piece}, but the {held[i]} tokens "
-            f"that the source holds come to {comes_to[i]} with align {rule.align} and extra_tokens {rule.extra_tokens}; "
-            "use the token file that the dataset was prepared from"
+            f"that the source holds come to {comes_to[i]} with align {rule.align} and extra_tokens "
+            f"{rule.extra_tokens}; use the token file that the dataset was prepared from"
         )
     return own

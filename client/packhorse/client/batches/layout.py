@@ -34,7 +34,7 @@ class PackLayout:
     NumPy arrays and integers, not to be written to, and travel from dataloader workers by pickle.
 
     Example:
-        >>> layout = PackLayout.of_rows(places=[2, 1, 3], row_ends=[2, 3], row_tokens=4)  # rows of 2 + 1 and 3 tokens
+        >>> layout = PackLayout.of_rows(rooms=[2, 1, 3], row_ends=[2, 3], row_tokens=4)  # rows of 2 + 1 and 3 tokens
         >>> layout.cu_seqlens.tolist(), layout.sequence_ids().tolist()
         ([0, 2, 3, 6], [[0, 0, 1, 2], [0, 0, 0, 1]])
     """
