@@ -50,14 +50,14 @@ def flips(seed, count, least, most):
 @pytest.mark.parametrize("name", ["named", "truncated", "rows"])
 def test_a_stream_survives_a_byte_that_changes(own_server, client, joined, direction, span, name):
     """In equal lengths another id in place of one would be seen nowhere but in the checksum."""
-    topology = {"world_size": 2, "batch_size": 2}
-    whole = joined(client.stream_bins(name, **topology))
+    topology = Topology(world_size=2, batch_size=2)
+    whole = joined(client.stream_bins(name, topology=topology))
     num_whole = 0
     for flip in flips(name, 20, *span):
         with Proxy(own_server.target) as proxy, connect(proxy.target, retry=QUICK) as one:
             setattr(proxy, direction, [flip])
             try:
-                came = joined(one.stream_bins(name, **topology))
+                came = joined(one.stream_bins(name, topology=topology))
             except PackhorseError:
                 continue  # a request for something else was answered, with a clear error
             assert came == whole, flip

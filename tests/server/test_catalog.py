@@ -93,8 +93,10 @@ def test_roots_that_cannot_be_served(root, tmp_path):
     flip_a_bit(root / "good" / POOLS)
     with pytest.raises(PreparedDatasetError, match=r"can be served: good/pools\.npy does not match"):
         Catalog(root)
-    with pytest.raises(PackhorseError, match=r"good/pools\.npy"):
-        connect(f"embedded:{root}")
+    with connect(f"embedded:{root}") as client, pytest.raises(DatasetCorruptError, match=r"good/pools\.npy"):
+        client.get_dataset("good")
+    with pytest.raises(PackhorseError, match="no prepared dataset below"):
+        connect(f"embedded:{root / 'empty'}")
 
 
 def test_names_are_those_of_folders(corpus):

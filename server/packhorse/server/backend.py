@@ -5,7 +5,6 @@ is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,11 +64,6 @@ class Backend:
         self._catalog = catalog
         self._epochs = Epochs()
         self._saw_run = saw_run
-
-    @classmethod
-    def of_folder(cls, root: Path | str) -> "Backend":
-        """A backend of every prepared dataset below `root` (or of `root` itself)."""
-        return cls(Catalog(root))
 
     def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
         """Lists the datasets that are served."""

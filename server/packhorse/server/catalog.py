@@ -64,14 +64,18 @@ class Catalog:
         self._opening: dict[str, threading.Lock] = {}
         if not self._root.is_dir():
             raise PreparedDatasetError(f"data root {root} is not a folder")
+        if next(self._folders(), None) is None:
+            raise PreparedDatasetError(
+                f"no prepared dataset below {root}; `packhorse prepare --output {root}/NAME …` writes one"
+            )
+        self._open_first()
+
+    def _open_first(self) -> None:
+        """Opens all that is there."""
         self.refresh()
         if not self._served:
             reasons = "; ".join(refused.reason for refused in self._refused.values())
-            raise PreparedDatasetError(
-                f"no dataset below {root} can be served: {reasons}"
-                if reasons
-                else f"no prepared dataset below {root}; `packhorse prepare --output {root}/NAME …` writes one"
-            )
+            raise PreparedDatasetError(f"no dataset below {self._root} can be served: {reasons}")
 
     def refresh(self) -> None:
         """Opens prepared folders that are not known yet, or that changed since they were refused."""
@@ -89,12 +93,12 @@ class Catalog:
         served = self._served.get(name)
         if served is not None:
             return served.dataset
-        for folder in self._folders():
-            if folder.name == name:
-                self._open(folder)
+        folders = {folder.name: folder for folder in self._folders()}
+        if name in folders:
+            self._open(folders[name])
         with self._lock:
             served, refused = self._served.get(name), self._refused.get(name)
-            names = sorted(self._served)
+            names = sorted({*folders, *self._served} - {*self._refused})
         if served is not None:
             return served.dataset
         if refused is not None:
@@ -150,9 +154,7 @@ class Catalog:
             if refused is not None and refused.stamps == stamps:
                 return
             try:
-                num_bytes = sum(path.stat().st_size for path in folder.glob("*.npy"))
-                at_once = num_bytes <= CHECK_AT_ONCE_BYTES
-                dataset = open_prepared(folder, check_pool=at_once)
+                dataset, is_checked = self._load(folder, stamps)
                 served = _Served(dataset, ArrayStamps.of(dataset))
             except Exception as error:  # however odd a folder is, it costs nothing but itself
                 self._refuse(folder, error, stamps)
@@ -160,8 +162,14 @@ class Catalog:
             with self._lock:
                 self._served[folder.name] = served
                 self._refused.pop(folder.name, None)
-        if not at_once:
-            threading.Thread(target=self._check_beside_serving, args=(dataset,), daemon=True).start()
+        if not is_checked:
+            threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
+
+    def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
+        """Opens a folder with these stamps, and tells whether its arrays were compared with their checksums."""
+        num_bytes = sum(path.stat().st_size for path in folder.glob("*.npy"))
+        at_once = num_bytes <= CHECK_AT_ONCE_BYTES
+        return open_prepared(folder, check_pool=at_once), at_once
 
     def _refuse(self, folder: Path, error: Exception, stamps: Stamps) -> None:
         if isinstance(error, PreparedDatasetError | OSError):
@@ -171,7 +179,8 @@ class Catalog:
         with self._lock:
             self._refused[folder.name] = _Refused(_reason(folder, error), stamps)
 
-    def _check_beside_serving(self, dataset: PreparedDataset) -> None:
+    def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
+        """Compares a dataset, whose folder had these stamps when it was opened, with its checksums."""
         try:
             dataset.check_pool()
         except (PreparedDatasetError, OSError) as error:

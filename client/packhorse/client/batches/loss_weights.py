@@ -34,12 +34,7 @@ from packhorse.client.masks._on_device import expand_runs, move, transfer
 
 
 class LossReduction(StrEnum):
-    """What counts alike in a mean. Sequences and groups without a target count nowhere.
-
-    Example:
-        >>> LossReduction("sequence") is LossReduction.SEQUENCE
-        True
-    """
+    """What counts alike in a mean. Sequences and groups without a target count nowhere."""
 
     TOKEN = "token"
     """Each target: 1 / targets."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
+from packhorse.client.service._shared_set import SharedSet
 from packhorse.client.service.transport import Method
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
 PREFIX = "embedded:"
+
+_CHECKED = SharedSet()
+"""Which folders' files matched their checksums, with the files' stamps: a worker need not read again what another read
+in the epoch before."""
 
 
 class _InThisProcess:
@@ -72,7 +77,10 @@ class _InThisProcess:
 
 
 class EmbeddedTransport(_InThisProcess):
-    """Answers from the prepared datasets below a folder.
+    """Answers from the prepared datasets below a folder, each of which is opened when it is asked for.
+
+    A dataset is opened and compared with its checksums once in this process, while its files stay as they are; what
+    this process forks knows of the comparison.
 
     Args:
         target: embedded:DIR.
@@ -85,12 +93,13 @@ class EmbeddedTransport(_InThisProcess):
         try:
             from packhorse.server.backend import Backend
             from packhorse.server.faults import ServiceError
+            from packhorse.server.lazy_catalog import LazyCatalog
         except ModuleNotFoundError as error:
             raise PackhorseError(
                 f"embedded: targets need {error.name}; install packhorse[server] beside the client"
             ) from None
         try:
-            self._backend = Backend.of_folder(target.removeprefix(PREFIX))
+            self._backend = Backend(LazyCatalog(target.removeprefix(PREFIX), _CHECKED))
         except ValueError as error:
             raise PackhorseError(str(error)) from None
         super().__init__(target, self._backend, ServiceError)

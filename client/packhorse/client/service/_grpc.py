@@ -5,11 +5,9 @@ means to `_statuses`, retries to `retry` and resuming to `stream`.
 """
 
 import math
-import mmap
 import os
 import random
 import time
-import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Any, TypeVar
@@ -25,6 +23,7 @@ from packhorse.client.errors import (
     ServerUnavailableError,
     TransientError,
 )
+from packhorse.client.service._shared_set import SharedSet
 from packhorse.client.service._statuses import exception_of
 from packhorse.client.service._targets import Address, addresses_of, hosts_of
 from packhorse.client.service._watchdog import NoMessageError, Watchdog
@@ -71,9 +70,9 @@ _ANCHORS: list[grpc.Channel] = []
 """An idle channel, kept for the life of the process. With its last channel gRPC's engine winds down, and a process that
 forks meanwhile (a DataLoader, right after `len(dataset)`) gets children whose calls never return."""
 
-_ANSWERED = mmap.mmap(-1, mmap.PAGESIZE)
-"""Which targets have ever answered, a byte for each hash. Forked workers share this memory: they begin each epoch with
-new connections, and a server that restarts meanwhile is not one that was never there."""
+_ANSWERED = SharedSet()
+"""Which targets have ever answered. Forked workers begin each epoch with new connections, and a server that restarts
+meanwhile is not one that was never there."""
 
 _RANDOM = random.SystemRandom()  # ranks that seed the global one alike would all choose the same replica
 
@@ -159,7 +158,7 @@ class GrpcTransport:
     @property
     def has_answered(self) -> bool:
         """Whether this target has ever answered this process or one of its forks."""
-        return bool(_ANSWERED[_slot(self.target)])
+        return self.target in _ANSWERED
 
     def answer(
         self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
@@ -290,7 +289,7 @@ class GrpcTransport:
 
     def _answered(self, replica: _Replica) -> None:
         replica.failed_at = -math.inf
-        _ANSWERED[_slot(self.target)] = 1
+        _ANSWERED.add(self.target)
 
     def _failure(self, replica: _Replica, error: grpc.RpcError | NoMessageError) -> PackhorseError:
         """Returns the client's exception, and remembers where it comes from."""
@@ -303,12 +302,8 @@ class GrpcTransport:
         if isinstance(failure, ServerUnavailableError):
             replica.renew()
         else:
-            _ANSWERED[_slot(self.target)] = 1
+            _ANSWERED.add(self.target)
         if isinstance(failure, (TransientError, *_PERHAPS_ELSEWHERE)):
             replica.failed_at = time.monotonic()
             self._is_current = False  # the name may stand for others by now
         return failure
-
-
-def _slot(target: str) -> int:
-    return zlib.crc32(target.encode()) % mmap.PAGESIZE
