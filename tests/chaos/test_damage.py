@@ -96,7 +96,7 @@ def test_a_pack_stream_survives_a_byte_that_changes(own_server, direction, span)
         ({"lengths": bytes(4)}, pb.ID_TYPE_UINT32),
         ({"lengths": bytes(7)}, pb.ID_TYPE_UINT32),
         ({"positions": bytes(8)}, pb.ID_TYPE_UINT32),
-        ({"starts": bytes(8)}, pb.ID_TYPE_UINT32),
+        ({"first_tokens": bytes(8)}, pb.ID_TYPE_UINT32),
         ({"bin_ends": np.array([3, 2], "<u4").tobytes()}, pb.ID_TYPE_UINT32),
         ({"bin_ends": np.array([1, 9], "<u4").tobytes()}, pb.ID_TYPE_UINT32),
         ({"bin_ends": b""}, pb.ID_TYPE_UINT32),

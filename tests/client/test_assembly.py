@@ -55,7 +55,7 @@ def block_of(bins):
         lengths=np.array([place for *_, place in flat], np.int32),
         bin_ends=np.cumsum([len(one_bin) for one_bin in bins], dtype=np.int64),
         positions=np.arange(len(bins)),
-        starts=np.array([start for _, start, _, _ in flat], np.int64),
+        first_tokens=np.array([start for _, start, _, _ in flat], np.int64),
     )
 
 
@@ -133,7 +133,7 @@ def test_a_loss_mask_of_another_length_is_refused_with_both_lengths():
     block = block_of([[(0, 0, 3, 3)]])
     with pytest.raises(TokenSourceError, match=r"sequence 0: the loss mask in the list holds 2 values for its 3"):
         BatchAssembler(4).assemble(block, IndexableSource([[1, 2, 3]]), loss_mask=IndexableSource([[1, 1]]))
-    whole = replace(block, starts=None)
+    whole = replace(block, first_tokens=None)
     with pytest.raises(TokenSourceError, match=r"sequence 0: the plan says 3 tokens, the source holds 2"):
         BatchAssembler(4).assemble(whole, IndexableSource([[1, 2, 3]]), loss_mask=IndexableSource([[1, 1]]))
 

@@ -79,7 +79,7 @@ def planned(corpus, name):
 
 
 def entries_of(block):
-    starts = np.zeros_like(block.ids) if block.starts is None else block.starts
+    starts = np.zeros_like(block.ids) if block.first_tokens is None else block.first_tokens
     return Counter(zip(block.ids.tolist(), starts.tolist(), block.lengths.tolist(), strict=True))
 
 
@@ -98,7 +98,7 @@ def test_remote_and_embedded_carry_the_same_entries(remote, local, corpus, name)
             blocks = [list(client.stream_bins(name, **options)) for client in (remote, local)]
             assert len(blocks[0]) == len(blocks[1])
             for a, b in zip(*blocks, strict=True):
-                for field in ("ids", "lengths", "bin_ends", "positions", "starts"):
+                for field in ("ids", "lengths", "bin_ends", "positions", "first_tokens"):
                     left, right = getattr(a, field), getattr(b, field)
                     assert (left is None) == (right is None)
                     assert left is None or (left.dtype, left.tobytes()) == (right.dtype, right.tobytes())
@@ -106,7 +106,7 @@ def test_remote_and_embedded_carry_the_same_entries(remote, local, corpus, name)
         if remainder in (RemainderPolicy.SPREAD, RemainderPolicy.EMPTY):
             assert came == planned(corpus, name)
     whole = remote.get_bins(name, seed=5, epoch=2, positions=range(info.num_bins))
-    assert (whole.starts is not None) == (name in ("split", "tail", "aligned-split", "aligned-tail"))
+    assert (whole.first_tokens is not None) == (name in ("split", "tail", "aligned-split", "aligned-tail"))
     assert entries_of(whole) == planned(corpus, name)
     assert entries_of(whole.slice(0, 3)) + entries_of(whole.slice(3, info.num_bins)) == planned(corpus, name)
 
@@ -154,7 +154,7 @@ def rows_of(corpus, name, block, shift, continue_positions):
         row, free = [], end - begin + 1
         for index, at in enumerate(range(begin, end)):
             number, place = int(block.ids[at]), int(block.lengths[at])
-            start = 0 if block.starts is None else int(block.starts[at])
+            start = 0 if block.first_tokens is None else int(block.first_tokens[at])
             held = corpus.sequences[number].tolist()
             (stop,) = [e for s, e, p in parts_of(name, len(held)) if (s, p) == (start, place)]
             tokens = held[start:stop]
@@ -183,13 +183,13 @@ def test_locate_finds_every_piece(remote, local, corpus):
     for number in ids:
         parts = parts_of("split", len(corpus.sequences[number])) if number < ROWS else [(None, None, None)]
         expected += [(number, start, place) for start, _, place in parts]
-    assert [(entry.id, entry.start, entry.length) for entry in locations] == expected
+    assert [(entry.id, entry.first_token, entry.length) for entry in locations] == expected
     for entry in locations:
         if not entry.found:
             continue
         block = remote.get_bins("split", seed=9, epoch=1, positions=[entry.position])
         at = entry.index_in_bin
-        assert (block.ids[at], block.starts[at], block.lengths[at]) == (entry.id, entry.start, entry.length)
+        assert (block.ids[at], block.first_tokens[at], block.lengths[at]) == (entry.id, entry.first_token, entry.length)
         assert {entry.step, entry.rank, entry.worker, entry.slot}.isdisjoint({None})
 
 
@@ -210,7 +210,7 @@ def test_audit_notices_one_piece_in_another_ones_place(root, monkeypatch):
 
     def wrong(self, steps, rank):
         bins = read(self, steps, rank)
-        bins.starts[bins.starts == LIMIT] = 0
+        bins.first_tokens[bins.first_tokens == LIMIT] = 0
         return bins
 
     monkeypatch.setattr(Assignment, "bins", wrong)
@@ -225,14 +225,14 @@ def test_commands_show_starts_where_there_are_any(root, local):
     result = CliRunner().invoke(stream, ["--target", f"embedded:{root}", "--dataset", "split"])
     lines = [json.loads(line) for line in result.output.splitlines()]
     block = local.get_bins("split", positions=range(local.get_dataset("split").num_bins))
-    assert [start for line in lines for start in line["starts"]] == block.starts.tolist()
-    assert all(len(line["starts"]) == len(line["ids"]) for line in lines)
+    assert [start for line in lines for start in line["first_tokens"]] == block.first_tokens.tolist()
+    assert all(len(line["first_tokens"]) == len(line["ids"]) for line in lines)
     result = CliRunner().invoke(stream, ["--target", f"embedded:{root}", "--dataset", "aligned", "--limit", "1"])
-    assert "starts" not in json.loads(result.output)
-    long = str(block.ids[block.starts > 0][0])
+    assert "first_tokens" not in json.loads(result.output)
+    long = str(block.ids[block.first_tokens > 0][0])
     for name, shown in (("split", True), ("aligned", False)):
         result = CliRunner().invoke(locate, ["--target", f"embedded:{root}", "--dataset", name, long])
-        assert ("start" in result.output.split("length")[0]) == shown, result.output
+        assert ("first_token" in result.output.split("length")[0]) == shown, result.output
 
 
 @pytest.mark.parametrize("name", ["split", "aligned", "aligned-split", "aligned-tail", "aligned-drop"])
@@ -265,7 +265,7 @@ def test_a_loss_mask_that_goes_on_behind_the_tokens_is_refused(root, corpus, no_
 def test_another_length_names_what_was_planned_and_what_is_there(local):
     block = local.get_bins("aligned", positions=[0])
     source = IndexableSource({int(i): [1] * 60 for i in block.ids})
-    with pytest.raises(TokenSourceError, match=r"place of \d+ tokens.*the 60 tokens .* come to 64 with align 8"):
+    with pytest.raises(TokenSourceError, match=r"room of \d+ tokens.*the 60 tokens .* come to 64 with align 8"):
         BatchAssembler(LIMIT, align=8, extra_tokens=2).assemble(block, source)
     with pytest.raises(ValueError, match="align must be at least 1"):
         BatchAssembler(LIMIT, align=0)

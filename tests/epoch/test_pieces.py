@@ -1,4 +1,4 @@
-"""Pools whose entries are pieces of sequences: starts go wherever ids go, and an id leads back to all its pieces."""
+"""Pools whose entries are pieces of sequences: first tokens go wherever ids go; an id leads to all its pieces."""
 
 from itertools import pairwise
 
@@ -24,11 +24,11 @@ class Split:
         pieces.sort()
         self.counts = {n: sum(p[0] == n for p in pieces) for n in {p[0] for p in pieces}}
         self.plan = PlanIndex.build(pack_histogram(self.counts, limit).templates, self.counts, limit)
-        self.lengths, ids, starts = (np.array(part) for part in zip(*pieces, strict=True))
-        self.pool, self.starts = ids.astype(dtype), starts.astype(dtype)
+        self.lengths, ids, first_tokens = (np.array(part) for part in zip(*pieces, strict=True))
+        self.pool, self.first_tokens = ids.astype(dtype), first_tokens.astype(dtype)
 
     def view(self, seed, epoch):
-        return EpochView(self.plan, self.pool, seed=seed, epoch=epoch, starts=self.starts)
+        return EpochView(self.plan, self.pool, seed=seed, epoch=epoch, first_tokens=self.first_tokens)
 
     def entries(self, seed, epoch):
         """The same epoch over a pool that names its own entries."""
@@ -49,12 +49,12 @@ def test_starts_stand_beside_their_ids(drawn):
     view = split.view(seed, epoch)
     bins = view.bins(np.arange(view.num_bins))
     entries = split.entries(seed, epoch).bins(np.arange(view.num_bins)).ids
-    assert bins.starts.dtype == split.starts.dtype
+    assert bins.first_tokens.dtype == split.first_tokens.dtype
     assert sorted(entries.tolist()) == list(range(len(split.pool)))
     assert bins.ids.tolist() == split.pool[entries].tolist()
-    assert bins.starts.tolist() == split.starts[entries].tolist()
+    assert bins.first_tokens.tolist() == split.first_tokens[entries].tolist()
     assert bins.lengths.tolist() == split.lengths[entries].tolist()
-    assert EpochView(split.plan, split.pool, seed=seed, epoch=epoch).bins([0]).starts is None
+    assert EpochView(split.plan, split.pool, seed=seed, epoch=epoch).bins([0]).first_tokens is None
 
 
 @given(splits(), st.lists(st.integers(-2, 80), max_size=12))
@@ -66,11 +66,11 @@ def test_locate_returns_every_piece_of_an_id_by_ascending_start(drawn, wanted):
     places = {}
     for position, (begin, end) in enumerate(pairwise([0, *bins.bin_ends.tolist()])):
         for at in range(begin, end):
-            piece = (int(bins.starts[at]), int(bins.lengths[at]), position, at - begin)
+            piece = (int(bins.first_tokens[at]), int(bins.lengths[at]), position, at - begin)
             places.setdefault(int(bins.ids[at]), []).append(piece)
     expected = [(i, *piece) for i in wanted for piece in sorted(places.get(i, [(-1, -1, -1, -1)]))]
     found = view.locate(wanted)
-    arrays = (found.ids, found.starts, found.lengths, found.positions, found.index_in_bin)
+    arrays = (found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin)
     assert list(zip(*(a.tolist() for a in arrays), strict=True)) == expected
 
 
@@ -88,13 +88,13 @@ def test_every_remainder_policy_carries_starts(topologies, drawn, data):
         assert bins.bin_ends.tolist() == twin.bin_ends.tolist()
         assert bins.positions.tolist() == twin.positions.tolist()
         assert bins.ids.tolist() == split.pool[twin.ids].tolist()
-        assert bins.starts.tolist() == split.starts[twin.ids].tolist()
-        came += zip(bins.ids.tolist(), bins.starts.tolist(), strict=True)
+        assert bins.first_tokens.tolist() == split.first_tokens[twin.ids].tolist()
+        came += zip(bins.ids.tolist(), bins.first_tokens.tolist(), strict=True)
     if topology.remainder is RemainderPolicy.SPREAD and not topology.start_position:
-        assert sorted(came) == sorted(zip(split.pool.tolist(), split.starts.tolist(), strict=True))
+        assert sorted(came) == sorted(zip(split.pool.tolist(), split.first_tokens.tolist(), strict=True))
 
 
 def test_starts_of_another_size_are_refused():
     split = Split([7, 3], 4)
-    with pytest.raises(ValueError, match="2 starts for 3 ids"):
-        EpochView(split.plan, split.pool, seed=0, epoch=0, starts=split.starts[:2])
+    with pytest.raises(ValueError, match="2 first_tokens for 3 ids"):
+        EpochView(split.plan, split.pool, seed=0, epoch=0, first_tokens=split.first_tokens[:2])

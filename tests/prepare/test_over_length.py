@@ -127,11 +127,11 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
         assert dataset.counts == counts
         assert dataset.templates == pack_histogram(counts, options["max_seq_len"]).templates
         planned = np.repeat(dataset.plan.lengths, dataset.plan.counts).tolist()
-        starts = np.zeros(len(planned), np.int64) if dataset.starts is None else dataset.starts
+        starts = np.zeros(len(planned), np.int64) if dataset.first_tokens is None else dataset.first_tokens
         found = list(zip(planned, dataset.pool.tolist(), starts.tolist(), strict=True))
         assert found == [entry[:3] for entry in expected]
         moved = any(start for _, _, start, _ in expected)
-        assert (dataset.starts is not None) == (dataset.path / "starts.npy").exists() == moved
+        assert (dataset.first_tokens is not None) == (dataset.path / "starts.npy").exists() == moved
         assert manifest.start_dtype == ("uint32" if moved else None)
 
         assert [tuple(row) for row in dataset.over_length().tolist()] == over
@@ -194,11 +194,11 @@ def test_a_start_beyond_uint32_is_kept_exactly(tmp_path: Path) -> None:
     options: dict[str, Any] = {"length_column": "n", "max_seq_len": 2**20}
     prepare(path, over_length="split", output=tmp_path / "split", **options)
     dataset = open_prepared(tmp_path / "split")
-    assert dataset.starts is not None
-    assert dataset.starts.dtype == np.int64
-    assert sorted(dataset.starts.tolist()) == [0, *range(0, length, 2**20)]
+    assert dataset.first_tokens is not None
+    assert dataset.first_tokens.dtype == np.int64
+    assert sorted(dataset.first_tokens.tolist()) == [0, *range(0, length, 2**20)]
     prepare(path, over_length="truncate", keep="tail", output=tmp_path / "tail", **options)
-    assert open_prepared(tmp_path / "tail").starts.tolist() == [0, length - 2**20]  # type: ignore[union-attr]
+    assert open_prepared(tmp_path / "tail").first_tokens.tolist() == [0, length - 2**20]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -304,4 +304,4 @@ def test_the_command_has_the_flags_and_prints_the_ledger(tmp_path: Path) -> None
     result = CliRunner().invoke(command, [*flags, *tail])
     assert result.exit_code == 0, result.output
     assert "2 sequences truncated, 27 of their tokens" in result.output
-    assert open_prepared(tmp_path / "b").starts.tolist() == [0, 25, 2]  # type: ignore[union-attr]
+    assert open_prepared(tmp_path / "b").first_tokens.tolist() == [0, 25, 2]  # type: ignore[union-attr]

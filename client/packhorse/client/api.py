@@ -89,7 +89,7 @@ class SequenceLocation:
     """The id asked for."""
     found: bool
     """False when the dataset has no such id."""
-    start: int | None = None
+    first_token: int | None = None
     """Its first token in the sequence; 0 unless it is a piece."""
     length: int | None = None
     """Its length in tokens."""
@@ -512,7 +512,7 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
     return SequenceLocation(
         id=location.id,
         found=True,
-        start=location.start,
+        first_token=location.first_token,
         length=location.length,
         position=location.position,
         index_in_bin=location.index_in_bin,

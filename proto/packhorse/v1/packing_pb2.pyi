@@ -121,20 +121,20 @@ class Dataset(_message.Message):
     def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ...) -> None: ...
 
 class Bins(_message.Message):
-    __slots__ = ("ids", "lengths", "bin_ends", "positions", "starts", "checksum")
+    __slots__ = ("ids", "lengths", "bin_ends", "positions", "first_tokens", "checksum")
     IDS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     BIN_ENDS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
-    STARTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     ids: bytes
     lengths: bytes
     bin_ends: bytes
     positions: bytes
-    starts: bytes
+    first_tokens: bytes
     checksum: int
-    def __init__(self, ids: _Optional[bytes] = ..., lengths: _Optional[bytes] = ..., bin_ends: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, ids: _Optional[bytes] = ..., lengths: _Optional[bytes] = ..., bin_ends: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., first_tokens: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Topology(_message.Message):
     __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder", "mode", "balance", "accumulation", "cost_linear")
@@ -313,22 +313,22 @@ class LocateSequencesResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., locations: _Optional[_Iterable[_Union[SequenceLocation, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class SequenceLocation(_message.Message):
-    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "start")
+    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "first_token")
     ID_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     INDEX_IN_BIN_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     id: int
     found: bool
     length: int
     position: int
     index_in_bin: int
     place: StreamPlace
-    start: int
-    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ..., start: _Optional[int] = ...) -> None: ...
+    first_token: int
+    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ..., first_token: _Optional[int] = ...) -> None: ...
 
 class StreamPlace(_message.Message):
     __slots__ = ("step", "rank", "worker", "slot")

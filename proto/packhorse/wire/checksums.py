@@ -118,7 +118,7 @@ class LocationsChecksum:
                 location.length,
                 location.position,
                 location.index_in_bin,
-                location.start,
+                location.first_token,
                 location.HasField("place"),
                 place.step,
                 place.rank,
@@ -146,7 +146,7 @@ def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
         context: the hash's seed: what the bins answer.
     """
     state = xxhash.xxh3_64(seed=context)
-    for part in (bins.ids, bins.lengths, bins.bin_ends, bins.positions, bins.starts):
+    for part in (bins.ids, bins.lengths, bins.bin_ends, bins.positions, bins.first_tokens):
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
     return int(state.intdigest())

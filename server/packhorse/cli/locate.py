@@ -10,8 +10,8 @@ from packhorse.cli.console import output_console
 from packhorse.cli.options import epoch_options, target_option, topology_options
 from packhorse.client import connect
 
-_COLUMNS = ("id", "start", "length", "position", "index_in_bin", "step", "rank", "worker", "slot")
-_COLUMNS_OF_WHOLE = tuple(column for column in _COLUMNS if column != "start")
+_COLUMNS = ("id", "first_token", "length", "position", "index_in_bin", "step", "rank", "worker", "slot")
+_COLUMNS_OF_WHOLE = tuple(column for column in _COLUMNS if column != "first_token")
 
 
 @click.command("locate", context_settings={"show_default": True, "ignore_unknown_options": True})
@@ -27,7 +27,7 @@ def command(target: str, dataset: str, ids: tuple[int, ...], as_json: bool, **op
     """
     with connect(target) as client:
         locations = [asdict(location) for location in client.locate(dataset, ids=ids, **options)]
-    columns = _COLUMNS if any(location["start"] for location in locations) else _COLUMNS_OF_WHOLE
+    columns = _COLUMNS if any(location["first_token"] for location in locations) else _COLUMNS_OF_WHOLE
     console = output_console()
     if as_json:
         for location in locations:

@@ -26,8 +26,8 @@ from packhorse.topology import StreamMode
 def command(target: str, dataset: str, limit: int | None, **options: Any) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
-    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths; and starts, each
-    sequence's first token, where the dataset holds pieces.
+    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths. Where the dataset
+    holds pieces, first_tokens says where each begins in its sequence.
     """
     left = limit
     with connect(target) as client, client.stream_bins(dataset, **options) as stream:
@@ -43,8 +43,8 @@ def command(target: str, dataset: str, limit: int | None, **options: Any) -> Non
                     "ids": ids.tolist(),
                     "lengths": lengths.tolist(),
                 }
-                if block.starts is not None:
+                if block.first_tokens is not None:
                     end = int(block.bin_ends[number])
-                    line["starts"] = block.starts[end - len(ids) : end].tolist()
+                    line["first_tokens"] = block.first_tokens[end - len(ids) : end].tolist()
                 click.echo(json.dumps(line))
                 left = None if left is None else left - 1

@@ -56,7 +56,7 @@ class PreparedDataset:
     """Ids of all lengths, ascending by (length, id, start), memory-mapped read-only: uint32 or int64 [n_sequences]."""
     plan: PlanIndex
     """The plan laid out for random access."""
-    starts: PoolArray | None = None
+    first_tokens: PoolArray | None = None
     """First token of each pool entry in its sequence, mapped likewise: uint32 or int64 [n_sequences]; None: all 0."""
 
     @cached_property
@@ -110,9 +110,9 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     counts = _read_json(folder / COUNTS, manifest, counts_bytes, parse_counts)
     templates = _read_json(folder / TEMPLATES, manifest, templates_bytes, parse_templates)
     pool = map_array(folder / POOLS, manifest.id_dtype, (manifest.n_sequences,))
-    starts = None
+    first_tokens = None
     if manifest.start_dtype:
-        starts = map_array(folder / STARTS, manifest.start_dtype, (manifest.n_sequences,))
+        first_tokens = map_array(folder / STARTS, manifest.start_dtype, (manifest.n_sequences,))
     if manifest.over_length.sequences:
         map_array(folder / OVER_LENGTH, "int64", (manifest.over_length.sequences, 2))
     if check_pool:
@@ -138,7 +138,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
             raise PreparedDatasetError(
                 f"{named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
             )
-    return PreparedDataset(folder, manifest, counts, templates, pool, plan, starts)
+    return PreparedDataset(folder, manifest, counts, templates, pool, plan, first_tokens)
 
 
 def _check_sum(path: Path, manifest: Manifest, actual: str) -> None:

@@ -97,7 +97,7 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
     Raises:
         ValueError: some entries do not begin at their sequence's first token, which seqpack cannot say.
     """
-    if dataset.starts is not None:
+    if dataset.first_tokens is not None:
         raise ValueError("seqpack's layout cannot say where a piece begins; use --format packhorse")
     (folder / SEQPACK_POOLS).mkdir()
     for length, ids in pools_by_length(dataset).items():

@@ -140,10 +140,12 @@ class Assignment:
         else:
             offsets = np.empty((len(every), topology.batch_size), dtype=np.int64)
             windows, step_in_window = np.divmod(every, topology.steps_per_window)
-            for window in np.unique(windows):
-                ours = windows == window
-                arranged = self._window(int(window))  # [A, D, b]
-                offsets[ours] = arranged[step_in_window[ours], rank] + window * topology.bins_per_window
+            chunks = self._chunks_of(windows)
+            for chunk in np.unique(chunks):
+                ours = chunks == chunk
+                begin, arranged = self._chunk(int(chunk))  # [n, A, D, b]
+                offsets[ours] = arranged[windows[ours] - begin, step_in_window[ours], rank]
+            offsets += (windows * topology.bins_per_window)[:, None]
         num_full = self._num_full_steps * topology.bins_per_step
         return np.where(offsets < num_full, topology.start_position + offsets, num_full - 1 - offsets)
 
@@ -153,22 +155,32 @@ class Assignment:
         moved = np.empty_like(offsets)
         for window in np.unique(windows):
             ours = windows == window
-            arranged = self._window(int(window)).ravel()
+            first, chunk = self._chunk(int(self._chunks_of(window)))
+            arranged = chunk[window - first].ravel()
             inverse = np.empty_like(arranged)
             inverse[arranged] = np.arange(len(arranged))
             moved[ours] = inverse[within[ours]] + window * self.topology.bins_per_window
         return moved
 
-    def _window(self, window: int) -> NDArray[np.int64]:
-        """Returns a window's arrangement: int64 [A, D, b], offsets within the window; the last may have fewer steps."""
-        topology = self.topology
-        num_whole = self._num_full_steps // topology.steps_per_window
-        if window >= num_whole:
-            return self._remembered(-1, lambda: self._arranged_last(num_whole))[0]
-        per_chunk = max(1, _CHUNK_BINS // topology.bins_per_window)
-        chunk, index = divmod(window, per_chunk)
-        first, last = chunk * per_chunk, min((chunk + 1) * per_chunk, num_whole)
-        return self._remembered(chunk, lambda: self._arranged(first, last))[index]
+    def _chunks_of(self, windows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns with which others a window is arranged: int64 [n]; -1 for the last one, which is not like others."""
+        num_whole = self._num_full_steps // self.topology.steps_per_window
+        return np.where(windows < num_whole, windows // self._windows_per_chunk, -1)
+
+    @property
+    def _windows_per_chunk(self) -> int:
+        return max(1, _CHUNK_BINS // self.topology.bins_per_window)
+
+    def _chunk(self, chunk: int) -> tuple[int, NDArray[np.int64]]:
+        """Returns a chunk's first window and its windows' arrangements: int64 [n, A, D, b], offsets within each window.
+
+        The last window may have fewer steps.
+        """
+        num_whole = self._num_full_steps // self.topology.steps_per_window
+        if chunk < 0:
+            return num_whole, self._remembered(chunk, lambda: self._arranged_last(num_whole))
+        first, last = chunk * self._windows_per_chunk, min((chunk + 1) * self._windows_per_chunk, num_whole)
+        return first, self._remembered(chunk, lambda: self._arranged(first, last))
 
     def _remembered(self, chunk: int, make: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
         with self._lock:  # the streams of other ranks ask for the same windows, and wait for this one

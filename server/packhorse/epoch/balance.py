@@ -21,7 +21,13 @@ MAX_BINS_PER_WINDOW = 1 << _INDEX_BITS
 """More bins than this cannot change places with each other."""
 
 _SWAPS_PER_RANK = 16
-"""Exchanges that even out an optimizer step; each about halves a difference."""
+"""Exchanges that even out a step; each about halves a difference."""
+
+_CLOSE_BITS = 12
+"""Shares that differ by less than one part in 2^12 are equal enough: the exchanges end."""
+
+_MOST_INSERTED = 64
+"""Up to so many shares are sorted by insertion."""
 
 
 def arrange(
@@ -45,29 +51,24 @@ def arrange(
         int64 [n, A, D, b]: indices into the window, each once.
     """
     num_windows, num_bins = costs.shape
-    batch = num_bins // (num_steps * world_size)
-    order = _descending(costs)  # [n, W]
-    if balance is Balance.MICRO_STEP:
-        steps = order.reshape(num_windows * num_steps, world_size * batch)
-        if batch == 1:
-            shares = steps.reshape(-1, world_size, 1)
-        else:
-            shares = _shares(np.take_along_axis(costs, order, axis=1).reshape(steps.shape), steps, world_size)
-        in_order = shares.reshape(num_windows, num_steps, world_size, batch)
-        of_steps = in_order[np.arange(num_windows)[:, None], _keyed_orders(keys, num_steps)]
-    else:
-        dealt = _shares(np.take_along_axis(costs, order, axis=1), order, world_size)  # [n, D, A·b]
-        dealt = np.sort(dealt, axis=2)  # which of its bins a rank takes first is as random as positions are
-        of_steps = dealt.reshape(num_windows, world_size, num_steps, batch).swapaxes(1, 2)
-    per_step = num_steps if balance is Balance.MICRO_STEP else 1
-    each_step = np.arange(1, per_step + 1, dtype=np.uint64)
-    ranks = _keyed_orders(_hash(keys[:, None] + each_step).ravel(), world_size)
-    ranks = np.broadcast_to(ranks.reshape(num_windows, per_step, world_size), (num_windows, num_steps, world_size))
-    return np.take_along_axis(of_steps, ranks[..., None], axis=2)
+    is_micro = balance is Balance.MICRO_STEP
+    num_cuts = num_steps if is_micro else 1
+    each_cut = np.arange(1, num_cuts + 1, dtype=np.uint64)
+    ranks = _keyed_orders(_hash(keys[:, None] + each_cut).ravel(), world_size)
+    arranged = np.empty((num_windows, num_steps, world_size, num_bins // (num_steps * world_size)), dtype=np.int64)
+    _fill(
+        costs,
+        _sorted(costs),
+        is_micro,
+        _keyed_orders(keys, num_cuts),
+        ranks.reshape(num_windows, num_cuts, world_size),
+        arranged,
+    )
+    return arranged
 
 
-def _descending(costs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns each row's indices by descending cost: int64 [n, W].
+def _sorted(costs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns each row in ascending order, as numbers that hold W - 1 - index in their last bits: int64 [n, W].
 
     Cost and index are sorted as one number, which NumPy does several times faster than `argsort`. Costs beyond 43 bits
     lose their last ones, which changes nothing that can be measured.
@@ -75,41 +76,77 @@ def _descending(costs: NDArray[np.int64]) -> NDArray[np.int64]:
     shift = max(0, int(costs.max(initial=0)).bit_length() - (63 - _INDEX_BITS))
     packed = ((costs >> shift) << _INDEX_BITS) | np.arange(costs.shape[1] - 1, -1, -1)
     packed.sort(axis=1)
-    return costs.shape[1] - 1 - (packed[:, ::-1] & (MAX_BINS_PER_WINDOW - 1))
-
-
-def _shares(costs: NDArray[np.int64], order: NDArray[np.int64], num_shares: int) -> NDArray[np.int64]:
-    """Deals rows of bins, by descending cost, into shares of as many bins and about equal cost.
-
-    Args:
-        costs: int64 [m, V], each row descending.
-        order: int64 [m, V], what each stands for.
-        num_shares: D, a divisor of V.
-
-    Returns:
-        int64 [m, D, V / D]: entries of `order`.
-    """
-    dealt = np.empty((len(costs), num_shares, costs.shape[1] // num_shares), dtype=np.int64)
-    _deal_rows(costs, dealt)
-    flat = dealt.reshape(len(costs), -1)
-    return np.take_along_axis(order, flat, axis=1).reshape(dealt.shape)
+    return packed
 
 
 @njit(nogil=True, cache=True)
-def _deal_rows(costs: Any, dealt: Any) -> None:
-    """Longest processing time first, one bin to every share in turn; then exchanges between the ends."""
-    num_shares, per_share = dealt.shape[1], dealt.shape[2]
-    sums = np.empty(num_shares, np.int64)
-    for row in range(len(costs)):
-        sums[:] = 0
-        for turn in range(per_share):
-            waiting = np.argsort(sums, kind="mergesort")  # the emptiest share takes the most expensive bin
-            for i in range(num_shares):
-                bin_ = turn * num_shares + i
-                dealt[row, waiting[i], turn] = bin_
-                sums[waiting[i]] += costs[row, bin_]
-        if per_share > 1:
-            _exchange(costs[row], dealt[row], sums)
+def _fill(costs: Any, packed: Any, is_micro: bool, cut_orders: Any, rank_orders: Any, arranged: Any) -> None:
+    """Cuts every window's descending bins, deals each cut to the ranks, and writes where they go.
+
+    Args:
+        costs: int64 [n, W].
+        packed: int64 [n, W], see `_sorted`.
+        is_micro: whether a cut is a step, or the whole window.
+        cut_orders: int64 [n, cuts], which cut comes as which step.
+        rank_orders: int64 [n, cuts, D], which share goes to which rank.
+        arranged: int64 [n, A, D, b], written.
+    """
+    num_windows, num_bins = costs.shape
+    num_ranks, batch = arranged.shape[2], arranged.shape[3]
+    num_cuts = cut_orders.shape[1]
+    size = num_bins // num_cuts
+    bins = np.empty(size, np.int64)
+    of_bins = np.empty(size, np.int64)
+    dealt = np.empty((num_ranks, size // num_ranks), np.int64)
+    for window in range(num_windows):
+        for step in range(num_cuts):
+            end = num_bins - cut_orders[window, step] * size
+            for i in range(size):
+                bins[i] = num_bins - 1 - (packed[window, end - 1 - i] & (MAX_BINS_PER_WINDOW - 1))
+                of_bins[i] = costs[window, bins[i]]
+            _deal(of_bins, dealt)
+            for rank in range(num_ranks):
+                share = bins[dealt[rank_orders[window, step, rank]]]
+                if is_micro:
+                    arranged[window, step, rank] = share
+                else:  # which of its bins a rank takes first is as random as positions are
+                    share.sort()
+                    for i in range(len(share)):
+                        arranged[window, i // batch, rank, i % batch] = share[i]
+
+
+@njit(nogil=True, cache=True)
+def _deal(costs: Any, dealt: Any) -> None:
+    """Deals bins, by descending cost, into shares of as many bins and about equal cost: int64 [D, V / D].
+
+    Longest processing time first, one bin to every share in turn; then exchanges between the ends.
+    """
+    num_shares, per_share = dealt.shape
+    sums = np.zeros(num_shares, np.int64)
+    waiting = np.arange(num_shares)  # shares, the emptiest first
+    for turn in range(per_share):
+        if turn and num_shares > _MOST_INSERTED:
+            waiting[:] = np.argsort(sums, kind="mergesort")
+        elif turn:
+            _insert(sums, waiting)
+        for i in range(num_shares):  # the emptiest share takes the most expensive bin
+            bin_ = turn * num_shares + i
+            dealt[waiting[i], turn] = bin_
+            sums[waiting[i]] += costs[bin_]
+    if per_share > 1:
+        _exchange(costs, dealt, sums)
+
+
+@njit(nogil=True, cache=True)
+def _insert(sums: Any, waiting: Any) -> None:
+    """Sorts few shares by their sums, in place; the last come first mostly, so it begins by turning them round."""
+    waiting[:] = waiting[::-1].copy()
+    for i in range(1, len(waiting)):
+        share, j = waiting[i], i
+        while j and (sums[waiting[j - 1]], waiting[j - 1]) > (sums[share], share):
+            waiting[j] = waiting[j - 1]
+            j -= 1
+        waiting[j] = share
 
 
 @njit(nogil=True, cache=True)
@@ -119,6 +156,8 @@ def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
     for _ in range(_SWAPS_PER_RANK * num_shares):
         high, low = sums.argmax(), sums.argmin()
         difference = sums[high] - sums[low]
+        if difference <= sums[low] >> _CLOSE_BITS:
+            return
         best, best_i, best_j = difference, -1, -1
         j = 0
         for i in range(per_share):  # both descend, so the partner moves one way

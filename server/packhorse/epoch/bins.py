@@ -28,7 +28,7 @@ class Bins:
     """Exclusive end of every bin in `ids`: int64 [N]."""
     positions: NDArray[np.int64]
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
-    starts: PoolArray | None = None
+    first_tokens: PoolArray | None = None
     """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
 
     def __len__(self) -> int:
@@ -60,12 +60,12 @@ class Bins:
             lengths=self.lengths[members],
             bin_ends=ends,
             positions=self.positions[which],
-            starts=None if self.starts is None else self.starts[members],
+            first_tokens=None if self.first_tokens is None else self.first_tokens[members],
         )
 
 
 def joined(parts: Sequence[Bins]) -> Bins:
-    """Returns the bins of all parts, one part after the other; all have starts, or none has.
+    """Returns the bins of all parts, one part after the other; all have first_tokens, or none has.
 
     Example:
         >>> one = Bins(ids=np.array([7]), lengths=np.array([5]), bin_ends=np.array([1]), positions=np.array([0]))
@@ -76,11 +76,11 @@ def joined(parts: Sequence[Bins]) -> Bins:
     for part in parts:
         ends.append(part.bin_ends + before)
         before += len(part.ids)
-    starts = [part.starts for part in parts if part.starts is not None]
+    first_tokens = [part.first_tokens for part in parts if part.first_tokens is not None]
     return Bins(
         ids=np.concatenate([part.ids for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
         bin_ends=np.concatenate(ends),
         positions=np.concatenate([part.positions for part in parts]),
-        starts=np.concatenate(starts) if starts else None,
+        first_tokens=np.concatenate(first_tokens) if first_tokens else None,
     )

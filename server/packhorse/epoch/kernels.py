@@ -55,14 +55,14 @@ def draw_ids(
     tables: Any,
     pool_rows: Any,
     pool: Any,
-    starts: Any,
+    first_tokens: Any,
     templates: Any,
     copies: Any,
     ids_out: Any,
     lengths_out: Any,
-    starts_out: Any,
+    first_tokens_out: Any,
 ) -> None:
-    """Fills in the ids and lengths of the bins that `find_bins` found and, where the pool holds pieces, their starts.
+    """Fills in the ids and lengths of the bins that `find_bins` found, and first_tokens where the pool holds pieces.
 
     Draws are brought into the order of their lengths first, by a counting sort over at most _BUCKETS groups of
     neighbouring lengths. Fetches then walk through the pool from its beginning to its end rather than jump about in
@@ -103,6 +103,6 @@ def draw_ids(
     permute_pools(pool_rows, pool_of, entries)
     for i in range(slot):
         ids_out[slot_of[i]] = pool[entries[i]]
-    if starts is not None:
+    if first_tokens is not None:
         for i in range(slot):
-            starts_out[slot_of[i]] = starts[entries[i]]
+            first_tokens_out[slot_of[i]] = first_tokens[entries[i]]

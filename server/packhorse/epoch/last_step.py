@@ -87,6 +87,6 @@ def _dealt(tail: Bins, topology: Topology) -> FilledStep:
         lengths=tail.lengths[order],
         bin_ends=bin_ends,
         positions=positions,
-        starts=None if tail.starts is None else tail.starts[order],
+        first_tokens=None if tail.first_tokens is None else tail.first_tokens[order],
     )
     return FilledStep(bins, tail.bin_ends, dealt_index)

@@ -47,7 +47,9 @@ class SkipSource:
         """Returns the bins at positions of what is left; a ValueError where one is outside."""
         wanted = checked_positions(positions, self.num_bins)
         bins = self._source.bins(self._to_whole(wanted))
-        return Bins(ids=bins.ids, lengths=bins.lengths, bin_ends=bins.bin_ends, positions=wanted, starts=bins.starts)
+        return Bins(
+            ids=bins.ids, lengths=bins.lengths, bin_ends=bins.bin_ends, positions=wanted, first_tokens=bins.first_tokens
+        )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at positions of what is left: int64 [N]."""
@@ -61,7 +63,7 @@ class SkipSource:
         is_gone = is_skipped | (found.positions < 0)
         return Locations(
             ids=found.ids,
-            starts=found.starts,
+            first_tokens=found.first_tokens,
             lengths=found.lengths,
             positions=np.where(is_gone, -1, found.positions - self._skipped[behind]),
             index_in_bin=np.where(is_gone, -1, found.index_in_bin),

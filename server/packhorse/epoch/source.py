@@ -23,7 +23,7 @@ class Locations:
 
     ids: NDArray[np.int64]
     """The id."""
-    starts: NDArray[np.int64]
+    first_tokens: NDArray[np.int64]
     """First token in its sequence."""
     lengths: NDArray[np.int64]
     """Length in tokens."""

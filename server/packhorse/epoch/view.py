@@ -25,25 +25,25 @@ class EpochView:
         pool: ids of all lengths, ascending by (length, id): uint32 or int64 [number of sequences].
         seed: in [0, 2^64).
         epoch: in [0, 2^64).
-        starts: first token of each pool entry in its sequence, for pools that hold pieces; uint32 or int64, as long as
-            the pool, and entries of one length ascend by (id, start).
+        first_tokens: where each pool entry begins in its sequence, for pools that hold pieces; uint32 or int64, as long
+            as the pool, and entries of one length ascend by (id, first token).
 
     Raises:
-        ValueError: seed or epoch is out of range, or the pool's or starts' size is not the plan's.
+        ValueError: seed or epoch is out of range, or the pool's or first_tokens' size is not the plan's.
     """
 
     def __init__(
-        self, plan: PlanIndex, pool: PoolArray, *, seed: int, epoch: int, starts: PoolArray | None = None
+        self, plan: PlanIndex, pool: PoolArray, *, seed: int, epoch: int, first_tokens: PoolArray | None = None
     ) -> None:
         self.seed = checked_seed("seed", seed)
         self.epoch = checked_seed("epoch", epoch)
         if len(pool) != plan.num_sequences:
             raise ValueError(f"the pool has {len(pool)} ids, but the plan places {plan.num_sequences}")
-        if starts is not None and len(starts) != len(pool):
-            raise ValueError(f"there are {len(starts)} starts for {len(pool)} ids")
+        if first_tokens is not None and len(first_tokens) != len(pool):
+            raise ValueError(f"there are {len(first_tokens)} first_tokens for {len(pool)} ids")
         self._plan = plan
         self._pool = pool
-        self._starts = starts
+        self._first_tokens = first_tokens
         self._costs: tuple[int, NDArray[np.int64]] | None = None
         self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins")).row
         self._pool_rows = np.empty((len(plan.lengths), ROW_WIDTH), dtype=np.uint64)
@@ -92,11 +92,19 @@ class EpochView:
         num_sequences = int(bin_ends[-1]) if len(wanted) else 0
         ids = np.empty(num_sequences, dtype=self._pool.dtype)
         lengths = np.empty(num_sequences, dtype=np.int32)
-        starts = None if self._starts is None else np.empty(num_sequences, dtype=self._starts.dtype)
+        first_tokens = None if self._first_tokens is None else np.empty(num_sequences, dtype=self._first_tokens.dtype)
         kernels.draw_ids(
-            self._plan.tables, self._pool_rows, self._pool, self._starts, templates, copies, ids, lengths, starts
+            self._plan.tables,
+            self._pool_rows,
+            self._pool,
+            self._first_tokens,
+            templates,
+            copies,
+            ids,
+            lengths,
+            first_tokens,
         )
-        return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=wanted, starts=starts)
+        return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=wanted, first_tokens=first_tokens)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N].
@@ -124,11 +132,16 @@ class EpochView:
         plan = self._plan
         wanted = np.ascontiguousarray(ids, dtype=np.int64)
         which, length_index, entries = self._entries(wanted)
-        starts = np.where(entries < 0, -1, 0)
-        if self._starts is not None:
-            starts[entries >= 0] = self._starts[entries[entries >= 0]]
-            order = np.lexsort((starts, which))
-            which, length_index, entries, starts = which[order], length_index[order], entries[order], starts[order]
+        first_tokens = np.where(entries < 0, -1, 0)
+        if self._first_tokens is not None:
+            first_tokens[entries >= 0] = self._first_tokens[entries[entries >= 0]]
+            order = np.lexsort((first_tokens, which))
+            which, length_index, entries, first_tokens = (
+                which[order],
+                length_index[order],
+                entries[order],
+                first_tokens[order],
+            )
         positions = np.full(len(which), -1, dtype=np.int64)
         index_in_bin = np.full(len(which), -1, dtype=np.int64)
         by_length_run, by_length_start, run_template = self._runs_by_length
@@ -147,7 +160,11 @@ class EpochView:
         lengths = np.full(len(which), -1, dtype=np.int64)
         lengths[entries >= 0] = plan.lengths[length_index[entries >= 0]]
         return Locations(
-            ids=wanted[which], starts=starts, lengths=lengths, positions=positions, index_in_bin=index_in_bin
+            ids=wanted[which],
+            first_tokens=first_tokens,
+            lengths=lengths,
+            positions=positions,
+            index_in_bin=index_in_bin,
         )
 
     def _entries(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -157,7 +174,7 @@ class EpochView:
         while size < num_rows:  # with pieces the number of rows is known only afterwards
             size = num_rows
             rows = (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64))
-            num_rows = lookup.find_entries(plan.tables, self._pool, wanted, self._starts is not None, *rows)
+            num_rows = lookup.find_entries(plan.tables, self._pool, wanted, self._first_tokens is not None, *rows)
         return rows
 
     @cached_property
@@ -165,6 +182,6 @@ class EpochView:
         """Runs sorted by (length, template), where each length's begin, and each run's template."""
         plan = self._plan
         by_length = np.argsort(plan.run_length, kind="stable")
-        starts = np.searchsorted(plan.run_length[by_length], np.arange(len(plan.lengths) + 1))
+        begins = np.searchsorted(plan.run_length[by_length], np.arange(len(plan.lengths) + 1))
         run_template = np.repeat(np.arange(len(plan.template_size)), np.diff(plan.first_run))
-        return by_length, starts.astype(np.int64), run_template
+        return by_length, begins.astype(np.int64), run_template

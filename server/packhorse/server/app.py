@@ -145,7 +145,7 @@ async def _is_broken(server: grpc.aio.Server, stopping: asyncio.Event) -> bool:
     await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
     if not ended.done():
-        ended.cancel()
+        ended.add_done_callback(lambda over: over.exception())  # to cancel it would cancel the server's own future
         return False
     _LOG.error("gRPC stopped listening (%r), as it does after a malformed request; listening again", ended.exception())
     return not stopping.is_set()

@@ -155,7 +155,7 @@ class Backend:
         for first in range(0, len(positions), at_once):
             part = source.bins(positions[first : first + at_once])
             bytes_of_bins = requests.BYTES_PER_BIN * np.arange(1, len(part.bin_ends) + 1)
-            per_sequence = part.ids.itemsize + part.lengths.itemsize + (0 if part.starts is None else 8)
+            per_sequence = part.ids.itemsize + part.lengths.itemsize + (0 if part.first_tokens is None else 8)
             ends = num_bytes + bytes_of_bins + per_sequence * part.bin_ends
             num_fitting = first + int(np.searchsorted(ends, requests.MAX_MESSAGE_BYTES, side="right"))
             num_bytes = int(ends[-1])
@@ -244,16 +244,16 @@ def _locations(
 ) -> Iterator[pb.SequenceLocation]:
     """Where each id stands, one after the other; an id that was split has one for each piece."""
     found = source.locate(ids)
-    columns = [found.ids, found.starts, found.lengths, found.positions, found.index_in_bin]
+    columns = [found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin]
     if assignment is not None:
         places = assignment.places(found.positions, found.index_in_bin)
         columns += [places.steps, places.ranks, places.slots]
     for row in zip(*(column.tolist() for column in columns), strict=True):
-        sequence_id, start, length, position, index, *place = row
+        sequence_id, first_token, length, position, index, *place = row
         location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
         if length >= 0:
             location.length, location.position, location.index_in_bin = length, position, index
-            location.start = start
+            location.first_token = first_token
         if place and place[0] >= 0:
             step, rank, slot = place
             worker = step % topology.workers_per_rank
@@ -276,8 +276,8 @@ def _encode(bins: Bins, message: pb.Bins) -> None:
     message.lengths = bins.lengths.astype("<i4", copy=False).tobytes()
     message.bin_ends = bins.bin_ends.astype("<u4").tobytes()
     message.positions = bins.positions.astype("<i8", copy=False).tobytes()
-    if bins.starts is not None:
-        message.starts = bins.starts.astype("<i8").tobytes()
+    if bins.first_tokens is not None:
+        message.first_tokens = bins.first_tokens.astype("<i8").tobytes()
 
 
 def _describe(dataset: PreparedDataset) -> pb.Dataset:

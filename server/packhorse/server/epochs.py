@@ -35,7 +35,7 @@ class Epochs:
         """Returns an epoch of a dataset, without what is skipped."""
 
         def make() -> EpochView:
-            return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch, starts=dataset.starts)
+            return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch, first_tokens=dataset.first_tokens)
 
         view = self._kept(self._views, (dataset, seed, epoch), make)
         return SkipSource(view, skips) if skips else view

@@ -174,7 +174,7 @@ def check_digest(dataset: PreparedDataset, skips: Skips, expected: str, position
 
 def bytes_per_sequence(dataset: PreparedDataset) -> int:
     """Returns what a sequence takes in a message of bins, at most."""
-    return BYTES_PER_SEQUENCE + (0 if dataset.starts is None else BYTES_PER_START)
+    return BYTES_PER_SEQUENCE + (0 if dataset.first_tokens is None else BYTES_PER_START)
 
 
 def most_bytes_per_bin(dataset: PreparedDataset) -> int:

@@ -55,5 +55,5 @@ def allowed_pairs():
 
 @pytest.fixture(scope="session")
 def two_rows():
-    """Sequences of 5, 1 and 7 tokens, the last in a place of 8; then of 4 and 6. Rows have 16."""
+    """Sequences of 5, 1 and 7 tokens, the last in a room of 8; then of 4 and 6. Rows have 16."""
     return PackLayout.of_rows(np.array([5, 1, 8, 4, 6]), np.array([3, 5]), 16, lengths=np.array([5, 1, 7, 4, 6]))

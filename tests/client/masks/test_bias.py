@@ -89,7 +89,7 @@ def test_a_buffer_gives_every_batch_its_own_bias(layouts, causal):
     buffer = AttentionBiasBuffer(3, 90, torch.bfloat16, causal=causal)
     memory = set()
     for layout in layouts:
-        wide = PackLayout.of_rows(layout.places, layout.row_ends, 90)
+        wide = PackLayout.of_rows(layout.rooms, layout.row_ends, 90)
         bias = buffer.build(wide)
         assert torch.equal(bias, build_packing_attention_bias(wide, torch.bfloat16, "cpu", causal=causal))
         memory.add(bias.data_ptr())

@@ -37,7 +37,7 @@ def test_fixed_size_lists(tmp_path, write_arrow, token_table, gather):
     write_arrow(tmp_path / "x.arrow", token_table(rows, pa.list_(pa.uint16(), 2)), rows=3)
     source = ArrowSource(tmp_path / "x.arrow")
     assert everything(source) == rows
-    assert gather(source, [6, 2], [1, 2], starts=np.array([1, 0])) == [[61], [20, 21]]
+    assert gather(source, [6, 2], [1, 2], first_tokens=np.array([1, 0])) == [[61], [20, 21]]
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

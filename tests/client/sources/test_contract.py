@@ -36,7 +36,7 @@ def test_read_slices_and_pieces_are_gathered(sources, sequences, gather, slices)
     for source in sources.values():
         assert [source.read(i, start, length).tolist() for i, start, length in slices] == expected
         ids, starts, lengths = (list(part) for part in zip(*pieces, strict=True)) if pieces else ([], [], [])
-        assert gather(source, ids, lengths, starts=np.array(starts, np.int64)) == expected
+        assert gather(source, ids, lengths, first_tokens=np.array(starts, np.int64)) == expected
 
 
 @settings(deadline=None, max_examples=60)
@@ -75,7 +75,7 @@ def test_piece_beyond_the_end_is_refused(sources, gather, kind):
         with pytest.raises(
             TokenSourceError, match=f"sequence 2: the plan says {length} tokens from token {start} on, .* holds 9;"
         ):
-            gather(sources[kind], [2], [length], starts=np.array([start]))
+            gather(sources[kind], [2], [length], first_tokens=np.array([start]))
 
 
 @pytest.mark.parametrize("missing", [-1, 5, 2**40])

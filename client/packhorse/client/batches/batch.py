@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches._rooms import PlaceRule
+from packhorse.client.batches._rooms import own_lengths
 from packhorse.client.batches._targets import write_causal_labels
 from packhorse.client.batches._values import check_loss_mask, check_tokens
 from packhorse.client.batches.buffers import BatchBuffers
@@ -20,6 +20,7 @@ from packhorse.client.batches.layout import OverfullRowError, PackLayout
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import TokenSource, TokenSourceError
+from packhorse.topology import RoomRule
 
 
 class PackedBatch(TypedDict):
@@ -36,15 +37,15 @@ class PackedBatch(TypedDict):
 
     input_ids: torch.Tensor
     """Tokens, each bin's sequences from the left, then padding: int64 [B, L]. With the plan's `align` or `extra_tokens`
-    a sequence's place ends with padding of its own."""
+    a sequence's room ends with padding of its own."""
     labels: torch.Tensor
     """Targets, -100 on padding, at the sequences' boundaries and where the loss mask is 0 (see `labels`):
     int64 [B, L]."""
     sequence_ids: torch.Tensor
     """0, 1, 2, … for the sequences of each row, and further numbers for its padding: int32 [B, L]."""
     position_ids: torch.Tensor
-    """0, 1, 2, … within each place of a sequence, and within the padding of each row: int64 [B, L]. With
-    `continue_positions` a piece's begin at its first token's place in the whole sequence."""
+    """0, 1, 2, … within each room of a sequence, and within the padding of each row: int64 [B, L]. With
+    `continue_positions` a piece's begin at its first token's index in the whole sequence."""
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     cu_seqlens: torch.Tensor
@@ -89,9 +90,9 @@ class BatchAssembler:
     truncate: bool = False
     """Whether sequences that do not fit a bin were cut to its length: truncated at their end, or split."""
     align: int = 1
-    """What the dataset was planned with: a sequence's place is a multiple of so many tokens."""
+    """What the dataset was planned with: a sequence's room is a multiple of so many tokens."""
     extra_tokens: int = 0
-    """What the dataset was planned with: tokens kept free in each place."""
+    """What the dataset was planned with: tokens kept free in each room."""
     continue_positions: bool = False
     """Whether position ids of a piece go on where the piece before it ended; otherwise they restart at 0."""
     pin_memory: bool = False
@@ -151,9 +152,9 @@ class BatchAssembler:
         run_lengths = layout.run_lengths
         sequence_ids[:] = layout.sequence_ids().ravel()
         np.subtract(_integers(num_tokens), layout.run_starts.repeat(run_lengths), out=position_ids)
-        if self.continue_positions and block.starts is not None:
+        if self.continue_positions and block.first_tokens is not None:
             num_before = int(self.separators.bos_token_id is not None)
-            _continue(position_ids, layout, block.starts, num_before)
+            _continue(position_ids, layout, block.first_tokens, num_before)
 
         content.write(source, input_ids, layout.starts, self.separators)
         is_predicted = None
@@ -183,26 +184,24 @@ class BatchAssembler:
         )
 
     def _content(self, block: BinBlock, source: TokenSource) -> "_Content":
-        """Finds out what goes into each place."""
+        """Finds out what goes into each room."""
         planned = block.lengths.astype(np.int64)
-        if self.align == 1 and self.extra_tokens == 0 and not self.truncate and block.starts is None:
-            return _Content(block=block, places=planned, own_lengths=planned, lengths=planned)
-        rule = PlaceRule(
-            max_seq_len=self.max_seq_len, align=self.align, extra_tokens=self.extra_tokens, truncate=self.truncate
-        )
+        if self.align == 1 and self.extra_tokens == 0 and not self.truncate and block.first_tokens is None:
+            return _Content(block=block, rooms=planned, own_lengths=planned, lengths=planned)
+        rule = RoomRule(self.max_seq_len, self.align, self.extra_tokens)
         held = source.lengths(block.ids)
-        own_lengths = rule.own_lengths(block.ids, planned, held, block.starts)
-        firsts = np.zeros_like(held) if block.starts is None else block.starts
+        own = own_lengths(rule, block.ids, planned, held, block.first_tokens, truncate=self.truncate)
+        firsts = np.zeros_like(held) if block.first_tokens is None else block.first_tokens
         has_bos = None if self.separators.bos_token_id is None else firsts == 0
-        has_eos = None if self.separators.eos_token_id is None else firsts + own_lengths == held
-        lengths = own_lengths.copy()
+        has_eos = None if self.separators.eos_token_id is None else firsts + own == held
+        lengths = own.copy()
         for added in (has_bos, has_eos):
             if added is not None:
                 lengths += added
         return _Content(
             block=block,
-            places=planned,
-            own_lengths=own_lengths,
+            rooms=planned,
+            own_lengths=own,
             lengths=lengths,
             held=held,
             has_bos=has_bos,
@@ -211,7 +210,7 @@ class BatchAssembler:
 
     def _layout(self, block: BinBlock, content: "_Content") -> PackLayout:
         try:
-            layout = PackLayout.of_rows(content.places, block.bin_ends, self.max_seq_len, lengths=content.lengths)
+            layout = PackLayout.of_rows(content.rooms, block.bin_ends, self.max_seq_len, lengths=content.lengths)
         except OverfullRowError as error:
             raise ValueError(
                 f"the bin at position {block.positions[error.row]} (row {error.row} of the block) holds {error.filled} "
@@ -223,11 +222,11 @@ class BatchAssembler:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Content:
-    """What goes into the places of a block's n sequences."""
+    """What goes into the rooms of a block's n sequences."""
 
     block: BinBlock
-    places: NDArray[np.int64]
-    """Tokens of the places: int64 [n]."""
+    rooms: NDArray[np.int64]
+    """Tokens of the rooms: int64 [n]."""
     own_lengths: NDArray[np.int64]
     """Tokens that come from the source: int64 [n]."""
     lengths: NDArray[np.int64]
@@ -240,16 +239,16 @@ class _Content:
     """Which end with a separator: bool [n]; None for none."""
 
     def write(
-        self, source: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64], separators: Separators
+        self, source: TokenSource, out: NDArray[np.int64], begins: NDArray[np.int64], separators: Separators
     ) -> None:
         """Writes tokens and separators at each start."""
-        self._gather(source, out, starts)
+        self._gather(source, out, begins)
         if self.has_bos is not None and separators.bos_token_id is not None:
-            out[starts[self.has_bos]] = separators.bos_token_id
+            out[begins[self.has_bos]] = separators.bos_token_id
         if self.has_eos is not None and separators.eos_token_id is not None:
-            out[self._eos_places(starts)] = separators.eos_token_id
+            out[self._eos_indices(begins)] = separators.eos_token_id
 
-    def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
+    def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
         """Writes the loss mask likewise: a separator in front is not predicted, one behind with the token before it."""
         if self.held is not None:
             masked = loss_mask.lengths(self.block.ids)
@@ -259,21 +258,26 @@ class _Content:
                     f"sequence {self.block.ids[i]}: the loss mask in {loss_mask.where} holds {masked[i]} values for "
                     f"its {self.held[i]} tokens; use the mask that was written with these tokens"
                 )
-        self._gather(loss_mask, out, starts)
+        self._gather(loss_mask, out, begins)
         if self.has_bos is not None:
-            out[starts[self.has_bos]] = 0
+            out[begins[self.has_bos]] = 0
         if self.has_eos is not None:
-            places = self._eos_places(starts)
-            out[places] = out[places - 1]
+            last = self._eos_indices(begins)
+            out[last] = out[last - 1]
 
-    def _gather(self, source: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
-        out_starts = starts if self.has_bos is None else starts + self.has_bos
+    def _gather(self, source: TokenSource, out: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
+        out_starts = begins if self.has_bos is None else begins + self.has_bos
         source.gather(
-            self.block.ids, self.own_lengths, out, out_starts, starts=self.block.starts, truncate=self.held is not None
+            self.block.ids,
+            self.own_lengths,
+            out,
+            out_starts,
+            first_tokens=self.block.first_tokens,
+            truncate=self.held is not None,
         )
 
-    def _eos_places(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (starts + self.lengths - 1)[self.has_eos]
+    def _eos_indices(self, begins: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (begins + self.lengths - 1)[self.has_eos]
 
 
 @lru_cache(maxsize=1)
@@ -282,12 +286,14 @@ def _integers(count: int) -> NDArray[np.int64]:
     return np.arange(count)
 
 
-def _continue(position_ids: NDArray[np.int64], layout: PackLayout, starts: NDArray[np.int64], num_before: int) -> None:
+def _continue(
+    position_ids: NDArray[np.int64], layout: PackLayout, first_tokens: NDArray[np.int64], num_before: int
+) -> None:
     """Moves positions of pieces on by where they begin in their sequences: int64 [n].
 
     A separator in front of the whole sequence has position 0, so `num_before` more for every piece but the first.
     """
-    is_later = starts > 0
-    spans = zip(layout.starts[is_later].tolist(), layout.places[is_later].tolist(), strict=True)
-    for (start, place), first_token in zip(spans, starts[is_later].tolist(), strict=True):
-        position_ids[start : start + place] += first_token + num_before
+    is_later = first_tokens > 0
+    spans = zip(layout.starts[is_later].tolist(), layout.rooms[is_later].tolist(), strict=True)
+    for (start, room), first_token in zip(spans, first_tokens[is_later].tolist(), strict=True):
+        position_ids[start : start + room] += first_token + num_before

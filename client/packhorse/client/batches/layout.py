@@ -29,12 +29,12 @@ class PackLayout:
 
     Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end, n sequences.
 
-    Each sequence has a place: its own tokens and, where the plan has `align` or `extra_tokens`, padding of its own
-    behind them. Places follow one another from a row's beginning; what is left of the row is padding. Instances are
+    Each sequence has a room: its own tokens and, where the plan has `align` or `extra_tokens`, padding of its own
+    behind them. Rooms follow one another from a row's beginning; what is left of the row is padding. Instances are
     NumPy arrays and integers, not to be written to, and travel from dataloader workers by pickle.
 
     Example:
-        >>> layout = PackLayout.of_rows(places=[2, 1, 3], row_ends=[2, 3], row_tokens=4)  # rows of 2 + 1 and 3 tokens
+        >>> layout = PackLayout.of_rows(rooms=[2, 1, 3], row_ends=[2, 3], row_tokens=4)  # rows of 2 + 1 and 3 tokens
         >>> layout.cu_seqlens.tolist(), layout.sequence_ids().tolist()
         ([0, 2, 3, 6], [[0, 0, 1, 2], [0, 0, 0, 1]])
     """
@@ -47,19 +47,19 @@ class PackLayout:
     """Index in T of every sequence's first token: int64 [n], ascending."""
     lengths: NDArray[np.int64]
     """Tokens of every sequence: int64 [n]."""
-    places: NDArray[np.int64]
-    """Tokens of every place, at least its sequence's: int64 [n]."""
+    rooms: NDArray[np.int64]
+    """Tokens of every room, at least its sequence's: int64 [n]."""
     row_ends: NDArray[np.int64]
     """Exclusive end of every row in the three above: int64 [B]; row 0 holds sequences [0, row_ends[0])."""
     run_starts: NDArray[np.int64]
-    """Index in T of every run: each row's places, then what is left of the row: int64 [n + B]."""
+    """Index in T of every run: each row's rooms, then what is left of the row: int64 [n + B]."""
     run_lengths: NDArray[np.int64]
     """Tokens of every run, 0 where nothing is left of a row: int64 [n + B]."""
 
     @classmethod
     def of_rows(
         cls,
-        places: NDArray[Any],
+        rooms: NDArray[Any],
         row_ends: NDArray[Any],
         row_tokens: int,
         *,
@@ -68,22 +68,22 @@ class PackLayout:
         """Lays sequences into rows, each row from its beginning.
 
         Args:
-            places: tokens of every place, row after row: integers [n].
-            row_ends: exclusive end of every row in `places`, ascending to n: integers [B].
+            rooms: tokens of every room, row after row: integers [n].
+            row_ends: exclusive end of every row in `rooms`, ascending to n: integers [B].
             row_tokens: L, at least what any row holds.
-            lengths: tokens of every sequence, at most its place: integers [n]; None where places are full.
+            lengths: tokens of every sequence, at most its room: integers [n]; None where rooms are full.
 
         Raises:
             OverfullRowError: a row holds more than `row_tokens`.
         """
-        places = np.asarray(places, dtype=np.int64)
+        rooms = np.asarray(rooms, dtype=np.int64)
         row_ends = np.asarray(row_ends, dtype=np.int64)
         num_rows = len(row_ends)
         rests = row_ends + np.arange(num_rows)  # the run that is left of each row
-        is_place = np.ones(len(places) + num_rows, dtype=np.bool_)
-        is_place[rests] = False
-        run_lengths = np.zeros(len(is_place), dtype=np.int64)
-        run_lengths[is_place] = places
+        is_room = np.ones(len(rooms) + num_rows, dtype=np.bool_)
+        is_room[rests] = False
+        run_lengths = np.zeros(len(is_room), dtype=np.int64)
+        run_lengths[is_room] = rooms
         filled = run_lengths.cumsum()[rests]
         filled[1:] -= filled[:-1].copy()
         if (filled > row_tokens).any():
@@ -94,9 +94,9 @@ class PackLayout:
         return cls(
             num_rows=num_rows,
             row_tokens=row_tokens,
-            starts=run_starts[is_place],
-            lengths=places if lengths is None else np.asarray(lengths, dtype=np.int64),
-            places=places,
+            starts=run_starts[is_room],
+            lengths=rooms if lengths is None else np.asarray(lengths, dtype=np.int64),
+            rooms=rooms,
             row_ends=row_ends,
             run_starts=run_starts,
             run_lengths=run_lengths,
@@ -183,7 +183,7 @@ class PackLayout:
 
     @cached_property
     def padding_spans(self) -> list[tuple[int, int]]:
-        """Half-open ranges of T that hold padding, in places and behind them; ascending and not empty."""
+        """Half-open ranges of T that hold padding, in rooms and behind them; ascending and not empty."""
         begins, ends = np.zeros((2, len(self.starts) + 1), dtype=np.int64)
         np.add(self.starts, self.lengths, out=begins[1:])
         ends[:-1] = self.starts
@@ -194,27 +194,27 @@ class PackLayout:
     def sequence_ids(self) -> NDArray[np.int32]:
         """Label of every token: int32 [B, L], another for each segment of a row.
 
-        Sequences have 0, 1, 2, …, what is left of the row the next number, and padding inside places those after it.
+        Sequences have 0, 1, 2, …, what is left of the row the next number, and padding inside rooms those after it.
         """
         labels = self.run_labels.repeat(self.run_lengths)
         if self._has_room:
             roomy = np.flatnonzero(self._is_roomy)
             rows = np.searchsorted(self.row_ends, roomy, side="right")
-            before = np.searchsorted(roomy, np.concatenate(([0], self.row_ends[:-1])))  # roomy places of earlier rows
+            before = np.searchsorted(roomy, np.concatenate(([0], self.row_ends[:-1])))  # roomy rooms of earlier rows
             numbers = np.diff(self.row_ends, prepend=0)[rows] + 1 + np.arange(len(roomy)) - before[rows]
-            firsts, stops = (self.starts + self.lengths)[roomy], (self.starts + self.places)[roomy]
+            firsts, stops = (self.starts + self.lengths)[roomy], (self.starts + self.rooms)[roomy]
             for first, stop, number in zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True):
                 labels[first:stop] = number
         return labels.reshape(self.num_rows, self.row_tokens)
 
     @property
     def _has_room(self) -> bool:
-        return self.lengths is not self.places and bool(self._is_roomy.any())
+        return self.lengths is not self.rooms and bool(self._is_roomy.any())
 
     @cached_property
     def _is_roomy(self) -> NDArray[np.bool_]:
-        """Whether a place holds padding of its own: bool [n]."""
-        return self.lengths < self.places
+        """Whether a room holds padding of its own: bool [n]."""
+        return self.lengths < self.rooms
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PackLayout):

@@ -114,7 +114,7 @@ class EmbeddedPlanner(_InThisProcess):
 
     def __init__(self) -> None:
         try:
-            from packhorse.server import pack
+            import packhorse.server.pack as pack
             from packhorse.server.faults import ServiceError
         except ModuleNotFoundError as error:
             raise PackhorseError(

@@ -50,7 +50,7 @@ class AuditReport:
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     """Option → the bins that no stream carries because of it, read by position; counted above."""
     sums: tuple[int, int] = (0, 0)
-    """Of hashes of the ids, and starts, of `sequences`."""
+    """Of hashes of the ids, and first_tokens, of `sequences`."""
     num_steps: int = 0
     """Steps that every rank takes."""
     problems: list[str] = field(default_factory=list)
@@ -67,23 +67,23 @@ class AuditReport:
             )
         own = np.repeat((block.positions >= 0) | (not repeats), sizes)
         ids = block.ids[own]
-        starts = None if block.starts is None else block.starts[own]
+        first_tokens = None if block.first_tokens is None else block.first_tokens[own]
         self.repeated += int((~own).sum())
         self.sequences += len(ids)
         self.tokens += int(block.lengths[own].sum(dtype=np.int64))
         self.bins += int((sizes > 0).sum())
         self.empty_bins += int((sizes == 0).sum())
-        a, b = ids_sum(ids, starts)
+        a, b = ids_sum(ids, first_tokens)
         self.sums = ((self.sums[0] + a) % 2**64, (self.sums[1] + b) % 2**64)
-        return _entries(ids, starts)
+        return _entries(ids, first_tokens)
 
 
-def _entries(ids: NDArray[np.int64], starts: NDArray[np.int64] | None) -> NDArray[np.void]:
+def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> NDArray[np.void]:
     """Returns sequences as (id, start), which is one thing to compare: int64 and int64 [n]."""
     entries = np.zeros(len(ids), dtype=[("id", np.int64), ("start", np.int64)])
     entries["id"] = ids
-    if starts is not None:
-        entries["start"] = starts
+    if first_tokens is not None:
+        entries["start"] = first_tokens
     return entries
 
 
@@ -200,7 +200,7 @@ class EpochOfStreams:
             scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block in self._blocks(scratch)
         ]
         whole = self._bins_at([range(self.dataset.num_bins)], NO_SKIPS)
-        known = [_entries(block.ids, block.starts) for block in whole]
+        known = [_entries(block.ids, block.first_tokens) for block in whole]
         came, times = np.unique(np.concatenate(streamed), return_counts=True)
         wanted, wanted_times = np.unique(np.concatenate(known), return_counts=True)
         findings = []

@@ -40,7 +40,7 @@ class BinBlock:
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
     steps: range = range(0)
     """The worker's steps in the block; none where steps have no meaning (`get_bins`)."""
-    starts: NDArray[np.int64] | None = None
+    first_tokens: NDArray[np.int64] | None = None
     """First token of each entry of `ids` in its sequence: int64 [S]; None where all of the dataset begin at token 0."""
 
     def __len__(self) -> int:
@@ -49,9 +49,9 @@ class BinBlock:
 
     def bin_starts(self) -> NDArray[np.int64]:
         """Inclusive start of every bin: int64 [N]."""
-        starts = np.zeros_like(self.bin_ends)
-        starts[1:] = self.bin_ends[:-1]
-        return starts
+        begins = np.zeros_like(self.bin_ends)
+        begins[1:] = self.bin_ends[:-1]
+        return begins
 
     def bins(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Yields (ids int64 [k], lengths int32 [k]) of one bin after the other."""
@@ -69,7 +69,7 @@ class BinBlock:
             lengths=self.lengths[start:end],
             bin_ends=self.bin_ends[first:last] - start,
             positions=self.positions[first:last],
-            starts=None if self.starts is None else self.starts[start:end],
+            first_tokens=None if self.first_tokens is None else self.first_tokens[start:end],
         )
 
 
@@ -89,16 +89,19 @@ def decode_bins(bins: pb.Bins, id_type: pb.IdType, *, context: int = 0, steps: r
         raise DamagedAnswerError("the bins do not match their checksum: bytes changed on the way")
     if id_type not in _ID_DTYPES:
         raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
+    first_tokens = _array("first_tokens", bins.first_tokens, np.dtype("<i8")).astype(np.int64, copy=False)
     block = BinBlock(
         ids=_array("ids", bins.ids, _ID_DTYPES[id_type]).astype(np.int64),
         lengths=_array("lengths", bins.lengths, np.dtype("<i4")).astype(np.int32, copy=False),
         bin_ends=_array("bin_ends", bins.bin_ends, np.dtype("<u4")).astype(np.int64),
         positions=_array("positions", bins.positions, np.dtype("<i8")).astype(np.int64, copy=False),
         steps=steps,
-        starts=_array("starts", bins.starts, np.dtype("<i8")).astype(np.int64, copy=False) if bins.starts else None,
+        first_tokens=first_tokens if len(first_tokens) else None,
     )
     num_sequences = int(block.bin_ends[-1]) if len(block) else 0
-    arrays = (block.ids, block.lengths) if block.starts is None else (block.ids, block.lengths, block.starts)
+    arrays = (
+        (block.ids, block.lengths) if block.first_tokens is None else (block.ids, block.lengths, block.first_tokens)
+    )
     if (
         {len(array) for array in arrays} != {num_sequences}
         or len(block.positions) != len(block)

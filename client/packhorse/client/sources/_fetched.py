@@ -52,7 +52,7 @@ class FetchSource(TokenSource):
         out: NDArray[np.integer],
         out_starts: NDArray[np.int64],
         *,
-        starts: NDArray[np.int64] | None = None,
+        first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> None:
         """Writes many sequences; see `TokenSource.gather`."""
@@ -61,6 +61,6 @@ class FetchSource(TokenSource):
             if missing:
                 fetched = self._fetch(np.array(missing))
                 self._held |= dict(zip(missing, fetched, strict=True))
-            super().gather(ids, lengths, out, out_starts, starts=starts, truncate=truncate)
+            super().gather(ids, lengths, out, out_starts, first_tokens=first_tokens, truncate=truncate)
         finally:
             self._held = {}

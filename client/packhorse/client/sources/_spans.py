@@ -58,22 +58,22 @@ class SpanSource(TokenSource):
         out: NDArray[np.integer],
         out_starts: NDArray[np.int64],
         *,
-        starts: NDArray[np.int64] | None = None,
+        first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> None:
         """Writes many sequences; see `TokenSource.gather`."""
         buffers, firsts, held = self._spans(ids)
         wanted = lengths.astype(np.int64, copy=False)
-        wanted_end = wanted if starts is None else starts + wanted
-        is_whole = starts is None and not truncate
+        wanted_end = wanted if first_tokens is None else first_tokens + wanted
+        is_whole = first_tokens is None and not truncate
         is_wrong = held != wanted_end if is_whole else held < wanted_end
         if is_wrong.any():
             i = int(is_wrong.argmax())
-            start = 0 if starts is None else int(starts[i])
+            start = 0 if first_tokens is None else int(first_tokens[i])
             refuse_length(int(ids[i]), int(wanted[i]), int(held[i]), start=start, is_whole=is_whole)
         itemsize = self._dtype.itemsize
-        if starts is not None:
-            firsts = firsts + starts * itemsize
+        if first_tokens is not None:
+            firsts = firsts + first_tokens * itemsize
         stops = firsts + wanted * itemsize
         # Joined as bytes first, then converted a run at a time: a slice of memory costs half of an array's, and a
         # conversion for each sequence costs more than its tokens. Twice as fast at 64 sequences of 256 tokens.

@@ -81,7 +81,7 @@ class TokenSource(ABC):
         out: NDArray[np.integer],
         out_starts: NDArray[np.int64],
         *,
-        starts: NDArray[np.int64] | None = None,
+        first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> None:
         """Writes many sequences, or pieces of sequences, into one buffer.
@@ -94,16 +94,16 @@ class TokenSource(ABC):
             out: flat buffer of a type that holds every token; only [out_starts[i], out_starts[i] + lengths[i]) are
                 written.
             out_starts: where each goes in `out`: int64 [S].
-            starts: first token of each piece: int64 [S]. None where every sequence is wanted whole; only then is its
-                whole length compared with the plan's.
+            first_tokens: where each piece begins: int64 [S]. None where every sequence is wanted whole; only then is
+                its whole length compared with the plan's.
             truncate: a sequence may be longer than planned, and its first tokens are taken.
 
         Raises:
             TokenSourceError: an id is missing, or its sequence has another length than planned. `out` may then be
                 partly written.
         """
-        first_tokens = np.zeros_like(out_starts) if starts is None else starts
-        is_whole = starts is None and not truncate
+        is_whole = first_tokens is None and not truncate
+        first_tokens = np.zeros_like(out_starts) if first_tokens is None else first_tokens
         for sequence_id, start, length, at in zip(
             ids.tolist(), first_tokens.tolist(), lengths.tolist(), out_starts.tolist(), strict=True
         ):
