@@ -21,7 +21,6 @@ from packhorse.server.backend import Backend
 from packhorse.server.catalog import Catalog
 from packhorse.server.config import ServeConfig, split_address
 from packhorse.server.decoding import Decoding
-from packhorse.server.kernels import compile_kernels
 from packhorse.server.lanes import Lane, Lanes
 from packhorse.server.logs import GRPC_LOGGER, Sparing
 from packhorse.server.metrics import Metrics
@@ -29,6 +28,7 @@ from packhorse.server.metrics_port import MetricsServer
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.shrinking import survive_shrinking_files
+from packhorse.server.warm_up import compile_kernels
 from packhorse.v1 import packing_pb2, packing_pb2_grpc
 
 _LOG = logging.getLogger(__name__)

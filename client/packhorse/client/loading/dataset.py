@@ -131,13 +131,14 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self._tokens = as_token_source(tokens)
         self._loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
         self._preset = get_preset(preset) if isinstance(preset, str) else preset
-        self._form: dict[str, Any] = {
-            "pad_token_id": check_token_id("pad_token_id", pad_token_id),
-            "separators": separators or Separators(),
-            "flatten": self._as_preset("flatten", flatten),
-            "shift_labels": self._as_preset("shift_labels", shift_labels),
-            "continue_positions": continue_positions,
-        }
+        self._assembler_of = partial(
+            BatchAssembler,
+            pad_token_id=check_token_id("pad_token_id", pad_token_id),
+            separators=separators or Separators(),
+            flatten=self._as_preset("flatten", flatten),
+            shift_labels=self._as_preset("shift_labels", shift_labels),
+            continue_positions=continue_positions,
+        )
         self.progress = SharedResume(Resume(epoch=epoch))
         self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
         self._state: tuple[int, dict[str, Any]] | None = None  # of which choice, and where it stands
@@ -259,13 +260,12 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self._tokens = self._tokens.for_ids(header.id_column)
         if self._loss_mask is not None:
             self._loss_mask = self._loss_mask.for_ids(header.id_column)
-        assembler = BatchAssembler(
+        assembler = self._assembler_of(
             header.max_seq_len,
             truncate=header.over_length == "split" or (header.over_length, header.keep) == ("truncate", "head"),
             align=header.align,
             extra_tokens=header.extra_tokens,
             pin_memory=get_worker_info() is None and torch.cuda.is_available(),
-            **self._form,
         )
         for block in stream:
             for i, step in enumerate(block.steps):
