@@ -17,12 +17,12 @@ from packhorse.client import (
     PackedDataset,
     RetryPolicy,
     TokenSourceError,
-    _grpc,
     connect,
     create_packed_dataloader,
-    loader,
 )
+from packhorse.client.loading import loader
 from packhorse.client.loading._apart import ask_apart
+from packhorse.client.service import _grpc
 
 
 @pytest.fixture

@@ -47,4 +47,10 @@ def stopped_by_signals(message: str) -> Iterator[None]:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    for other in ENDING_SIGNALS:  # a second one must not interrupt the undoing
+        signal.signal(other, _go_on)
     raise Stopped(number)
+
+
+def _go_on(number: int, frame: FrameType | None) -> None:
+    """Not SIG_IGN, of which Python complains when the signal is there already."""

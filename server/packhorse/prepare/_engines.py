@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
@@ -36,6 +36,10 @@ class InlineEngine:
         return map(function, tasks)
 
 
+_SIGNALS_SECONDS = 0.2
+"""How often the wait for a task ends for a moment: a signal that another thread took would not end it."""
+
+
 class ProcessEngine:
     """Runs tasks in local processes; made by `open_engine`."""
 
@@ -50,8 +54,11 @@ class ProcessEngine:
         """
         try:
             with held_signals([signal.SIGINT]):  # processes start here; Ctrl-C is for this one, which ends them
-                results = self._executor.map(function, tasks)
-            yield from results
+                futures = [self._executor.submit(function, task) for task in tasks]
+            for future in futures:
+                while not wait((future,), timeout=_SIGNALS_SECONDS).done:
+                    pass
+                yield future.result()
         except BrokenProcessPool:
             raise ChildProcessError(
                 "a worker process died before its task was done (out of memory, or a script that starts workers "

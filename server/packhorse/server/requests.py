@@ -114,6 +114,8 @@ def _check_product(factors: dict[str, int], most: int, what: str) -> None:
 
 def _check_cost(shape: Topology, max_seq_len: int) -> None:
     """Refuses costs of which a window's sum would not fit into 64 bits."""
+    if shape.balance is Balance.NONE:
+        return
     most = (1 << 62) // max(1, shape.bins_per_window * max_seq_len) - max_seq_len
     integer("topology.cost_linear", shape.cost_linear, 0, max(most, 0))
 
