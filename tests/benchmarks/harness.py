@@ -21,6 +21,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+_RUN = "## Run"
+
 PACKAGES = ("packhorse", "seqpack", "torch", "numpy", "numba", "grpcio", "protobuf", "pyarrow")
 COLUMNS = ("what", "size", "packhorse", "peer", "ratio", "target", "reached?")
 
@@ -118,14 +120,33 @@ def show(rows: Sequence[Row], facts: dict[str, str]) -> None:
     console.print(f"{held} targets reached, {missed} missed", highlight=False)
 
 
-def markdown(rows: Sequence[Row], facts: dict[str, str], notes: Sequence[str]) -> str:
-    """Returns RESULTS.md."""
+def markdown(runs: Sequence[str]) -> str:
+    """Returns RESULTS.md: recorded runs, the newest first."""
     lines = [
         "# Benchmarks",
         "",
         "Written by `python tests/benchmarks/run.py --write`; not edited by hand. Medians, with the range over repeats",
         "in brackets. A ratio says how many times better packhorse is than the peer, which did the same work in the",
-        "same run, taking turns.",
+        "same run, taking turns. A run of some benchmarks (`--only`) stands before the runs recorded earlier; a run of",
+        "all takes their place.",
+        "",
+    ]
+    return "\n".join(lines) + "\n" + "\n".join(runs)
+
+
+def recorded_runs(text: str) -> list[str]:
+    """Returns the runs that a RESULTS.md holds, as `recorded_run` made them."""
+    first, *others = text.split(f"\n{_RUN}")
+    begin = first.find("- date:")
+    if not first.startswith("# Benchmarks"):
+        return []
+    return [*([f"{_RUN} of everything\n\n{first[begin:]}"] if begin >= 0 else []), *(_RUN + run for run in others)]
+
+
+def recorded_run(title: str, rows: Sequence[Row], facts: dict[str, str], notes: Sequence[str]) -> str:
+    """Returns one run as it stands in RESULTS.md."""
+    lines = [
+        f"{_RUN} of {title}",
         "",
         *(f"- {name}: {fact}" for name, fact in facts.items()),
         "",

@@ -25,7 +25,7 @@ import bench_prepare
 import bench_streaming
 import bench_training
 import bench_waiting
-from harness import Row, as_json, environment, markdown, show
+from harness import Row, as_json, environment, markdown, recorded_run, recorded_runs, show
 from workload import FULL, QUICK, Workspace
 
 BENCHMARKS = {
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller sizes, to see that all works: two minutes")
     parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurements as JSON")
-    parser.add_argument("--write", action="store_true", help="write RESULTS.md, with what this run measured")
+    parser.add_argument("--write", action="store_true", help="write what this run measured to RESULTS.md")
     arguments = parser.parse_args()
     if arguments.write and arguments.quick:
         parser.error("--write is for full sizes: leave out --quick")
@@ -73,7 +73,10 @@ def main() -> None:
     if arguments.output:
         arguments.output.write_text(json.dumps(as_json(rows, facts), indent=2, ensure_ascii=False) + "\n")
     if arguments.write:
-        RESULTS.write_text(markdown(rows, facts, [module.NOTE for module in chosen.values()]))
+        title = ", ".join(arguments.only) if arguments.only else "everything"
+        earlier = recorded_runs(RESULTS.read_text()) if arguments.only else []
+        run = recorded_run(title, rows, facts, [module.NOTE for module in chosen.values()])
+        RESULTS.write_text(markdown([run, *earlier]))
 
 
 if __name__ == "__main__":
