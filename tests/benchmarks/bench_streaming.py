@@ -16,6 +16,7 @@ from packhorse.client.service.blocks import decode_bins
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
+from packhorse.wire import block_context
 
 NOTE = (
     "streaming: one `BinStream` with its blocks decoded, from `packhorse serve` in a process of its own; beside it a "
@@ -65,8 +66,14 @@ def run(workspace: Workspace) -> list[Row]:
 
             def bare() -> float:
                 responses = bare_stub.StreamBins(request())
-                id_type = next(responses).header.id_type
-                found = _rate(lambda: len(decode_bins(next(responses).block.bins, id_type).ids), sizes.streamed_ids)
+                header = next(responses).header
+
+                def read() -> int:
+                    block = next(responses).block
+                    context = block_context(header.checksum, block.first_step, block.num_steps)
+                    return len(decode_bins(block.bins, header.id_type, context=context).ids)
+
+                found = _rate(read, sizes.streamed_ids)
                 responses.cancel()
                 return found
 
