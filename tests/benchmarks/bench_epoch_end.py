@@ -8,7 +8,8 @@ from workload import Workspace, in_words
 
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.epoch import Assignment, EpochView
-from packhorse.topology import RemainderPolicy, Topology
+from packhorse.server.epochs import Epochs
+from packhorse.topology import RemainderPolicy, Skips, Topology
 
 NOTE = (
     "an epoch's end: 1,000 ranks × 8 bins, the last step two thirds full, in one process. Processor seconds in all for "
@@ -26,8 +27,8 @@ def run(workspace: Workspace) -> list[Row]:
     epochs = iter(range(10**6))
 
     def cost(remainder: RemainderPolicy) -> float:
-        view = EpochView(dataset.plan, dataset.pool, seed=1, epoch=next(epochs))
-        return timed(lambda: _last_step(view, remainder), clock=time.process_time)
+        epoch = next(epochs)
+        return timed(lambda: _last_step(dataset, epoch, remainder), clock=time.process_time)
 
     cost(RemainderPolicy.SPREAD)  # compiles
     spread, empty = interleaved(
@@ -56,21 +57,23 @@ def run(workspace: Workspace) -> list[Row]:
     ]
 
 
-def _topology(view: EpochView, remainder: RemainderPolicy = RemainderPolicy.SPREAD) -> Topology:
-    last = min(RANKS * BATCH * 2 // 3, view.num_bins)
-    return Topology(world_size=RANKS, batch_size=BATCH, start_position=view.num_bins - last, remainder=remainder)
+def _topology(num_bins: int, remainder: RemainderPolicy = RemainderPolicy.SPREAD) -> Topology:
+    last = min(RANKS * BATCH * 2 // 3, num_bins)
+    return Topology(world_size=RANKS, batch_size=BATCH, start_position=num_bins - last, remainder=remainder)
 
 
-def _last_step(view: EpochView, remainder: RemainderPolicy) -> None:
-    topology = _topology(view, remainder)
+def _last_step(dataset: PreparedDataset, epoch: int, remainder: RemainderPolicy) -> None:
+    """Every rank asks as its stream does in the server, which keeps the assignment for all of them."""
+    epochs = Epochs()
     for rank in range(RANKS):
-        bins = Assignment(view, topology).bins(range(1), rank)
-        assert len(bins.bin_ends) == BATCH
+        topology = _topology(dataset.plan.num_bins, remainder)
+        bins = epochs.assignment(dataset, 1, epoch, Skips(), topology).bins(range(1), rank)
+        assert len(bins) == BATCH
 
 
 def _locate(dataset: PreparedDataset, epoch: int) -> float:
     view = EpochView(dataset.plan, dataset.pool, seed=1, epoch=epoch)
-    topology = _topology(view)
+    topology = _topology(view.num_bins)
     tail = view.bins(np.arange(topology.start_position, view.num_bins))
     ids = np.resize(tail.ids, NUM_IDS)
 
