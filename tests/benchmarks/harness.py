@@ -134,6 +134,18 @@ def markdown(runs: Sequence[str]) -> str:
     return "\n".join(lines) + "\n" + "\n".join(runs)
 
 
+def without_outdated(runs: Sequence[str]) -> list[str]:
+    """Leaves out runs, newest first, of which every benchmark was run again since."""
+    seen: set[str] = set()
+    kept = []
+    for run in runs:
+        names = set(run.split("\n", 1)[0].removeprefix(f"{_RUN} of ").split(", "))
+        if not names <= seen:
+            kept.append(run)
+        seen |= names
+    return kept
+
+
 def recorded_runs(text: str) -> list[str]:
     """Returns the runs that a RESULTS.md holds, as `recorded_run` made them."""
     first, *others = text.split(f"\n{_RUN}")

@@ -25,7 +25,7 @@ import bench_prepare
 import bench_streaming
 import bench_training
 import bench_waiting
-from harness import Row, as_json, environment, markdown, recorded_run, recorded_runs, show
+from harness import Row, as_json, environment, markdown, recorded_run, recorded_runs, show, without_outdated
 from workload import FULL, QUICK, Workspace
 
 BENCHMARKS = {
@@ -76,7 +76,7 @@ def main() -> None:
         title = ", ".join(arguments.only) if arguments.only else "everything"
         earlier = recorded_runs(RESULTS.read_text()) if arguments.only else []
         run = recorded_run(title, rows, facts, [module.NOTE for module in chosen.values()])
-        RESULTS.write_text(markdown([run, *earlier]))
+        RESULTS.write_text(markdown(without_outdated([run, *earlier])))
 
 
 if __name__ == "__main__":
