@@ -101,5 +101,8 @@ def test_the_screen_and_the_wire_say_where_ids_come_from(table: Path, tmp_path: 
     backend = Backend(Catalog(tmp_path))
     described = backend.get_dataset(pb.GetDatasetRequest(name="set")).dataset
     assert (described.id_column, described.plan_cut_off) == ("id", False)
+    manifest = open_prepared(tmp_path / "set").manifest
+    assert (described.source, described.own_tokens) == ("x.parquet", manifest.own_tokens)
+    assert described.over_length_tokens == described.over_length_sequences == 0
     request = pb.StreamBinsRequest(dataset="set", topology=topology_message(Topology()))
     assert next(iter(backend.stream_bins(request))).header.id_column == "id"

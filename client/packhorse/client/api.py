@@ -72,6 +72,11 @@ class DatasetInfo:
     keep: str = "head"
     id_column: str = ""
     plan_cut_off: bool = False
+    own_tokens: int = 0
+    over_length_sequences: int = 0
+    over_length_source_tokens: int = 0
+    over_length_tokens: int = 0
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -502,6 +507,11 @@ def _info(dataset: pb.Dataset) -> DatasetInfo:
         keep=dataset.keep or "head",
         id_column=dataset.id_column,
         plan_cut_off=dataset.plan_cut_off,
+        own_tokens=dataset.own_tokens,
+        over_length_sequences=dataset.over_length_sequences,
+        over_length_source_tokens=dataset.over_length_source_tokens,
+        over_length_tokens=dataset.over_length_tokens,
+        source=dataset.source,
     )
 
 

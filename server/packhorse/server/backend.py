@@ -304,4 +304,9 @@ def _describe(dataset: PreparedDataset) -> pb.Dataset:
         keep=manifest.options.keep,
         id_column=manifest.id_column or "",
         plan_cut_off=manifest.plan_cut_off,
+        own_tokens=manifest.own_tokens,
+        over_length_sequences=manifest.over_length.sequences,
+        over_length_source_tokens=manifest.over_length.source_tokens,
+        over_length_tokens=manifest.over_length.tokens,
+        source=manifest.source,
     )
