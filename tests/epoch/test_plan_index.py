@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch import Permutation, PlanIndex, kernels
+from packhorse.epoch import Permutation, PlanIndex
+from packhorse.epoch import _kernels as kernels
 from packhorse.packing import canonical_templates, counts_of_templates
 
 

@@ -1,5 +1,8 @@
 """What the packers refuse, and that their messages name it."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -94,3 +97,9 @@ def test_checked_integer_returns_python_ints(value):
 def test_checked_integer_names_the_value_and_its_range(value):
     with pytest.raises(ValueError, match=r"x must be an integer in \[3, 7\], got"):
         checked_integer("x", value, 3, 7)
+
+
+def test_importing_needs_numpy_only():
+    code = "import sys, packhorse.packing; print(sorted({'numba', 'highspy', 'scipy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr

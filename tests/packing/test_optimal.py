@@ -15,9 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing import check_certificate, counts_of_templates, lower_bound, optimal, pack_histogram, registry
-from packhorse.packing.budget import OutOfTimeError, OutOfWorkError
-from packhorse.packing.rounding import enumerate_bins
+from packhorse.packing import _optimal as optimal
+from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram, registry
+from packhorse.packing._budget import OutOfTimeError, OutOfWorkError
+from packhorse.packing._rounding import enumerate_bins
 
 WIKIPEDIA = Path(__file__).parents[1] / "data" / "wikipedia_512_histogram.json"
 
@@ -255,7 +256,7 @@ def without(monkeypatch, missing):
             raise ImportError(f"No module named {missing!r}")
         return real(name, *arguments, **keywords)
 
-    for module in ("optimal", "master", "rounding", "pricing"):
+    for module in ("_optimal", "_master", "_rounding", "_pricing"):
         monkeypatch.delitem(sys.modules, f"packhorse.packing.{module}", raising=False)
     monkeypatch.setattr(builtins, "__import__", fails)
 

@@ -5,7 +5,7 @@ import pytest
 
 from packhorse.client import InvalidRequestError, RequestTooLargeError
 from packhorse.client.service._grpc import GrpcTransport, exception_of
-from packhorse.client.service.transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
+from packhorse.client.service._transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
 from packhorse.epoch import MAX_BINS_PER_WINDOW
 from packhorse.server.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
 from packhorse.topology import Skips, Topology

@@ -26,6 +26,7 @@ from packhorse.client.errors import (
     TooManyStreamsError,
     TransientError,
 )
+from packhorse.client.service.audit import AuditReport, EpochOfStreams
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.costs import cost_linear_of
 from packhorse.client.service.cursor import Cursor
@@ -137,6 +138,7 @@ __all__ = [
     "AccessDeniedError",
     "ArrowSource",
     "AttentionBiasBuffer",
+    "AuditReport",
     "Balance",
     "BatchAssembler",
     "BatchBuffers",
@@ -151,6 +153,7 @@ __all__ = [
     "DatasetNotFoundError",
     "DevicePrefetcher",
     "DigestMismatchError",
+    "EpochOfStreams",
     "FlatSource",
     "IndexableSource",
     "InvalidRequestError",

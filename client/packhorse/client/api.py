@@ -15,11 +15,7 @@ from packhorse.client.errors import DamagedAnswerError, InvalidRequestError
 from packhorse.client.service._embedded import PREFIX, EmbeddedTransport
 from packhorse.client.service._grpc import GrpcTransport
 from packhorse.client.service._messages import integers, message, skip_message, topology_message
-from packhorse.client.service.blocks import BinBlock, decode_bins
-from packhorse.client.service.pack_stream import PackStream
-from packhorse.client.service.retry import RetryPolicy, with_retries
-from packhorse.client.service.stream import BinStream
-from packhorse.client.service.transport import (
+from packhorse.client.service._transport import (
     GET_BINS,
     GET_DATASET,
     LIST_DATASETS,
@@ -27,6 +23,10 @@ from packhorse.client.service.transport import (
     PACK_SEQUENCES,
     Transport,
 )
+from packhorse.client.service.blocks import BinBlock, decode_bins
+from packhorse.client.service.pack_stream import PackStream
+from packhorse.client.service.retry import RetryPolicy, with_retries
+from packhorse.client.service.stream import BinStream
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import LocationsChecksum, get_bins_context

@@ -3,8 +3,7 @@
 import click
 
 from packhorse.cli.options import epoch_options, target_option, topology_options
-from packhorse.client import DatasetInfo, connect
-from packhorse.client.service.audit import AuditReport, EpochOfStreams
+from packhorse.client import AuditReport, DatasetInfo, EpochOfStreams, connect
 from packhorse.jobs import show_progress
 from packhorse.topology import Skips, Topology
 

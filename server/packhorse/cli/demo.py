@@ -21,8 +21,7 @@ from packhorse.cli.dataset_plot import save_plot
 from packhorse.cli.demo_corpus import python_corpus
 from packhorse.cli.demo_server import DemoServer
 from packhorse.cli.demo_trainer import EpochCount, TrainerOptions, run_rank, token_checksum
-from packhorse.client import connect
-from packhorse.client.service.audit import EpochOfStreams
+from packhorse.client import EpochOfStreams, connect
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.formats import MegatronTokens
 from packhorse.packing import PackingStats

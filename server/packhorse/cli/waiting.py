@@ -11,8 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from packhorse.cli.context_lengths import ContextLength
-from packhorse.epoch import MAX_BINS_PER_WINDOW
-from packhorse.epoch.waiting import Waiting, idle_share, waiting_of_plan
+from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of_plan
 from packhorse.topology import Balance, Topology
 
 _WORTH_SAYING = 0.001

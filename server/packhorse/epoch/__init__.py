@@ -1,7 +1,7 @@
 """The epoch as a function: which sequence sits where, for any seed, epoch, rank and worker. NumPy and Numba."""
 
 from packhorse.epoch.assignment import Assignment, Places
-from packhorse.epoch.balance import MAX_BINS_PER_WINDOW
+from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
 from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compilation import compile_kernels
 from packhorse.epoch.keys import derive_key, independent_seed
@@ -11,6 +11,7 @@ from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.skip import SkipSource
 from packhorse.epoch.source import Locations, Source
 from packhorse.epoch.view import EpochView
+from packhorse.epoch.waiting import Waiting, idle_share, waiting_of_plan
 from packhorse.topology import Topology
 
 __all__ = [
@@ -26,9 +27,13 @@ __all__ = [
     "SkipSource",
     "Source",
     "Topology",
+    "Waiting",
+    "arrange",
     "compile_kernels",
     "derive_key",
+    "idle_share",
     "independent_seed",
     "joined",
     "materialize_epoch",
+    "waiting_of_plan",
 ]

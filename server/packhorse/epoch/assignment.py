@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.epoch._last_step import FilledStep, fill_last_step
 from packhorse.epoch.balance import arrange
 from packhorse.epoch.bins import Bins, joined
 from packhorse.epoch.keys import derive_key
-from packhorse.epoch.last_step import FilledStep, fill_last_step
 from packhorse.epoch.source import Source
 from packhorse.topology import Balance, RemainderPolicy, Topology
 

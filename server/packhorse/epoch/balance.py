@@ -40,6 +40,12 @@ def arrange(
     gets which share, so that no rank is always the slow one. Bins of equal cost are taken in the order of positions,
     which is random already.
 
+    Example:
+        >>> costs, keys = np.array([[9, 1, 8, 2]]), np.zeros(1, np.uint64)
+        >>> taken = arrange(costs, Balance.MICRO_STEP, num_steps=2, world_size=2, keys=keys)
+        >>> sorted(sorted(costs[0, step].ravel().tolist()) for step in taken[0])
+        [[1, 2], [8, 9]]
+
     Args:
         costs: int64 [n, W], at least 0.
         balance: MICRO_STEP or OPTIMIZER_STEP.

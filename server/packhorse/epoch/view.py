@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.epoch import kernels, lookup
+from packhorse.epoch import _kernels as kernels
+from packhorse.epoch import _lookup as lookup
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters

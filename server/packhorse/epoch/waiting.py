@@ -87,7 +87,14 @@ def waiting_of(
 def waiting_of_plan(
     plan: PlanIndex, topology: Topology, balances: Collection[Balance] = tuple(Balance)
 ) -> dict[Balance, Waiting] | None:
-    """As `waiting_of`, on an epoch of a plan that need not have been prepared: waiting depends on no id."""
+    """As `waiting_of`, on an epoch of a plan that need not have been prepared: waiting depends on no id.
+
+    Example:
+        >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)
+        >>> waiting = waiting_of_plan(plan, Topology(world_size=2, accumulation=10, cost_linear=1))
+        >>> waiting[Balance.MICRO_STEP]
+        Waiting(at_steps=0.0, at_optimizer_steps=0.0)
+    """
     no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)
     return waiting_of(EpochView(plan, no_ids, seed=0, epoch=0), topology, balances)
 

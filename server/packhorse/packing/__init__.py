@@ -1,4 +1,10 @@
-"""Packing: lengths and histograms become plans. Pure; importing needs NumPy only."""
+"""Packing: lengths and histograms become plans. Pure; importing needs NumPy only.
+
+What is compiled is loaded when it is first asked for, and needs Numba.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from packhorse.packing.bin_order import shuffle_bins
 from packhorse.packing.bounds import lower_bound
@@ -6,18 +12,36 @@ from packhorse.packing.certificate import DualCertificate
 from packhorse.packing.certificate_check import check_certificate
 from packhorse.packing.lengths import checked_lengths, length_histogram_from_lengths, sort_indices_by_length
 from packhorse.packing.list_packers import greedy_pack_sequences, heap_pack_sequences
-from packhorse.packing.plan import PackingPlan, Template, canonical_templates, counts_of_templates
+from packhorse.packing.plan import MAX_SEQ_LEN, PackingPlan, Template, canonical_templates, counts_of_templates
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
+from packhorse.packing.rooms import checked_rule, rooms_of_lengths
 from packhorse.packing.seeds import seed_from_components
 from packhorse.packing.sequences import PackedSequences, pack_sequences
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.worst_fit import pack_length_histogram, pack_length_histogram_batched
 
+if TYPE_CHECKING:
+    from packhorse.packing.compilation import compile_kernels
+    from packhorse.packing.online import OnlineBin, OnlinePacker
+    from packhorse.packing.split import halve_into, laid_end_to_end, split_to_multiple
+
+_COMPILED_PARTS = {
+    "OnlineBin": "online",
+    "OnlinePacker": "online",
+    "compile_kernels": "compilation",
+    "halve_into": "split",
+    "laid_end_to_end": "split",
+    "split_to_multiple": "split",
+}
+
 __all__ = [
     "DEFAULT_TIME_LIMIT_SECONDS",
     "LIST_ONLY",
+    "MAX_SEQ_LEN",
     "PACKERS",
     "DualCertificate",
+    "OnlineBin",
+    "OnlinePacker",
     "PackedSequences",
     "PackingPlan",
     "PackingStats",
@@ -25,16 +49,29 @@ __all__ = [
     "canonical_templates",
     "check_certificate",
     "checked_lengths",
+    "checked_rule",
+    "compile_kernels",
     "counts_of_templates",
     "greedy_pack_sequences",
+    "halve_into",
     "heap_pack_sequences",
+    "laid_end_to_end",
     "length_histogram_from_lengths",
     "lower_bound",
     "pack_histogram",
     "pack_length_histogram",
     "pack_length_histogram_batched",
     "pack_sequences",
+    "rooms_of_lengths",
     "seed_from_components",
     "shuffle_bins",
     "sort_indices_by_length",
+    "split_to_multiple",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what needs Numba."""
+    if name not in _COMPILED_PARTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_COMPILED_PARTS[name]}"), name)

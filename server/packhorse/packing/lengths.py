@@ -175,7 +175,7 @@ def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
     if int(values.max()) >= max(_SPARSE, 4 * len(values)):
         distinct, counts = np.unique(values, return_counts=True)
         return distinct, counts, np.argsort(values, kind="stable")
-    from packhorse.packing.list_kernels import order_by_value  # Numba is an extra: histograms do without
+    from packhorse.packing._list_kernels import order_by_value  # Numba is an extra: histograms do without
 
     table = np.bincount(values)
     distinct = np.flatnonzero(table)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.collector import collector_paused
+from packhorse.packing._collector import collector_paused
 from packhorse.packing.lengths import checked_lengths, sort_indices_by_length
 from packhorse.packing.plan import MAX_SEQ_LEN
 from packhorse.topology import checked_integer
@@ -20,7 +20,7 @@ ListPacker = Callable[[NDArray[np.int64], int, int], tuple[NDArray[np.int64], in
 
 def first_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
     """Puts each sequence into the bin opened earliest that has room, in O(S log bins)."""
-    from packhorse.packing.list_kernels import first_fit_bins
+    from packhorse.packing._list_kernels import first_fit_bins
 
     # of two bins below the limit, the later one's sequences did not fit into the earlier: both are over half full
     most_bins = min(len(lengths), 2 * int(lengths.sum()) // capacity + len(lengths) // limit + 2)
@@ -30,7 +30,7 @@ def first_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[ND
 
 def worst_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
     """Puts each sequence into the bin with the most room, the earliest opened of several, in O(S log bins)."""
-    from packhorse.packing.list_kernels import worst_fit_bins
+    from packhorse.packing._list_kernels import worst_fit_bins
 
     bin_of = np.empty(len(lengths), dtype=np.int64)
     return bin_of, worst_fit_bins(lengths, capacity, limit, bin_of)
@@ -38,7 +38,7 @@ def worst_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[ND
 
 def next_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
     """Fills one bin after the other in the order given, in O(S)."""
-    from packhorse.packing.list_kernels import next_fit_bins
+    from packhorse.packing._list_kernels import next_fit_bins
 
     bin_of = np.empty(len(lengths), dtype=np.int64)
     return bin_of, next_fit_bins(lengths, capacity, limit, bin_of)
@@ -53,7 +53,7 @@ def in_bins(
         The indices bin after bin, each bin's in the order they were put in, int64 [S]; every bin's exclusive end, int64
         [N].
     """
-    from packhorse.packing.list_kernels import order_by_value
+    from packhorse.packing._list_kernels import order_by_value
 
     bin_of, num_bins = packer(lengths[order], capacity, limit)
     sizes = np.bincount(bin_of, minlength=num_bins)

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packhorse.packing.best_fit import best_fit_decreasing
+from packhorse.packing._best_fit import best_fit_decreasing
 from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
 from packhorse.topology import RoomRule, checked_integer
 

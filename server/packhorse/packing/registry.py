@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from packhorse.packing.balanced import balanced
-from packhorse.packing.best_fit import best_fit_decreasing
+from packhorse.packing._balanced import balanced
+from packhorse.packing._best_fit import best_fit_decreasing
+from packhorse.packing._first_fit import first_fit_decreasing
+from packhorse.packing._greedy_knapsack import greedy_knapsack
+from packhorse.packing._krell import longest_pack_first, shortest_pack_first
+from packhorse.packing._length_sorted import length_sorted
+from packhorse.packing._start import first_plan, is_near
 from packhorse.packing.bounds import bound_of_pairs
-from packhorse.packing.first_fit import first_fit_decreasing
-from packhorse.packing.greedy_knapsack import greedy_knapsack
-from packhorse.packing.krell import longest_pack_first, shortest_pack_first
-from packhorse.packing.length_sorted import length_sorted
 from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
 from packhorse.packing.rooms import checked_rule, rooms_of_counts
-from packhorse.packing.start import first_plan, is_near
 from packhorse.packing.worst_fit import worst_fit_batched, worst_fit_decreasing
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
@@ -54,7 +54,7 @@ def _improved(
 ) -> Packing:
     """Runs `optimal.improve`, or raises an ImportError that names the extra."""
     try:
-        from packhorse.packing.optimal import improve  # needs HiGHS and Numba, which the other packers do not
+        from packhorse.packing._optimal import improve  # needs HiGHS and Numba, which the other packers do not
     except ImportError as error:
         raise ImportError(
             f'algorithm "optimal" needs highspy and numba ({error}): pip install "packhorse[prepare]"'

@@ -16,6 +16,10 @@ from packhorse.topology import RoomRule, checked_integer
 def checked_rule(max_seq_len: object, align: object, extra_tokens: object) -> RoomRule:
     """Returns how rooms follow from lengths.
 
+    Example:
+        >>> checked_rule(1024, align=8, extra_tokens=1).room(100)
+        104
+
     Args:
         max_seq_len: a bin's capacity in tokens.
         align: a room is a multiple of this many tokens (context and tensor parallelism).
@@ -55,6 +59,10 @@ def rooms_of_counts(counts: Mapping[int, int], rule: RoomRule) -> Mapping[int, i
 
 def rooms_of_lengths(lengths: NDArray[np.int64], rule: RoomRule) -> NDArray[np.int64]:
     """Returns the room of each length, int64 [S]; the same array where every room is its length.
+
+    Example:
+        >>> rooms_of_lengths(np.array([100, 7]), checked_rule(1024, align=8, extra_tokens=1)).tolist()
+        [104, 8]
 
     Args:
         lengths: int64 [S], in tokens, each in [1, max_seq_len].

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.collector import collector_paused
+from packhorse.packing._collector import collector_paused
 from packhorse.packing.lengths import checked_lengths, sorted_by_value
 from packhorse.packing.list_packers import first_fit, in_bins, next_fit, split_bins
 from packhorse.packing.plan import Template, canonical_templates
@@ -142,7 +142,7 @@ def _drawn(
     seed: int | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Fills a plan's slots; returns the indices, bin after bin, int64 [S], and the bins' exclusive ends, int64 [N]."""
-    from packhorse.packing.list_kernels import draw_templates, shuffle_pools
+    from packhorse.packing._list_kernels import draw_templates, shuffle_pools
 
     pool_ends = np.cumsum(counts)
     if seed is not None:

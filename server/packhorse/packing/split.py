@@ -19,6 +19,13 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
     Bin b holds `members[starts[b] : starts[b] + sizes[b]]`. A bin is halved within its own run of `members`: what it
     keeps stands first, what moves to the empty bin behind it.
 
+    Example:
+        >>> members, starts, sizes = np.arange(3), np.array([0, 0]), np.array([3, 0])
+        >>> halve_into(members, starts, sizes, np.array([5, 4, 3]), np.array([1]))
+        1
+        >>> starts.tolist(), sizes.tolist()
+        ([0, 1], [1, 2])
+
     Args:
         members: int64 [S], each bin's sequences, as indices into `lengths`, by descending length; reordered in place.
         starts: int64 [N], changed in place.
@@ -71,7 +78,13 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
 
 
 def laid_end_to_end(members: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Any:
-    """Returns the bins' members in the order of the bins, and each bin's exclusive end: int64 [S] and int64 [N]."""
+    """Returns the bins' members in the order of the bins, and each bin's exclusive end: int64 [S] and int64 [N].
+
+    Example:
+        >>> members, ends = laid_end_to_end(np.array([7, 8, 9]), np.array([1, 0]), np.array([2, 1]))
+        >>> members.tolist(), ends.tolist()
+        ([8, 9, 7], [2, 3])
+    """
     ends = np.cumsum(sizes)
     return members[np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum()))], ends
 

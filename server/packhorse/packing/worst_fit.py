@@ -6,7 +6,7 @@ Owns the order in which it takes bins, and seqpack's two histogram packers by na
 from collections import Counter
 from collections.abc import Mapping
 
-from packhorse.packing.groups import Group, fill_decreasing, spread_decreasing
+from packhorse.packing._groups import Group, fill_decreasing, spread_decreasing
 from packhorse.packing.plan import Template, checked_counts
 
 

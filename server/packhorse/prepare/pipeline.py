@@ -23,8 +23,7 @@ from packhorse.dataset import (
     written_whole,
 )
 from packhorse.jobs import show_progress
-from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS
-from packhorse.packing.rooms import checked_rule
+from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.prepare._engines import open_engine
 from packhorse.prepare._sort import Sort
 from packhorse.prepare._sources import files_read, find_inputs, find_spans

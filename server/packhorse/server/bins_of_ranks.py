@@ -10,9 +10,8 @@ Legend: S sequences, N bins, D ranks.
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.epoch.balance import arrange
-from packhorse.packing.online import OnlineBin
-from packhorse.packing.split import split_to_multiple
+from packhorse.epoch import arrange
+from packhorse.packing import OnlineBin, split_to_multiple
 from packhorse.server import requests
 from packhorse.server.faults import invalid_field, too_large
 from packhorse.topology import Balance, Topology

@@ -11,15 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing import lower_bound
-from packhorse.packing.lengths import checked_lengths
-from packhorse.packing.online import OnlineBin, OnlinePacker
-from packhorse.packing.plan import MAX_SEQ_LEN
-from packhorse.packing.registry import LIST_ONLY
-from packhorse.packing.rooms import rooms_of_lengths
-from packhorse.packing.sequences import PackedSequences
-from packhorse.packing.sequences import pack_sequences as pack_lengths
-from packhorse.packing.split import laid_end_to_end, split_to_multiple
+from packhorse.packing import (
+    LIST_ONLY,
+    MAX_SEQ_LEN,
+    OnlineBin,
+    OnlinePacker,
+    PackedSequences,
+    checked_lengths,
+    laid_end_to_end,
+    lower_bound,
+    rooms_of_lengths,
+    split_to_multiple,
+)
+from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server import requests
 from packhorse.server.bins_of_ranks import BinGroups, check_costs, order_of_bins, ranks_of
 from packhorse.server.faults import ServiceError, invalid_field, too_large

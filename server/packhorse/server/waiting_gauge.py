@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily
 
 from packhorse.dataset import PreparedDataset
-from packhorse.epoch import MAX_BINS_PER_WINDOW
-from packhorse.epoch.waiting import Waiting, idle_share, waiting_of_plan
+from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of_plan
 from packhorse.topology import Topology
 
 WAITING_GAUGE = "packhorse_waiting_ratio"

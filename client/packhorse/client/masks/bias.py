@@ -13,8 +13,8 @@ import torch
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._band import Band
 from packhorse.client.masks._host_blocks import BlockWriter, allocate
+from packhorse.client.masks._labelled import as_rows, layout_of_labels
 from packhorse.client.masks._on_device import move, pairs_of_equals, segment_index
-from packhorse.client.masks.labelled import as_rows, layout_of_labels
 
 
 def build_packing_attention_bias(

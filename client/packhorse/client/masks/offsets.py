@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout, as_layout
+from packhorse.client.masks._labelled import as_rows
 from packhorse.client.masks._on_device import transfer
-from packhorse.client.masks.labelled import as_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

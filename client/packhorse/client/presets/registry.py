@@ -1,13 +1,13 @@
 """The presets by their names."""
 
+from packhorse.client.presets._open_instruct import open_instruct_preset
+from packhorse.client.presets._trl import trl_preset
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import megatron_preset
-from packhorse.client.presets.open_instruct import open_instruct_preset
 from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.torchtune import torchtune_preset
-from packhorse.client.presets.trl import trl_preset
 
 _ALL = (
     jax_preset(),

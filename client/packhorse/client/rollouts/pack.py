@@ -15,8 +15,8 @@ from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.batch import BatchAssembler, PackedBatch
 from packhorse.client.batches.loss_weights import SequenceGroups
 from packhorse.client.errors import InvalidRequestError
+from packhorse.client.rollouts._given import GivenRollouts
 from packhorse.client.rollouts._spans import span_indices
-from packhorse.client.rollouts.given import GivenRollouts
 from packhorse.client.service._embedded import EmbeddedPlanner
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.retry import RetryPolicy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
 from packhorse.client.service._shared_set import SharedSet
-from packhorse.client.service.transport import Method
+from packhorse.client.service._transport import Method
 
 if TYPE_CHECKING:
     from packhorse.server.faults import ServiceError

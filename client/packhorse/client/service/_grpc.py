@@ -26,8 +26,8 @@ from packhorse.client.errors import (
 from packhorse.client.service._shared_set import SharedSet
 from packhorse.client.service._statuses import exception_of
 from packhorse.client.service._targets import Address, addresses_of, hosts_of
+from packhorse.client.service._transport import PACK_SEQUENCES, Method
 from packhorse.client.service._watchdog import NoMessageError, Watchdog
-from packhorse.client.service.transport import PACK_SEQUENCES, Method
 from packhorse.v1 import packing_pb2_grpc
 
 _Request = TypeVar("_Request")

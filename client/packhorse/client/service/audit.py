@@ -33,7 +33,12 @@ class LeftOut(NamedTuple):
 
 @dataclass(kw_only=True)
 class AuditReport:
-    """What an audit saw."""
+    """What an audit saw.
+
+    Example:
+        >>> AuditReport(sequences=4, tokens=16, bins=2, streamed_bins=2).problems  # nothing is wrong
+        []
+    """
 
     sequences: int = 0
     """Sequences of the epoch's own bins."""
@@ -89,7 +94,17 @@ def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochOfStreams:
-    """One epoch under one topology, as it is streamed."""
+    """One epoch under one topology, as it is streamed.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     corpus, two_ranks = client.get_dataset("corpus"), Topology(world_size=2)
+        ...     streams = EpochOfStreams(client=client, dataset=corpus, epoch=0, seed=1, topology=two_ranks)
+        ...     report = streams.audit()
+        >>> report.sequences, report.problems
+        (4, [])
+    """
 
     client: Client
     """Reaches the service."""

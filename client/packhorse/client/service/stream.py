@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, StreamInterruptedError, TransientError
+from packhorse.client.service._transport import STREAM_BINS, Transport
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.retry import Attempts, RetryPolicy
-from packhorse.client.service.transport import STREAM_BINS, Transport
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, header_checksum

@@ -4,13 +4,13 @@ Only re-exports. `base` says what a source is; `spans` and `fetched` are the two
 stand in a file each, and `choose` tells which one is meant.
 """
 
-from packhorse.client.sources._stored import FlatSource, MegatronSource
 from packhorse.client.sources.arrow import ArrowSource
 from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.client.sources.choose import as_token_source
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.parquet import ParquetSource
+from packhorse.client.sources.stored import FlatSource, MegatronSource
 
 __all__ = [
     "ArrowSource",

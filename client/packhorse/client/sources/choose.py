@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from packhorse.client.sources._stored import FlatSource, MegatronSource
 from packhorse.client.sources.arrow import SAVED_STATE, ArrowSource, is_held_dataset
 from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.parquet import ParquetSource
+from packhorse.client.sources.stored import FlatSource, MegatronSource
 from packhorse.formats.mds import INDEX
 
 _SAVED_SPLITS = "dataset_dict.json"

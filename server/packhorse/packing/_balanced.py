@@ -7,8 +7,8 @@ runs into the limit with short ones.
 
 from collections import Counter
 
+from packhorse.packing._groups import Dealer
 from packhorse.packing.bounds import bound_of_pairs
-from packhorse.packing.groups import Dealer
 from packhorse.packing.plan import Template
 from packhorse.packing.worst_fit import most_room
 

@@ -7,7 +7,7 @@ Their "depth" is the most sequences in a bin.
 
 from collections import Counter
 
-from packhorse.packing.groups import fill_decreasing, spread_decreasing
+from packhorse.packing._groups import fill_decreasing, spread_decreasing
 from packhorse.packing.plan import Template
 
 

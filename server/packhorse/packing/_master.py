@@ -9,8 +9,8 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.budget import Budget, OutOfTimeError, OutOfWorkError
-from packhorse.packing.pricing import Run
+from packhorse.packing._budget import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing._pricing import Run
 
 Column = tuple[Run, ...]
 """A bin as runs of (index of a length, copies), by ascending index."""

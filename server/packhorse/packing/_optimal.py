@@ -17,14 +17,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.budget import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing._budget import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing._coarse import classes, refined, rounded
+from packhorse.packing._master import Column, Master
+from packhorse.packing._pricing import Pricing, price
+from packhorse.packing._rounding import Packed, dive, enumerate_bins, round_down, solve_whole
+from packhorse.packing._start import first_plan
 from packhorse.packing.certificate import DualCertificate
-from packhorse.packing.coarse import classes, refined, rounded
-from packhorse.packing.master import Column, Master
 from packhorse.packing.plan import Packing, Template
-from packhorse.packing.pricing import Pricing, price
-from packhorse.packing.rounding import Packed, dive, enumerate_bins, round_down, solve_whole
-from packhorse.packing.start import first_plan
 
 _COLUMNS_PER_ROUND = 60
 """Bins added at once: the best ones with each of that many lengths. Twice as many made the linear programs slower."""

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packhorse.packing.budget import Budget
+from packhorse.packing._budget import Budget
 
 _STEPS_PER_CALL = 50_000_000
 """Additions between two looks at the budget: some 25 ms."""

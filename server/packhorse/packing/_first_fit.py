@@ -5,7 +5,7 @@ Owns the order in which it takes bins; the loop is in `groups`.
 
 from collections import Counter
 
-from packhorse.packing.groups import fill_decreasing
+from packhorse.packing._groups import fill_decreasing
 from packhorse.packing.plan import Template
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.epoch.bins import Bins, joined
 from packhorse.epoch.source import Source
-from packhorse.packing.split import halve_into, laid_end_to_end
+from packhorse.packing import halve_into, laid_end_to_end
 from packhorse.topology import ADDED, RemainderPolicy, Topology
 
 

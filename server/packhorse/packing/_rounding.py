@@ -11,9 +11,9 @@ from math import floor
 import highspy
 import numpy as np
 
-from packhorse.packing.best_fit import best_fit_decreasing
-from packhorse.packing.budget import Budget, OutOfTimeError
-from packhorse.packing.master import Column, Master
+from packhorse.packing._best_fit import best_fit_decreasing
+from packhorse.packing._budget import Budget, OutOfTimeError
+from packhorse.packing._master import Column, Master
 from packhorse.packing.plan import Template
 
 _NEARLY_WHOLE = 0.75
