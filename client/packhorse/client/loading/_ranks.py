@@ -7,16 +7,18 @@ pipeline, context parallelism) share a data-parallel rank: they must get the sam
 
 import os
 import sys
+import warnings
 from math import prod
 from typing import Any
 
 import torch.distributed
 
-DATA_DIMENSIONS = frozenset({"dp", "ddp", "data", "data_parallel", "batch", "replicate", "shard", "fsdp", "hsdp"})
+DATA_DIMENSIONS = frozenset({"dp", "ddp", "data", "batch", "replicate", "shard", "fsdp", "hsdp"})
 """Names of mesh dimensions that data is divided over; also every name that begins with `dp_`, as `dp_replicate`."""
 
-MODEL_DIMENSIONS = frozenset({"tp", "pp", "cp", "sp", "tensor", "pipeline", "context", "sequence", "model", "ep"})
-"""Names of mesh dimensions over which one model is divided."""
+MODEL_DIMENSIONS = frozenset({"tp", "pp", "cp", "sp", "tensor", "pipeline", "context", "sequence", "model"})
+"""Names of mesh dimensions over which one model is divided. Expert parallelism is not among them: in some stacks its
+ranks share their data, in others each has its own."""
 
 _SIGNS_IN_ENVIRONMENT = (
     "TP_SIZE",
@@ -56,6 +58,7 @@ def find_rank(rank: int | None, world_size: int | None, device_mesh: Any = None)
         raise ValueError(f"give rank and world_size both or neither, got rank={rank}, world_size={world_size}")
     if rank is not None and world_size is not None:
         found = rank, world_size
+        _warn_of_global_ranks(found)
     elif device_mesh is not None:
         found = _of_mesh(device_mesh)
     elif (megatron := _megatron_state()) is not None:
@@ -68,17 +71,34 @@ def find_rank(rank: int | None, world_size: int | None, device_mesh: Any = None)
 
 
 def _of_processes() -> tuple[int, int]:
-    is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if is_initialized:
-        found = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    else:
-        found = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if found[1] > 1 and (sign := _sign_of_model_parallelism(is_initialized)):
-        raise ValueError(
-            f"{sign}: the ranks that share a model must get the same batches, and global rank {found[0]} of {found[1]} "
-            "is not the data-parallel one; pass device_mesh=mesh, or rank= and world_size= of the data-parallel group"
-        )
+    found = _global_rank()
+    if found[1] > 1 and (sign := _sign_of_model_parallelism()):
+        raise ValueError(_not_data_parallel(sign, found))
     return found
+
+
+def _warn_of_global_ranks(given: tuple[int, int]) -> None:
+    """Says so where the numbers given are those of all processes, and some of these share a model."""
+    if given[1] > 1 and given == _global_rank() and (sign := _sign_of_model_parallelism()):
+        warnings.warn(_not_data_parallel(sign, given), stacklevel=4)
+
+
+def _not_data_parallel(sign: str, found: tuple[int, int]) -> str:
+    return (
+        f"{sign}: the ranks that share a model must get the same batches, and global rank {found[0]} of {found[1]} "
+        "is not the data-parallel one; pass device_mesh=mesh, or rank= and world_size= of the data-parallel group"
+    )
+
+
+def _is_initialized() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _global_rank() -> tuple[int, int]:
+    """(rank, world size) of all processes."""
+    if _is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _of_mesh(mesh: Any) -> tuple[int, int]:
@@ -87,8 +107,10 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
         if len(sizes) > 1:
             raise ValueError("device_mesh has no names for its dimensions; pass its data dimension, e.g. mesh['dp']")
         names = ("dp",)
-    unknown = [n for n, size in zip(names, sizes, strict=True) if size > 1 and not (_is_data(n) or _is_model(n))]
-    if unknown and len(sizes) > 1:
+    # One dimension of any name is the caller's choice, unless its name speaks of both, as a flattened dp_cp does.
+    is_known = [_is_data(n) or _is_model(n) or (len(sizes) == 1 and not _is_mixed(n)) for n in names]
+    unknown = [n for n, size, known in zip(names, sizes, is_known, strict=True) if size > 1 and not known]
+    if unknown:
         raise ValueError(
             f"device_mesh has the dimensions {', '.join(names)}, and whether data is divided over {', '.join(unknown)} "
             "is not known; pass the data dimensions alone, e.g. mesh['dp'], or rank= and world_size="
@@ -101,11 +123,16 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
 
 
 def _is_data(name: str) -> bool:
-    return name in DATA_DIMENSIONS or name.startswith("dp_")
+    return (name.removesuffix("_parallel") in DATA_DIMENSIONS or name.startswith("dp_")) and not _is_mixed(name)
 
 
 def _is_model(name: str) -> bool:
-    return name in MODEL_DIMENSIONS
+    return name.removesuffix("_parallel") in MODEL_DIMENSIONS
+
+
+def _is_mixed(name: str) -> bool:
+    """Whether data and model are divided over it: such dimensions are flattened from several."""
+    return not MODEL_DIMENSIONS.isdisjoint(name.split("_")) and not DATA_DIMENSIONS.isdisjoint(name.split("_"))
 
 
 def _megatron_state() -> Any:
@@ -114,12 +141,18 @@ def _megatron_state() -> Any:
     return state if state is not None and state.model_parallel_is_initialized() else None
 
 
-def _sign_of_model_parallelism(is_initialized: bool) -> str:
+def _sign_of_model_parallelism() -> str:
     """What says that one model is divided over ranks; empty where nothing does."""
     for name in _SIGNS_IN_ENVIRONMENT:
         if os.environ.get(name, "").isdecimal() and int(os.environ[name]) > 1:
             return f"{name}={os.environ[name]} divides the model over ranks"
-    if is_initialized:
+    if (megatron := _megatron_state()) is not None:
+        share = _global_rank()[1] // megatron.get_data_parallel_world_size()
+        if share > 1:
+            return f"Megatron divides the model over {share} ranks"
+    if (share := _accelerate_share()) > 1:
+        return f"accelerate's ParallelismConfig divides the model over {share} ranks"
+    if _is_initialized():
         from torch.distributed import distributed_c10d
 
         for group, ranks in getattr(distributed_c10d._world, "pg_group_ranks", {}).items():
@@ -127,3 +160,10 @@ def _sign_of_model_parallelism(is_initialized: bool) -> str:
             if len(ranks) > 1 and _is_model(dimension):
                 return f"a device mesh divides the model over its dimension {dimension!r}"
     return ""
+
+
+def _accelerate_share() -> int:
+    """Ranks that share a model, as an Accelerator of this process was told; 1 where there is none."""
+    state: Any = sys.modules.get("accelerate.state")
+    config = None if state is None else state.AcceleratorState._shared_state.get("parallelism_config")
+    return 1 if config is None else int(config.non_data_parallel_size)
