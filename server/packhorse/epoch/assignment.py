@@ -7,8 +7,8 @@ last step is filled to `last_step`, and how many steps travel together to the se
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ class Assignment:
         self._key = derive_key(seed, epoch, "balance")
         self._lock = threading.RLock()
         self._filled_step: FilledStep | None = None
-        self._chunks: OrderedDict[int, NDArray[np.int64]] = OrderedDict()
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
 
     def bins(self, steps: range, rank: int) -> Bins:
         """Returns a rank's bins of some steps, batch_size for each, in order.
@@ -71,17 +71,18 @@ class Assignment:
             steps: ascending, within [0, num_steps).
             rank: in [0, world_size).
         """
-        wanted = self._slots(steps, rank).ravel()
-        is_filled = wanted < 0
+        offsets = self._offsets(steps, rank).ravel()
+        num_full = self._num_full_steps * self.topology.bins_per_step
+        is_filled = offsets >= num_full
         if not is_filled.any():
-            return self.source.bins(wanted)
-        filled = self._filled.bins.take(-1 - wanted[is_filled])
+            return self.source.bins(self.topology.start_position + offsets)
+        filled = self._filled.bins.take(offsets[is_filled] - num_full)
         if is_filled.all():
             return filled
-        both = joined((self.source.bins(wanted[~is_filled]), filled))
-        order = np.empty(len(wanted), dtype=np.int64)
-        order[~is_filled] = np.arange(len(wanted) - len(filled))
-        order[is_filled] = np.arange(len(wanted) - len(filled), len(wanted))
+        both = joined((self.source.bins(self.topology.start_position + offsets[~is_filled]), filled))
+        order = np.empty(len(offsets), dtype=np.int64)
+        order[~is_filled] = np.arange(len(offsets) - len(filled))
+        order[is_filled] = np.arange(len(offsets) - len(filled), len(offsets))
         return both if (np.diff(order) == 1).all() else both.take(order)
 
     def bins_to_place(self) -> int:
@@ -91,10 +92,12 @@ class Assignment:
 
     def positions(self, steps: range, rank: int) -> NDArray[np.int64]:
         """Returns the positions that a rank gets: int64 [len(steps), batch_size]; -1 where the policy added a bin."""
-        wanted = self._slots(steps, rank)
-        if (wanted < 0).any():
-            wanted = np.where(wanted < 0, self._filled.bins.positions[-1 - np.minimum(wanted, -1)], wanted)
-        return wanted
+        offsets = self._offsets(steps, rank)
+        num_full = self._num_full_steps * self.topology.bins_per_step
+        if not (offsets >= num_full).any():
+            return self.topology.start_position + offsets
+        filled = self._filled.bins.positions[np.maximum(offsets - num_full, 0)]
+        return np.where(offsets < num_full, self.topology.start_position + offsets, filled)
 
     def places(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> Places:
         """Returns where sequences are streamed, given their bins' positions and their indices in these bins.
@@ -130,89 +133,88 @@ class Assignment:
                 self._filled_step = fill_last_step(self.source, self.topology)
             return self._filled_step
 
-    def _slots(self, steps: range, rank: int) -> NDArray[np.int64]:
-        """What a rank gets: int64 [len(steps), batch_size]; a position, or -1 - offset for a bin of the filled step."""
+    def _offsets(self, steps: range, rank: int) -> NDArray[np.int64]:
+        """Which bins a rank gets: int64 [len(steps), batch_size], counted from start_position.
+
+        Those behind the last full step are the filled step's.
+        """
         topology = self.topology
-        every = np.arange(steps.start, steps.stop, steps.step, dtype=np.int64)
         if topology.balance is Balance.NONE:
+            every = np.arange(steps.start, steps.stop, steps.step, dtype=np.int64)
             first = every * topology.bins_per_step + rank * topology.batch_size
-            offsets = first[:, None] + np.arange(topology.batch_size, dtype=np.int64)
-        else:
-            offsets = np.empty((len(every), topology.batch_size), dtype=np.int64)
-            windows, step_in_window = np.divmod(every, topology.steps_per_window)
-            chunks = self._chunks_of(windows)
-            for chunk in np.unique(chunks):
-                ours = chunks == chunk
-                begin, arranged = self._chunk(int(chunk))  # [n, A, D, b]
-                offsets[ours] = arranged[windows[ours] - begin, step_in_window[ours], rank]
-            offsets += (windows * topology.bins_per_window)[:, None]
-        num_full = self._num_full_steps * topology.bins_per_step
-        return np.where(offsets < num_full, topology.start_position + offsets, num_full - 1 - offsets)
+            return first[:, None] + np.arange(topology.batch_size, dtype=np.int64)
+        parts = []
+        while steps:
+            chunk = self._chunk(steps[0])
+            inside = range(steps.start, min(steps.stop, chunk.steps.stop), steps.step)
+            own = slice(inside.start - chunk.steps.start, inside.stop - chunk.steps.start, steps.step)
+            parts.append(chunk.offsets[rank, own])
+            steps = steps[len(inside) :]
+        return np.concatenate(parts) if parts else np.empty((0, topology.batch_size), dtype=np.int64)
 
     def _moved(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns where balancing puts the bins at these offsets from start_position: int64 [n], likewise."""
-        windows, within = np.divmod(offsets, self.topology.bins_per_window)
+        topology = self.topology
+        steps = offsets // topology.bins_per_step // topology.steps_per_window * topology.steps_per_window
         moved = np.empty_like(offsets)
-        for window in np.unique(windows):
-            ours = windows == window
-            first, chunk = self._chunk(int(self._chunks_of(window)))
-            arranged = chunk[window - first].ravel()
+        while len(offsets_left := np.flatnonzero(steps >= 0)):
+            chunk = self._chunk(int(steps[offsets_left[0]]))
+            first = chunk.steps.start * topology.bins_per_step
+            arranged = chunk.offsets.transpose(1, 0, 2).ravel()
             inverse = np.empty_like(arranged)
-            inverse[arranged] = np.arange(len(arranged))
-            moved[ours] = inverse[within[ours]] + window * self.topology.bins_per_window
+            inverse[arranged - first] = np.arange(first, first + len(arranged))
+            ours = (steps >= chunk.steps.start) & (steps < chunk.steps.stop)
+            moved[ours] = inverse[offsets[ours] - first]
+            steps[ours] = -1
         return moved
 
-    def _chunks_of(self, windows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns with which others a window is arranged: int64 [n]; -1 for the last one, which is not like others."""
-        num_whole = self._num_full_steps // self.topology.steps_per_window
-        return np.where(windows < num_whole, windows // self._windows_per_chunk, -1)
+    def _chunk(self, step: int) -> "_Chunk":
+        """Returns the windows that are arranged together with a step's.
 
-    @property
-    def _windows_per_chunk(self) -> int:
-        return max(1, _CHUNK_BINS // self.topology.bins_per_window)
-
-    def _chunk(self, chunk: int) -> tuple[int, NDArray[np.int64]]:
-        """Returns a chunk's first window and its windows' arrangements: int64 [n, A, D, b], offsets within each window.
-
-        The last window may have fewer steps.
+        The last window is arranged alone: it may have fewer steps, or a filled one.
         """
-        num_whole = self._num_full_steps // self.topology.steps_per_window
-        if chunk < 0:
-            return num_whole, self._remembered(chunk, lambda: self._arranged_last(num_whole))
-        first, last = chunk * self._windows_per_chunk, min((chunk + 1) * self._windows_per_chunk, num_whole)
-        return first, self._remembered(chunk, lambda: self._arranged(first, last))
+        per_window = self.topology.steps_per_window
+        per_chunk = max(1, _CHUNK_BINS // self.topology.bins_per_window) * per_window
+        whole = self._num_full_steps // per_window * per_window
+        if step >= whole:
+            return self._remembered(range(whole, self.num_steps))
+        first = step // per_chunk * per_chunk
+        return self._remembered(range(first, min(first + per_chunk, whole)))
 
-    def _remembered(self, chunk: int, make: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+    def _remembered(self, steps: range) -> "_Chunk":
         with self._lock:  # the streams of other ranks ask for the same windows, and wait for this one
-            if chunk not in self._chunks:
-                self._chunks[chunk] = make()
-                while len(self._chunks) > 1 and sum(each.size for each in self._chunks.values()) > _MOST_BINS:
+            if steps.start not in self._chunks:
+                self._chunks[steps.start] = self._arranged(steps)
+                while len(self._chunks) > 1 and sum(each.offsets.size for each in self._chunks.values()) > _MOST_BINS:
                     self._chunks.popitem(last=False)
-            self._chunks.move_to_end(chunk)
-            return self._chunks[chunk]
+            self._chunks.move_to_end(steps.start)
+            return self._chunks[steps.start]
 
-    def _arranged(self, first: int, last: int) -> NDArray[np.int64]:
-        """Arranges the windows [first, last), whose steps are all full: int64 [last - first, A, D, b]."""
+    def _arranged(self, steps: range) -> "_Chunk":
+        """Arranges the windows of some steps: whole ones, or the last one alone."""
         topology = self.topology
-        begin = topology.start_position + first * topology.bins_per_window
-        end = topology.start_position + last * topology.bins_per_window
-        costs = self.source.costs(np.arange(begin, end), topology.cost_linear)
-        costs = costs.reshape(last - first, topology.bins_per_window)
-        return arrange(costs, topology.balance, topology.steps_per_window, topology.world_size, self._keys(first, last))
-
-    def _arranged_last(self, window: int) -> NDArray[np.int64]:
-        """Arranges the last window, which has fewer steps or a filled one."""
-        topology = self.topology
-        begin = topology.start_position + window * topology.bins_per_window
-        end = topology.start_position + self._num_full_steps * topology.bins_per_step
-        costs = self.source.costs(np.arange(begin, end), topology.cost_linear)
-        if self.num_steps > self._num_full_steps:
+        begin, end = (min(each, self._num_full_steps) * topology.bins_per_step for each in (steps.start, steps.stop))
+        positions = np.arange(topology.start_position + begin, topology.start_position + end)
+        costs = self.source.costs(positions, topology.cost_linear)
+        if steps.stop > self._num_full_steps:
             costs = np.concatenate((costs, self._filled.bins.costs(topology.cost_linear)))
-        num_steps = self.num_steps - window * topology.steps_per_window
-        return arrange(costs[None], topology.balance, num_steps, topology.world_size, self._keys(window, window + 1))
+        per_window = min(topology.steps_per_window, len(steps))
+        costs = costs.reshape(-1, per_window * topology.bins_per_step)
+        begins = begin + np.arange(len(costs)) * topology.bins_per_window
+        arranged = arrange(costs, topology.balance, per_window, topology.world_size, self._keys(begins))
+        arranged += begins[:, None, None, None]
+        shape = (topology.world_size, len(steps), topology.batch_size)
+        return _Chunk(steps, arranged.transpose(2, 0, 1, 3).reshape(shape))
 
-    def _keys(self, first: int, last: int) -> NDArray[np.uint64]:
-        """One key for each window, from the position where it begins: uint64 [last - first]."""
-        begins = np.arange(first, last, dtype=np.uint64) * np.uint64(self.topology.bins_per_window)
-        begins += np.uint64(self.topology.start_position)
-        return (begins + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(self._key)
+    def _keys(self, begins: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """One key for each window, from the offset where it begins: uint64 [n]."""
+        positions = begins.astype(np.uint64) + np.uint64(self.topology.start_position)
+        return (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(self._key)
+
+
+class _Chunk(NamedTuple):
+    """Windows that were arranged together."""
+
+    steps: range
+    offsets: NDArray[np.int64]
+    """Each rank's bins at each of these steps, counted from start_position: int64 [D, steps, b]."""

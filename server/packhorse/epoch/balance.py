@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packhorse.epoch.permutation import mix
 from packhorse.topology import Balance
 
 _INDEX_BITS = 20
@@ -28,6 +29,9 @@ _CLOSE_BITS = 12
 
 _MOST_INSERTED = 64
 """Up to so many shares are sorted by insertion."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
 
 
 def arrange(
@@ -54,23 +58,12 @@ def arrange(
         keys: uint64 [n], one a window.
 
     Returns:
-        int64 [n, A, D, b]: indices into the window, each once.
+        int64 [n, A, D, b]: indices into the window, each once. What a rank takes lies together in memory.
     """
     num_windows, num_bins = costs.shape
-    is_micro = balance is Balance.MICRO_STEP
-    num_cuts = num_steps if is_micro else 1
-    each_cut = np.arange(1, num_cuts + 1, dtype=np.uint64)
-    ranks = _keyed_orders(_hash(keys[:, None] + each_cut).ravel(), world_size)
-    arranged = np.empty((num_windows, num_steps, world_size, num_bins // (num_steps * world_size)), dtype=np.int64)
-    _fill(
-        costs,
-        _sorted(costs),
-        is_micro,
-        _keyed_orders(keys, num_cuts),
-        ranks.reshape(num_windows, num_cuts, world_size),
-        arranged,
-    )
-    return arranged
+    arranged = np.empty((world_size, num_windows, num_steps, num_bins // (num_steps * world_size)), dtype=np.int64)
+    _fill(costs, _sorted(costs), balance is Balance.MICRO_STEP, keys, arranged)
+    return arranged.transpose(1, 2, 0, 3)
 
 
 def _sorted(costs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -86,73 +79,94 @@ def _sorted(costs: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @njit(nogil=True, cache=True)
-def _fill(costs: Any, packed: Any, is_micro: bool, cut_orders: Any, rank_orders: Any, arranged: Any) -> None:
+def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> None:
     """Cuts every window's descending bins, deals each cut to the ranks, and writes where they go.
 
     Args:
         costs: int64 [n, W].
         packed: int64 [n, W], see `_sorted`.
         is_micro: whether a cut is a step, or the whole window.
-        cut_orders: int64 [n, cuts], which cut comes as which step.
-        rank_orders: int64 [n, cuts, D], which share goes to which rank.
-        arranged: int64 [n, A, D, b], written.
+        keys: uint64 [n]; decide which cut comes as which step, and which share goes to which rank.
+        arranged: int64 [D, n, A, b], written.
     """
-    num_windows, num_bins = costs.shape
-    num_ranks, batch = arranged.shape[2], arranged.shape[3]
-    num_cuts = cut_orders.shape[1]
+    num_ranks, num_windows, num_steps, batch = arranged.shape
+    num_bins = costs.shape[1]
+    num_cuts = num_steps if is_micro else 1
     size = num_bins // num_cuts
-    bins = np.empty(size, np.int64)
-    of_bins = np.empty(size, np.int64)
+    bins, of_bins, rank_of = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(num_bins, np.int64)
     dealt = np.empty((num_ranks, size // num_ranks), np.int64)
+    cuts, ranks, taken = np.empty(num_cuts, np.int64), np.empty(num_ranks, np.int64), np.empty(num_ranks, np.int64)
     for window in range(num_windows):
+        state = _shuffle(mix(keys[window]), cuts)
         for step in range(num_cuts):
-            end = num_bins - cut_orders[window, step] * size
+            end = num_bins - cuts[step] * size
             for i in range(size):
                 bins[i] = num_bins - 1 - (packed[window, end - 1 - i] & (MAX_BINS_PER_WINDOW - 1))
+            state = _shuffle(state, ranks)
+            if is_micro and size == num_ranks:  # one bin a rank: there is nothing to even out
+                for i in range(size):
+                    arranged[ranks[i], window, step, 0] = bins[i]
+                continue
+            for i in range(size):
                 of_bins[i] = costs[window, bins[i]]
             _deal(of_bins, dealt)
-            for rank in range(num_ranks):
-                share = bins[dealt[rank_orders[window, step, rank]]]
-                if is_micro:
-                    arranged[window, step, rank] = share
-                else:  # which of its bins a rank takes first is as random as positions are
-                    share.sort()
-                    for i in range(len(share)):
-                        arranged[window, i // batch, rank, i % batch] = share[i]
+            if is_micro:
+                for share in range(num_ranks):
+                    for i in range(batch):
+                        arranged[ranks[share], window, step, i] = bins[dealt[share, i]]
+        if not is_micro:  # which of its bins a rank takes first is as random as positions are
+            for share in range(num_ranks):
+                taken[share] = 0
+                for i in range(size // num_ranks):
+                    rank_of[bins[dealt[share, i]]] = ranks[share]
+            for i in range(num_bins):
+                rank = rank_of[i]
+                arranged[rank, window, taken[rank] // batch, taken[rank] % batch] = i
+                taken[rank] += 1
 
 
 @njit(nogil=True, cache=True)
 def _deal(costs: Any, dealt: Any) -> None:
-    """Deals bins, by descending cost, into shares of as many bins and about equal cost: int64 [D, V / D].
+    """Deals bins, by descending cost, into shares of as many bins and about equal cost.
 
     Longest processing time first, one bin to every share in turn; then exchanges between the ends.
+
+    Args:
+        costs: int64 [V], descending.
+        dealt: int64 [D, V / D], written.
     """
     num_shares, per_share = dealt.shape
-    sums = np.zeros(num_shares, np.int64)
     waiting = np.arange(num_shares)  # shares, the emptiest first
+    waited = np.zeros(num_shares, np.int64)  # their sums
     for turn in range(per_share):
         if turn and num_shares > _MOST_INSERTED:
-            waiting[:] = np.argsort(sums, kind="mergesort")
+            order = np.argsort(waited, kind="mergesort")
+            waiting, waited = waiting[order], waited[order]
         elif turn:
-            _insert(sums, waiting)
+            _insert(waited, waiting)
         for i in range(num_shares):  # the emptiest share takes the most expensive bin
-            bin_ = turn * num_shares + i
-            dealt[waiting[i], turn] = bin_
-            sums[waiting[i]] += costs[bin_]
+            dealt[waiting[i], turn] = turn * num_shares + i
+            waited[i] += costs[turn * num_shares + i]
     if per_share > 1:
+        sums = np.empty(num_shares, np.int64)
+        for i in range(num_shares):
+            sums[waiting[i]] = waited[i]
         _exchange(costs, dealt, sums)
 
 
 @njit(nogil=True, cache=True)
-def _insert(sums: Any, waiting: Any) -> None:
+def _insert(sums: Any, shares: Any) -> None:
     """Sorts few shares by their sums, in place; the last come first mostly, so it begins by turning them round."""
-    waiting[:] = waiting[::-1].copy()
-    for i in range(1, len(waiting)):
-        share, j = waiting[i], i
-        while j and (sums[waiting[j - 1]], waiting[j - 1]) > (sums[share], share):
-            waiting[j] = waiting[j - 1]
+    num = len(shares)
+    for i in range(num // 2):
+        sums[i], sums[num - 1 - i] = sums[num - 1 - i], sums[i]
+        shares[i], shares[num - 1 - i] = shares[num - 1 - i], shares[i]
+    for i in range(1, num):
+        own, share, j = sums[i], shares[i], i
+        while j and sums[j - 1] > own:
+            sums[j], shares[j] = sums[j - 1], shares[j - 1]
             j -= 1
-        waiting[j] = share
+        sums[j], shares[j] = own, share
 
 
 @njit(nogil=True, cache=True)
@@ -195,18 +209,12 @@ def _sink(costs: Any, share: Any, at: int) -> None:
         at -= 1
 
 
-def _keyed_orders(keys: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
-    """Returns one permutation of [0, size) for every key: int64 [len(keys), size]."""
-    if size == 1:
-        return np.zeros((len(keys), 1), dtype=np.int64)
-    hashes = _hash(keys[:, None] ^ _hash(np.arange(size, dtype=np.uint64))[None, :])
-    packed = (hashes >> np.uint64(_INDEX_BITS + 1)).astype(np.int64) << _INDEX_BITS | np.arange(size)
-    packed.sort(axis=1)
-    return packed & (MAX_BINS_PER_WINDOW - 1)
-
-
-def _hash(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+@njit(nogil=True, cache=True)
+def _shuffle(state: Any, out: Any) -> Any:
+    """Writes a permutation of [0, len(out)) that the state decides (Fisher-Yates), and returns the next state."""
+    for i in range(len(out)):
+        state += _GOLDEN
+        j = np.int64(((mix(state) >> _HALF) * np.uint64(i + 1)) >> _HALF)
+        out[i] = out[j]
+        out[j] = i
+    return state

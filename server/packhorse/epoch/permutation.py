@@ -48,7 +48,7 @@ _U0, _U1, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32)
 
 
 @numba.njit(inline="always")
-def _mix(value: Any) -> Any:
+def mix(value: Any) -> Any:
     """splitmix64's finaliser: uint64 → uint64, every input bit reaches every output bit."""
     value = (value ^ (value >> _U30)) * _MULTIPLIER_A
     value = (value ^ (value >> _U27)) * _MULTIPLIER_B
@@ -85,10 +85,10 @@ def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any)
         table[i, HALF_BITS] = half_bits
         table[i, NUM_LINES] = ((size - _U1) >> half_bits) + _U1
         table[i, OFFSET] = offsets[i]
-        state = _mix(key ^ _mix(tweaks[i] + _GOLDEN))
+        state = mix(key ^ mix(tweaks[i] + _GOLDEN))
         for k in range(FIRST_KEY, ROW_WIDTH):
             state += _GOLDEN
-            table[i, k] = _mix(state)
+            table[i, k] = mix(state)
 
 
 @numba.njit(inline="always")
