@@ -11,7 +11,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packhorse.client import DigestMismatchError, PackedDataLoader
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+README = (Path(__file__).parents[3] / "README.md").read_text()
 NUM_EPOCHS = 3
 FORKED = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60}
 IN_PROCESS = {"num_workers": 0}
