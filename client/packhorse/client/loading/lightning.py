@@ -5,12 +5,13 @@ Lightning; making a module does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from packhorse.client.api import Client
 from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.loading._options import LoadingOptions, check_options
 from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
 
@@ -44,16 +45,25 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
 
     Raises:
         ImportError: Lightning is not installed.
+        TypeError: an option is neither the dataset's nor the loader's; names those that are spelled alike.
     """
 
     def __init__(
-        self, target: str | Callable[[], Client], dataset: str, tokens: Any, *, batch_size: int, **options: Any
+        self,
+        target: str | Callable[[], Client],
+        dataset: str,
+        tokens: Any,
+        *,
+        batch_size: int,
+        **options: Unpack[LoadingOptions],
     ) -> None:
         if LightningDataModule is None:
             raise ImportError("PackedDataModule needs Lightning: install packhorse[lightning]")
         super().__init__()
+        check_options("PackedDataModule", options)
         self._arguments = (target, dataset, tokens)
-        self._options = {"batch_size": batch_size} | options
+        self._batch_size = batch_size
+        self._options = options
         self._epochs: _TrainerEpochs | None = None
         self._resumed: Mapping[str, Any] | None = None
 
@@ -61,12 +71,12 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         """Returns this process's batches; Lightning calls it once the processes know one another."""
         self.teardown("fit")
         trainer = self.trainer
-        of_trainer = {
+        of_trainer: LoadingOptions = {
             "device": trainer.strategy.root_device,
             "rank": trainer.global_rank,
             "world_size": trainer.world_size,
         }
-        loader = create_packed_dataloader(*self._arguments, **(of_trainer | self._options))
+        loader = create_packed_dataloader(*self._arguments, batch_size=self._batch_size, **(of_trainer | self._options))
         self._epochs = _TrainerEpochs(loader, trainer)
         if self._resumed is not None:
             self._epochs.resume(self._resumed)

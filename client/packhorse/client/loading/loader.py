@@ -7,13 +7,14 @@ Owns the defaults of workers and how they are started; leaves batches to `datase
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from packhorse.client.api import Client
 from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.loading._options import LoadingOptions, check_options, divide_options
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.loading.prefetch import DevicePrefetcher
 from packhorse.client.service._grpc import has_used_grpc
@@ -169,12 +170,7 @@ def create_packed_dataloader(
     tokens: Any,
     *,
     batch_size: int,
-    num_workers: int = 2,
-    device: torch.device | str | None = None,
-    prefetch_factor: int = 4,
-    depth: int = 2,
-    multiprocessing_context: BaseContext | str | None = None,
-    **options: Any,
+    **options: Unpack[LoadingOptions],
 ) -> PackedDataLoader:
     """Returns a loader of one rank's batches, with what training usually wants for defaults.
 
@@ -191,24 +187,16 @@ def create_packed_dataloader(
         dataset: its name on the server.
         tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
         batch_size: bins in a batch, for each rank.
-        num_workers: worker processes; 0 to make batches in this process, in the thread that fetches them.
-        device: where tensors go; None for the current CUDA device where there is one, else the CPU.
-        prefetch_factor: batches that each worker makes ahead.
-        depth: batches brought to the device ahead.
-        multiprocessing_context: how workers are started; None for what is safe, see `PackedDataLoader`.
-        options: further ones of PackedDataset, such as `seed`, `preset` or `shift_labels`.
+        options: further ones of `PackedDataset`, such as `seed`, `preset` or `shift_labels`, and of `PackedDataLoader`,
+            such as `num_workers` or `device`.
 
     Raises:
+        TypeError: an option is none of theirs; the message names those that are spelled alike.
         ValueError: an argument is out of range.
     """
-    return PackedDataLoader(
-        PackedDataset(target, dataset, tokens, batch_size=batch_size, **options),
-        num_workers=num_workers,
-        device=device,
-        prefetch_factor=prefetch_factor,
-        depth=depth,
-        multiprocessing_context=multiprocessing_context,
-    )
+    check_options("create_packed_dataloader", options)
+    of_dataset, of_loader = divide_options(options)
+    return PackedDataLoader(PackedDataset(target, dataset, tokens, batch_size=batch_size, **of_dataset), **of_loader)
 
 
 def _safe_context() -> BaseContext | None:
