@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +17,8 @@ PACKAGE = Path(packhorse.client.__file__).parent
 
 
 def test_every_public_name_is_there_and_sorted():
-    assert client.__all__ == sorted(client.__all__)
-    for name in client.__all__:
+    assert list(client._PUBLIC) == sorted(client._PUBLIC)
+    for name in client._PUBLIC:
         assert getattr(client, name).__name__ == name
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         client.nothing  # noqa: B018
@@ -30,7 +32,7 @@ def test_all_is_what_the_module_imports():
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("packhorse.")
         for alias in node.names
     }
-    assert imported == set(client.__all__)
+    assert imported == set(client._PUBLIC)
 
 
 def test_what_each_public_module_defines_is_exported():
@@ -48,7 +50,7 @@ def test_what_each_public_module_defines_is_exported():
         if path.parent.name in rooms:
             continue
         defined |= set(importlib.import_module(f"packhorse.client.{path.parent.name}").__all__)
-    assert defined - machinery <= set(client.__all__)
+    assert defined - machinery <= set(client._PUBLIC)
 
 
 def run_python(code):
@@ -104,3 +106,75 @@ else:
 """
     done = run_python(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_star_import_needs_no_torch_and_names_load_the_rest():
+    code = """
+import sys
+from packhorse.client import *
+assert not {"torch", "lightning", "numba"} & set(sys.modules)
+assert connect and Client and PackhorseError and "PackedDataset" not in globals()
+from packhorse.client import PackedDataset
+assert PackedDataset.__name__ == "PackedDataset"
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_dir_lists_what_is_public_and_nothing_else():
+    names = {name for name in dir(client) if not name.startswith("__")}
+    assert names == {*client._PUBLIC, "errors"}
+    assert {"__version__", "__doc__", "__all__"} <= set(dir(client))
+
+
+def test_dir_leaves_out_what_is_not_installed(monkeypatch):
+    for missing, gone in (("torch", {"PackedDataset", "PackedDataModule"}), ("lightning", {"PackedDataModule"})):
+        found = {"torch": True, "lightning": True, missing: None}
+        monkeypatch.setattr(client, "find_spec", found.get)
+        assert not gone & set(dir(client))
+        assert "connect" in dir(client)
+    assert "PackedDataset" in dir(client)
+
+
+def test_help_names_everything_public():
+    """Errors are drawn as a tree in their own module."""
+    words = set(re.findall(r"\w+", client.__doc__ + client.errors.__doc__))
+    assert set(client._PUBLIC) - words == set(), "add what is new to the docstring of packhorse/client/__init__.py"
+
+
+def test_help_works_without_torch():
+    code = """
+import sys
+sys.modules["torch"] = None
+import importlib.util
+importlib.util.find_spec, found = (lambda name, package=None: None), importlib.util.find_spec
+import pydoc
+import packhorse.client
+text = pydoc.render_doc(packhorse.client, renderer=pydoc.plaintext)
+assert "create_packed_dataloader" in text and "def connect(" in text.replace("connect(target", "def connect(target")
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_version_is_the_package_s():
+    assert client.__version__ == importlib.metadata.version("packhorse")
+
+
+def test_the_library_logs_under_one_name_and_is_quiet_unless_asked():
+    code = """
+import logging, sys
+import packhorse.client
+log = logging.getLogger("packhorse.client.service.retry")
+log.warning("a server is away")
+logging.basicConfig(stream=sys.stdout, format="%(name)s: %(message)s")
+log.warning("a server is back")
+"""
+    done = run_python(code)
+    assert (done.stdout, done.stderr) == ("packhorse.client.service.retry: a server is back\n", "")
+
+
+def test_every_logger_is_a_child_of_packhorse():
+    for path in [*(PACKAGE.parents[2] / "server").rglob("*.py"), *PACKAGE.rglob("*.py")]:
+        for name in re.findall(r"getLogger\((.*?)\)", path.read_text()):
+            assert name in ("__name__", "GRPC_LOGGER", '"packhorse"'), path

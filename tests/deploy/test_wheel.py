@@ -144,6 +144,7 @@ def test_wheel_holds_the_three_roots_as_one_namespace(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     parts = ("v1", "packing", "epoch", "dataset", "prepare", "server", "cli", "client", "formats")
     assert {f"packhorse/{part}/__init__.py" for part in parts} <= names
+    assert {f"packhorse/{part}/py.typed" for part in parts} <= names
     assert "packhorse/__init__.py" not in names
     assert {name.split("/")[0] for name in names} == {"packhorse", "packhorse-0.1.0.dist-info"}
 

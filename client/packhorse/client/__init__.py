@@ -1,10 +1,39 @@
 """The client: bins from a server, or from a folder, as blocks, tensors and masks.
 
-Everything that a trainer needs is imported from here. What works with tensors needs torch and is loaded when it is
-first asked for; connecting, streaming and locating do without.
+    from packhorse.client import create_packed_dataloader
+
+    loader = create_packed_dataloader("127.0.0.1:50051", "corpus", "corpus.idx", batch_size=8, seed=1)
+    for epoch in loader.epochs(2):
+        for batch in loader:
+            ...
+
+Everything that a trainer needs is imported from here, by name. What works with tensors needs torch and is loaded when
+it is first asked for; connecting, streaming and locating do without, and so does `import *`, which leaves it out.
+
+Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDataModule, DevicePrefetcher
+Service     connect, Client, DatasetInfo, BinStream, StreamHeader, BinBlock, SequenceLocation, PackStream, RetryPolicy
+Proof       EpochOfStreams, AuditReport
+A run       Topology, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
+Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSource, ParquetSource, MdsSource,
+            IndexableSource, Separators
+Batches     PackedBatch, BatchAssembler, BatchBuffers, BatchTensors, PackLayout, as_layout
+Loss        build_loss_weights, LossCounts, LossReduction, SequenceGroups
+Masks       build_packing_attention_bias, AttentionBiasBuffer, build_packing_cu_seqlens, build_boolean_mask,
+            build_labelled_mask, build_block_mask, build_block_diagonal_mask, build_varlen_offsets, VarlenOffsets,
+            varlen_attention, build_unpadding, Unpadding
+Presets     get_preset, list_presets, Preset, jax_preset, llama_factory_preset, megatron_preset, padding_free_preset,
+            torchtune_preset
+Rollouts    pack_rollouts, RolloutBatch, OpenInstructPacks, to_open_instruct
+Errors      PackhorseError, above those of the service (`help(packhorse.client.errors)` draws them); TokenSourceError
+
+Log lines go to the logger "packhorse" and its children. It is quiet until you give it a handler, for example by
+`logging.basicConfig()`.
 """
 
+import logging
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from packhorse.client.api import Client, DatasetInfo, SequenceLocation, connect
@@ -219,6 +248,29 @@ __all__ = [
     "torchtune_preset",
     "varlen_attention",
 ]
+
+_PUBLIC = tuple(__all__)
+
+if not TYPE_CHECKING:
+    # `import *` takes what is there without torch, which takes seconds to import; the rest is had by name.
+    __all__ = [name for name in __all__ if name not in _TORCH_PARTS]
+
+try:
+    __version__ = version("packhorse")
+except PackageNotFoundError:  # a source tree that is not installed
+    __version__ = "0+unknown"
+
+logging.getLogger("packhorse").addHandler(logging.NullHandler())
+
+
+def __dir__() -> list[str]:
+    """Lists what can be had here: without torch, or Lightning, not what needs it."""
+    missing: set[str] = set()
+    if find_spec("torch") is None:
+        missing = {*_TORCH_PARTS}
+    elif find_spec("lightning") is None:
+        missing = {"PackedDataModule"}
+    return sorted({*_PUBLIC, "errors", *(name for name in globals() if name.startswith("__"))} - missing)
 
 
 def __getattr__(name: str) -> Any:

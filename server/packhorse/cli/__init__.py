@@ -1,20 +1,63 @@
 """The command line: `packhorse COMMAND`, one file for each command.
 
-Owns the group and how failures are shown; a command's module is imported when it is run, so that no command needs
-another's dependencies.
+Owns the list of commands, what each needs to be installed, and how failures are shown. A command's module is imported
+when it is run, so that no command needs another's packages and help is there at once.
 """
 
-import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 
-try:
-    import click
-except ModuleNotFoundError:
-    sys.exit("the packhorse command needs click: install packhorse[server] or packhorse[prepare]")
+import click
 
-COMMANDS = ("demo", "tokenize", "prepare", "plan", "inspect", "serve", "stream", "audit", "locate", "health")
-"""Every command; each stands in the module of its name."""
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """A command, as it is listed before its module is imported."""
+
+    summary: str
+    """The first sentence of its help."""
+    extra: str | None = None
+    """The extra of packhorse that installs what it needs; None where every install has it."""
+    modules: tuple[str, ...] = ()
+    """What it cannot do without, of what that extra installs."""
+
+    @property
+    def missing(self) -> list[str]:
+        """Which of these modules are not installed."""
+        return [name for name in self.modules if find_spec(name) is None]
+
+
+_DEMO = ("torch", "numba", "prometheus_client", "grpc_reflection", "tokenizers", "matplotlib")
+_SERVE = ("numba", "prometheus_client", "grpc_reflection")
+
+COMMANDS: Mapping[str, CommandEntry] = {
+    "demo": CommandEntry(
+        "Tokenize, prepare, serve, train and audit, on the Python standard library's source code.", "demo", _DEMO
+    ),
+    "tokenize": CommandEntry(
+        "Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair.",
+        "prepare",
+        ("tokenizers",),
+    ),
+    "prepare": CommandEntry(
+        "Plan a dataset from its lengths and write the folder that `packhorse serve` serves.", "prepare", ("numba",)
+    ),
+    "plan": CommandEntry("Plan without preparing: see what a packer would make of a dataset.", "prepare", ("numba",)),
+    "inspect": CommandEntry(
+        "Show the prepared dataset in FOLDER: statistics, templates, and what training would waste without packing.",
+        "server",
+        ("numba",),
+    ),
+    "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
+    "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
+    "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
+    "locate": CommandEntry("Tell at which position, step, rank and slot each of IDS comes in an epoch."),
+    "health": CommandEntry("Ask a server whether it serves."),
+}
+"""Every command, in the order of use; each stands in the module of its name."""
 
 
 class LazyGroup(click.Group):
@@ -25,18 +68,26 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports one command."""
-        if cmd_name not in COMMANDS:
+        """Imports one command; refuses it where what it needs is not installed."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
             return None
-        try:
-            command: click.Command = import_module(f"packhorse.cli.{cmd_name}").command
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("packhorse"):
-                raise
+        if entry.missing:
             raise click.ClickException(
-                f"`packhorse {cmd_name}` needs {error.name}; install the extra that has it, e.g. packhorse[demo]"
-            ) from None
+                f"`packhorse {cmd_name}` needs {', '.join(entry.missing)}; install it with: pip install "
+                f"'packhorse[{entry.extra}]'"
+            )
+        command: click.Command = import_module(f"packhorse.cli.{cmd_name}").command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists every command without importing it; one that cannot run here says which extra it needs."""
+        rows = [
+            (name, f"(needs packhorse[{entry.extra}]) {entry.summary}" if entry.missing else entry.summary)
+            for name, entry in COMMANDS.items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs a command; what a user can mend is shown as one line, without a trace."""
@@ -44,6 +95,8 @@ class LazyGroup(click.Group):
 
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # of `packhorse stream | head`: click ends quietly
+            raise
         except (ValueError, OSError, ImportError, PackhorseError) as error:
             raise click.ClickException(str(error)) from error
 

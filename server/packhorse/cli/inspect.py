@@ -21,6 +21,7 @@ from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.cli.waiting import WaitingRow, advice, waiting_rows, waiting_table
 from packhorse.dataset import PreparedDataset, open_prepared
+from packhorse.jobs import require
 from packhorse.packing import PackingStats
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 
@@ -58,6 +59,8 @@ def command(
     Other context lengths stand beside its own. With --world-size it also shows how much GPU time ranks lose to waiting
     for each other, and which --balance helps.
     """
+    if plot is not None:
+        require("matplotlib", "demo")  # said before the work
     dataset = open_prepared(folder)
     manifest = dataset.manifest
     stats = PackingStats.from_templates(

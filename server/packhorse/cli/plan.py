@@ -17,7 +17,7 @@ from packhorse.cli.over_length import fit
 from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.dataset import PrepareOptions
-from packhorse.jobs import show_progress
+from packhorse.jobs import require, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingPlan, PackingStats, pack_histogram
 from packhorse.topology import RoomRule
 
@@ -108,6 +108,8 @@ def compare(
     DATASET is a prepared folder or a histogram as JSON: an object of length -> count, or a list whose entry i counts
     length i + 1. What a folder's option did to sequences that are too long is done again for another --max-seq-len.
     """
+    if plot is not None:
+        require("matplotlib", "demo")  # said before the work
     source = read_histogram(dataset)
     options = _options(source, max_seq_len, max_sequences_per_bin, align, extra_tokens)
     rule = RoomRule(options.max_seq_len, options.align, options.extra_tokens)

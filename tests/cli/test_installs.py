@@ -1,0 +1,133 @@
+"""The command line in every install: what is missing is named, with its extra, before any work."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from packhorse import cli
+from packhorse.cli import COMMANDS, main
+
+EXTRAS = {  # what each install lacks of the packages that commands need
+    "base": {"torch", "numba", "prometheus_client", "grpc_reflection", "tokenizers", "matplotlib"},
+    "client": {"numba", "prometheus_client", "grpc_reflection", "tokenizers", "matplotlib"},
+    "server,prepare": {"torch", "matplotlib"},
+}
+OF_TRAINERS = {"stream", "audit", "locate", "health"}
+"""Commands that every install has."""
+EXTRA_OF = {name: entry.extra for name, entry in COMMANDS.items() if name not in OF_TRAINERS}
+MISSING = {"base": EXTRA_OF, "client": EXTRA_OF, "server,prepare": {"demo": "demo"}}
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Function: from here on, only what an install has can be found."""
+
+    def only(name):
+        found = cli.find_spec
+        monkeypatch.setattr(cli, "find_spec", lambda module: None if module in EXTRAS[name] else found(module))
+
+    return only
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_help_lists_every_command_and_the_extra_that_is_missing(packhorse, install, name):
+    install(name)
+    result = packhorse("--help")
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    for command in COMMANDS:
+        assert f" {command} " in text
+        extra = MISSING[name].get(command)
+        assert (f" {command} (needs packhorse[" in text) == (extra is not None)
+        assert extra is None or f" {command} (needs packhorse[{extra}])" in text
+    assert packhorse().stdout.startswith("Usage:") or packhorse().stderr.startswith("Usage:")
+
+
+@pytest.mark.parametrize(("name", "command"), [(name, command) for name in EXTRAS for command in MISSING[name]])
+def test_a_command_that_cannot_run_says_what_to_install(packhorse, install, name, command):
+    install(name)
+    result = packhorse(command, "--help")
+    assert result.exit_code == 1
+    extra = MISSING[name][command]
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith(f"Error: `packhorse {command}` needs ")
+    assert f"pip install 'packhorse[{extra}]'" in result.stderr
+
+
+def test_every_module_of_an_extra_is_named_in_the_project():
+    """So that no command asks for what its extra does not install."""
+    import tomllib
+    from pathlib import Path
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    packages = {"prometheus_client": "prometheus-client", "grpc_reflection": "grpcio-reflection"}
+    for entry in COMMANDS.values():
+        wanted = extras.get(entry.extra, [])
+        if entry.extra == "demo":
+            wanted = [*wanted, *extras["client"], *extras["server"], *extras["prepare"]]
+        for module in entry.modules:
+            assert any(each.startswith(packages.get(module, module)) for each in wanted), module
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
+    command = main.get_command(click.Context(main), name)
+    assert command.help.partition("\n\n")[0].startswith(COMMANDS[name].summary)
+
+
+BLOCKED = """
+import sys
+blocked = {blocked!r}
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name in blocked else found(name, package)
+from packhorse.cli import main
+sys.argv = ["packhorse", *{arguments!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["health"],
+        ["audit", "--dataset", "few"],
+        ["locate", "--dataset", "few", "3"],
+        ["stream", "--dataset", "few", "--limit", "1"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_trainer_s_install_has_what_asks_a_server(running_server, arguments):
+    """Import blocking in a process of its own: nothing that only an extra installs may be touched."""
+    blocked = {*EXTRAS["base"], "pyarrow", "highspy", "jinja2", "scipy", "datasets"}
+    if arguments[0] != "--help":
+        arguments = [*arguments, "--target", running_server.target]
+    code = BLOCKED.format(blocked=blocked, arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_a_plot_without_matplotlib_is_refused_before_the_work(packhorse, corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (tmp_path / "counts.json").write_text('{"5": 2}')
+    plot = ["--plot", tmp_path / "plot.png"]
+    for command in (
+        ["inspect", corpus.root / "few"],
+        ["plan", "compare", tmp_path / "counts.json", "--max-seq-len", "10"],
+    ):
+        result = packhorse(*command, *plot)
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert result.stderr == (
+            "Error: matplotlib is needed here and not installed; install it with: pip install 'packhorse[demo]'\n"
+        )
