@@ -167,7 +167,7 @@ def test_sizes_that_leave_the_sequence(shards, size):
     for column in ("any_type", "input_ids", "doc_id"):
         with pytest.raises(ValueError, match=f"sequence 0, column '{column}' ends beyond the sequence"):
             opened.cell(0, column)
-    with pytest.raises(ValueError, match="column 'doc_id' ends beyond the file"):
+    with pytest.raises(ValueError, match="sequence 0, column 'doc_id' ends beyond"):
         opened.integers("doc_id")
 
 

@@ -64,7 +64,7 @@ def test_an_index_is_prepared_alone(folder: Path) -> None:
         with MegatronWriter(folder / name, vocab_size=10) as writer:
             writer.append([1, 2])
     for inputs in (["x.idx", "y.idx"], ["x.idx", "b.parquet"], ["deep", "y.idx"]):
-        with pytest.raises(ValueError, match=r"\.idx is a Megatron index.*join the indices"):
+        with pytest.raises(ValueError, match=r"\.idx is Megatron, whose entries are the ids.*join them"):
             prepare([folder / name for name in inputs], max_seq_len=16, output=folder / "out")
     with pytest.raises(ValueError, match="--input names nothing"):
         prepare([], output=folder / "out", **COMMON)

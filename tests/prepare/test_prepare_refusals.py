@@ -35,7 +35,7 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "id beyond int64": ({"n": [1] * 5, "id": pa.array([1, 2, 3, 2**64 - 1, 5], "uint64")}, ["row 3", "'id'", "int64"]),
     "float length": ({"n": [1.0, 2.0]}, ["column 'n'", "double"]),
     "boolean length": ({"n": [True, False]}, ["column 'n'", "bool"]),
-    "list length": ({"n": [[1], [2]]}, ["column 'n'", "list"]),
+    "lists of text": ({"n": [["a"], ["b"]]}, ["column 'n'", "list<element: string>", "lists of integers"]),
     "text id": ({"n": [1, 2], "id": ["a", "b"]}, ["column 'id'", "string"]),
     "missing length column": ({"tokens": [1], "len": [2]}, ["no column 'n'", "'tokens', 'len'"]),
     "two ids alike": ({"n": [1, 5, 2, 3], "id": [4, -9, 7, -9]}, ["id -9", "2 times", "row 1 of", "row 3 of"]),

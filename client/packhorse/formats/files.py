@@ -49,12 +49,16 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
         At least one path; several are sorted as strings.
 
     Raises:
-        FileNotFoundError: nothing is there.
+        FileNotFoundError: nothing is there, or a link in the folder leads nowhere.
     """
     path = Path(source)
     name = os.fspath(source)
     if path.is_dir():
-        names = sorted(str(found) for found in path.rglob(f"*{suffix}") if found.is_file())
+        entries = list(path.rglob(f"*{suffix}"))
+        for entry in entries:
+            if entry.is_symlink() and not entry.exists():
+                raise FileNotFoundError(f"{entry} is a link to a file that is not there; repair or remove it")
+        names = sorted(str(entry) for entry in entries if entry.is_file())
         if not names:
             raise FileNotFoundError(f"the folder {name} holds no *{suffix} file, at no depth")
     elif path.exists():

@@ -87,6 +87,11 @@ class FlatTokens:
             raise ValueError(f"{self.boundaries_path}: sequence {at} has {lengths[at]} tokens; int32 lengths end below")
         return lengths.astype(np.int32)
 
+    @property
+    def boundaries(self) -> NDArray[np.int64]:
+        """Exclusive end of every sequence, in tokens: int64 [S], a read-only view of the file."""
+        return self._ends()
+
     def read(self, index: int, start: int = 0, length: int | None = None) -> NDArray[Any]:
         """Returns tokens of one sequence, a read-only view of the file: `dtype` [length].
 

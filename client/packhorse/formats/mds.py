@@ -134,32 +134,91 @@ class MdsShards:
             raise ValueError(f"{shard.path}: sequence {row}, column {column!r} ends beyond the sequence: it is corrupt")
         return memoryview(mapped)[first : first + size]
 
+    @property
+    def shards(self) -> list[tuple[Path, int]]:
+        """Path and number of sequences of every shard, in the index's order."""
+        return [(shard.path, shard.num_sequences) for shard in self._shards]
+
     def integers(self, column: str) -> NDArray[np.int64]:
         """Returns a column of one integer for each sequence: int64 [S], in memory.
 
         Raises:
             ValueError: the column holds something else, or integers that int64 cannot hold.
         """
-        encoding = self.columns[column]
-        if encoding not in INTEGERS:
-            raise ValueError(f"{self.path}: column {column!r} is encoded as {encoding!r}, but integers are needed")
-        place = self._places[column]
-        values = np.empty(len(self), INTEGERS[encoding])
-        for number, (shard, stop) in enumerate(zip(self._shards, self._ends, strict=True)):
-            if not shard.num_sequences:
-                continue
-            mapped = self._map(number)
-            begins = np.frombuffer(mapped, "<u4", shard.num_sequences, 4).astype(np.int64)
-            firsts = begins + 4 * self._num_sizes + place.fixed_bytes_before
-            try:
-                for size in range(place.variable_columns_before):
-                    firsts += _numbers_at(mapped, begins + 4 * size, np.dtype("<u4"))
-                values[stop - shard.num_sequences : stop] = _numbers_at(mapped, firsts, values.dtype)
-            except IndexError:
-                raise ValueError(f"{shard.path}: column {column!r} ends beyond the file: it is corrupt") from None
+        values = np.concatenate([self.shard_integers(number, column) for number in range(len(self._shards))])
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
             raise ValueError(f"{self.path}: column {column!r} holds {values.max()}, which int64 cannot hold")
         return values.astype(np.int64)
+
+    def shard_integers(self, number: int, column: str) -> NDArray[np.integer]:
+        """Returns a column of one integer for each sequence of one shard: integers [n], of the encoding's type.
+
+        Raises:
+            ValueError: the column holds something else, or the shard is corrupt.
+        """
+        encoding = self.columns[column]
+        if encoding not in INTEGERS:
+            raise ValueError(f"{self.path}: column {column!r} is encoded as {encoding!r}, but integers are needed")
+        return self._numbers(number, column, self._cells(number, column)[0], INTEGERS[encoding])
+
+    def shard_lengths(self, number: int, column: str) -> NDArray[np.int64]:
+        """Returns how many tokens the lists in a column of one shard have: int64 [n].
+
+        Of arrays it reads their sizes, and only lists in JSON are decoded.
+
+        Raises:
+            ValueError: the column holds no lists of integers, or the shard is corrupt.
+        """
+        encoding = self.columns[column]
+        found = array_type(encoding)
+        if encoding != "json" and (found is None or (found[0] is not None and found[0].kind not in "iu")):
+            raise ValueError(
+                f"{self.path}: column {column!r} is encoded as {encoding!r}, but arrays or lists of integers are needed"
+            )
+        firsts, sizes = self._cells(number, column)
+        path, mapped = self._shards[number].path, self._map(number)
+        if found is None or found[0] is None or found[1] is not None:
+            return np.array(
+                [
+                    _num_integers(memoryview(mapped)[first : first + size], encoding, path, row)
+                    for row, (first, size) in enumerate(zip(firsts.tolist(), sizes.tolist(), strict=True))
+                ],
+                dtype=np.int64,
+            )
+        shapes = self._numbers(number, column, firsts, np.dtype("u1"))  # one axis: 4 + log2 of its extent's size
+        if (shapes >> 2 != 1).any():
+            row = int((shapes >> 2 != 1).argmax())
+            raise ValueError(f"{path}: sequence {row}, column {column!r} holds no list: {shapes[row] >> 2} axes")
+        lengths = (sizes - 1 - (1 << (shapes & 3).astype(np.int64))) // found[0].itemsize
+        if len(lengths) and int(lengths.min()) < 0:
+            raise ValueError(f"{path}: sequence {int(lengths.argmin())}, column {column!r} has no bytes: it is corrupt")
+        return lengths
+
+    def _cells(self, number: int, column: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns where a column's cells begin in one shard, and their sizes, in bytes: int64 [n] both."""
+        shard, mapped, place = self._shards[number], self._map(number), self._places[column]
+        begins = np.frombuffer(mapped, "<u4", shard.num_sequences, 4).astype(np.int64)
+        ends = np.frombuffer(mapped, "<u4", shard.num_sequences, 8).astype(np.int64)
+        firsts = begins + 4 * self._num_sizes + place.fixed_bytes_before
+        for size in range(place.variable_columns_before):
+            firsts += self._numbers(number, column, begins + 4 * size, np.dtype("<u4"))
+        sizes = np.full(len(firsts), place.size_bytes or 0, dtype=np.int64)
+        if place.size_bytes is None:
+            at = begins + 4 * place.variable_columns_before
+            sizes = self._numbers(number, column, at, np.dtype("<u4")).astype(np.int64)
+        beyond = firsts + sizes > ends
+        if beyond.any():
+            row = int(beyond.argmax())
+            raise ValueError(f"{shard.path}: sequence {row}, column {column!r} ends beyond the sequence: it is corrupt")
+        return firsts, sizes
+
+    def _numbers(self, number: int, column: str, places: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+        try:
+            return _numbers_at(self._map(number), places, dtype)
+        except IndexError:
+            raise ValueError(
+                f"{self._shards[number].path}: column {column!r} ends beyond the file: it is corrupt"
+            ) from None
 
     def _map(self, number: int) -> mmap.mmap | bytes:
         """Maps a shard and checks its frame, or finds its map among the last ones."""
@@ -220,6 +279,19 @@ def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
         return np.frombuffer(cell[at:], dtype).reshape(shape)
     except (IndexError, KeyError, ValueError):
         raise ValueError(f"{len(cell)} bytes are no array of encoding {encoding!r}: the shard is corrupt") from None
+
+
+def _num_integers(cell: memoryview, encoding: str, path: Path, row: int) -> int:
+    """Number of integers in a cell that must be decoded to know it."""
+    try:
+        values = np.asarray(json.loads(bytes(cell))) if encoding == "json" else read_array(cell, encoding)
+    except ValueError as error:
+        raise ValueError(f"{path}: sequence {row}: {error}") from None
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{path}: sequence {row} holds {values.dtype} of shape {list(values.shape)}, no list of integers"
+        )
+    return len(values)
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:

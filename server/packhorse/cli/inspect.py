@@ -135,6 +135,15 @@ def _print(
     )
     origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
     console.print(f"ids: {manifest.id_dtype}, {origin} of {manifest.source}", markup=False)
+    if (inputs := manifest.inputs) is not None:
+        column = "" if inputs.length_column is None else f", column {inputs.length_column!r}"
+        size_bytes = sum(file.size_bytes for file in inputs.files)
+        files = f"{inputs.num_files:,} files, the first {len(inputs.files)} of {size_bytes:,} bytes"
+        if inputs.num_files <= len(inputs.files):
+            files = f"{inputs.num_files:,} files of {size_bytes:,} bytes"
+        console.print(f"read: {inputs.kind}{column}, {inputs.rows:,} rows, {files}", markup=False)
+        if inputs.skipped.rows:
+            console.print(f"bad rows: {inputs.skipped.rows:,} skipped; manifest.json or skipped.jsonl names them")
     if manifest.plan_cut_off:
         console.print(f"cut off: {CUT_OFF}")
     if manifest.over_length.sequences:

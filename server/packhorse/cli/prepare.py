@@ -7,27 +7,54 @@ import shlex
 import time
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from packhorse.cli.cut_off import CUT_OFF
 from packhorse.cli.signals import stopped_by_signals
-from packhorse.dataset import Keep, Manifest, OverLength, load_seqpack_layout, open_prepared
+from packhorse.dataset import (
+    Inputs,
+    Keep,
+    Manifest,
+    OverLength,
+    OverLengthLedger,
+    load_seqpack_layout,
+    open_prepared,
+)
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingStats, Template
-from packhorse.prepare import Layout, prepare
+from packhorse.prepare import READERS, DryRun, Layout, OnBadRow, prepare
+from packhorse.prepare import dry_run as try_out
 
 
-@click.command("prepare")
+class _Command(click.Command):
+    """The command, whose help also lists what is read."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the readers."""
+        with formatter.section("What --input may be, told by a look at it"):
+            formatter.write_dl([(reader.kind, reader.takes) for reader in READERS])
+        formatter.write_paragraph()
+        formatter.write_text(
+            "Several inputs are read in the order given, and an id without --id-column is a row over all of them. To "
+            "train, give the same input as token source."
+        )
+
+
+@click.command("prepare", cls=_Command)
 @click.option(
     "--input",
     "sources",
     required=True,
     multiple=True,
     metavar="PATH",
-    help="Parquet file, folder of *.parquet (at every depth), quoted glob pattern, or Megatron X.idx. Give it several "
-    "times to read several, in that order (one X.idx only).",
+    help="What serves as tokens, or lengths: see below. Give it several times to read several, in that order.",
 )
-@click.option("--length-column", metavar="NAME", help="Integer column of lengths in tokens; required for Parquet.")
+@click.option(
+    "--length-column",
+    metavar="NAME",
+    help="Column of lengths in tokens, or of lists of tokens.  [default: the column that evidently holds tokens]",
+)
 @click.option("--id-column", metavar="NAME", help="Integer column of ids, each once.  [default: the row, from 0]")
 @click.option("--max-seq-len", required=True, type=int, metavar="N", help="A bin's capacity in tokens.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
@@ -90,6 +117,15 @@ from packhorse.prepare import Layout, prepare
     show_default=True,
     help="Layout of the folder; `packhorse serve` reads packhorse.",
 )
+@click.option(
+    "--on-bad-row",
+    type=click.Choice(get_args(OnBadRow)),
+    default="error",
+    show_default=True,
+    help="What happens to a row whose length or id is null, below 1 token or beyond int64; the manifest names those "
+    "skipped.",
+)
+@click.option("--dry-run", is_flag=True, help="Read and plan, tell what preparing would give and cost, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a prepared dataset at --output, and nothing else.")
 def command(
     sources: tuple[str, ...],
@@ -106,12 +142,14 @@ def command(
     time_limit_seconds: float,
     workers: int | None,
     layout: Layout,
+    on_bad_row: OnBadRow,
+    dry_run: bool,
     overwrite: bool,
 ) -> None:
     """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
     started = time.perf_counter()
     with stopped_by_signals("nothing half-made is left behind"):
-        manifest = prepare(
+        result = (try_out if dry_run else prepare)(
             sources,
             length_column=length_column,
             id_column=id_column,
@@ -127,8 +165,39 @@ def command(
             overwrite=overwrite,
             workers=workers,
             format=layout,
+            on_bad_row=on_bad_row,
         )
-    _print_summary(manifest, output, layout, time.perf_counter() - started)
+    if isinstance(result, DryRun):
+        _print_dry_run(result, over_length)
+    else:
+        _print_summary(result, output, layout, time.perf_counter() - started)
+
+
+def _print_dry_run(found: DryRun, over_length: OverLength) -> None:
+    click.echo(found.stats)
+    inputs = found.inputs
+    files = f" in {inputs.num_files:,} files" if inputs.num_files != 1 else ""
+    click.echo(f"read         {inputs.kind}, {inputs.rows:,} rows{files}")
+    _print_left_out(found.over_length, found.inputs, over_length)
+    click.echo(f"planned by   {found.algorithm}")
+    if found.plan_cut_off:
+        click.echo(f"cut off      {CUT_OFF}")
+    click.echo(f"would take   about {found.seconds:.1f} s and {found.disk_bytes:,} bytes of {found.free_bytes:,} free")
+    click.echo("dry run      nothing was written, and ids were not compared with each other")
+
+
+def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length: OverLength) -> None:
+    if inputs is not None and inputs.skipped.rows:
+        first = inputs.skipped.first[0]
+        click.echo(
+            f"bad rows: {inputs.skipped.rows:,} skipped, the first of them row {first.row} of {first.file}, because "
+            f"{first.reason}"
+        )
+    if ledger.sequences:
+        done = {"drop": "dropped", "truncate": "truncated"}.get(over_length, f"split into {ledger.pieces:,} pieces")
+        click.echo(
+            f"over length: {ledger.sequences:,} sequences {done}, {ledger.tokens:,} of their tokens are not in the plan"
+        )
 
 
 def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: float) -> None:
@@ -140,14 +209,7 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         proven_bound=manifest.lower_bound,
     )
     click.echo(stats)
-    ledger = manifest.over_length
-    if ledger.sequences:
-        done = {"drop": "dropped", "truncate": "truncated"}.get(
-            options.over_length, f"split into {ledger.pieces:,} pieces"
-        )
-        click.echo(
-            f"over length: {ledger.sequences:,} sequences {done}, {ledger.tokens:,} of their tokens are not in the plan"
-        )
+    _print_left_out(manifest.over_length, manifest.inputs, options.over_length)
     click.echo(f"planned by   {manifest.algorithm}")
     if manifest.plan_cut_off:
         click.echo(f"cut off      {CUT_OFF}")

@@ -3,9 +3,20 @@
 from packhorse.dataset.arrays import create_array
 from packhorse.dataset.digest import PARTS, differing_parts
 from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.layout import MANIFEST, OVER_LENGTH, POOLS, STARTS
+from packhorse.dataset.layout import INPUTS, MANIFEST, OVER_LENGTH, POOLS, SKIPPED, STARTS
 from packhorse.dataset.load import PreparedDataset, open_prepared
-from packhorse.dataset.manifest import Keep, Manifest, OverLength, OverLengthLedger, PrepareOptions
+from packhorse.dataset.manifest import (
+    MOST_LISTED,
+    InputRecord,
+    Inputs,
+    Keep,
+    Manifest,
+    OverLength,
+    OverLengthLedger,
+    PrepareOptions,
+    SkippedRow,
+    SkippedRows,
+)
 from packhorse.dataset.replaceable import refuse_holding, refuse_output
 from packhorse.dataset.seqpack_layout import (
     Loaded,
@@ -15,14 +26,19 @@ from packhorse.dataset.seqpack_layout import (
     write_seqpack_layout,
 )
 from packhorse.dataset.whole import written_whole
-from packhorse.dataset.write import seal
+from packhorse.dataset.write import seal, write_records
 
 __all__ = [
+    "INPUTS",
     "MANIFEST",
+    "MOST_LISTED",
     "OVER_LENGTH",
     "PARTS",
     "POOLS",
+    "SKIPPED",
     "STARTS",
+    "InputRecord",
+    "Inputs",
     "Keep",
     "Loaded",
     "Manifest",
@@ -31,6 +47,8 @@ __all__ = [
     "PrepareOptions",
     "PreparedDataset",
     "PreparedDatasetError",
+    "SkippedRow",
+    "SkippedRows",
     "create_array",
     "differing_parts",
     "is_seqpack_layout",
@@ -40,6 +58,7 @@ __all__ = [
     "refuse_holding",
     "refuse_output",
     "seal",
+    "write_records",
     "write_seqpack_layout",
     "written_whole",
 ]

@@ -5,18 +5,20 @@ Owns that comparison, from the annotations alone; leaves ranges to the dataclass
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
-def check_fields(kind: type, content: object, path: str = "") -> None:
+def check_fields(kind: type, content: object, path: str = "", *, may_lack: Sequence[str] = ()) -> None:
     """Compares an object's keys and values with a dataclass's fields, nested ones too.
 
     Args:
-        kind: the dataclass. Its fields are of int, float, bool, str, Literal, dict[str, …], dataclasses, and unions.
+        kind: the dataclass. Its fields are of int, float, bool, str, Literal, dict[str, …], tuple[…, ...], dataclasses,
+            and unions.
         content: what `json.loads` returned.
         path: what messages put before a field's name.
+        may_lack: fields that need not be there.
 
     Raises:
         ValueError: a field is missing, unknown, or of another type. A bool is no int, and a float is finite.
@@ -24,14 +26,14 @@ def check_fields(kind: type, content: object, path: str = "") -> None:
     if not isinstance(content, dict):
         raise ValueError(f"{path.removesuffix('.') or 'it'} is not an object")
     names = [f.name for f in fields(kind)]
-    missing = [name for name in names if name not in content]
+    missing = [name for name in names if name not in content and name not in may_lack]
     if missing:
         raise ValueError(f"lacks {_listed(missing, path)}")
     unknown = sorted(content.keys() - set(names))
     if unknown:
         raise ValueError(f"has fields that this release does not know: {_listed(unknown, path)}")
     hints = get_type_hints(kind)
-    for name in names:
+    for name in content:
         _check_value(hints[name], content[name], path + name)
 
 
@@ -45,9 +47,13 @@ def _fits(hint: Any, value: object, name: str) -> bool:
     if origin is Literal:
         return isinstance(value, str) and value in arguments
     if origin in (Union, types.UnionType):
-        return any(_fits(argument, value, name) for argument in arguments)
+        if value is None:
+            return types.NoneType in arguments
+        return any(_fits(argument, value, name) for argument in arguments if argument is not types.NoneType)
     if origin is dict:
         return isinstance(value, Mapping) and all(_fits(arguments[1], item, name) for item in value.values())
+    if origin is tuple:
+        return isinstance(value, list) and all(_fits(arguments[0], item, name) for item in value)
     if hint is float:
         return type(value) is float and math.isfinite(value)
     if hint is str:

@@ -14,7 +14,9 @@ DATA_FILES = (COUNTS, TEMPLATES, POOLS)
 """The files that the manifest always holds checksums of."""
 STARTS, OVER_LENGTH = "starts.npy", "over_length.npy"
 """Files of some folders only: where each pool entry begins in its sequence, and which sequences were too long."""
-FILES = (MANIFEST, *DATA_FILES, STARTS, OVER_LENGTH)
+INPUTS, SKIPPED = "inputs.jsonl", "skipped.jsonl"
+"""Files of some folders only: which files were read and which rows were skipped, where a manifest cannot name all."""
+FILES = (MANIFEST, *DATA_FILES, STARTS, OVER_LENGTH, INPUTS, SKIPPED)
 """Every file that a prepared folder can have."""
 SEQPACK_POOLS = "pools"
 """The folder of pool files in seqpack's layout."""

@@ -73,6 +73,64 @@ class OverLengthLedger:
     """Pieces that they were split into; 0 under every other policy."""
 
 
+MOST_LISTED = 100
+"""How many files and skipped rows a manifest names; where there are more, a file beside it names all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputRecord:
+    """A file that was read."""
+
+    name: str
+    """Its path below the folder that all of them are in."""
+    size_bytes: int
+    """Its size."""
+    modified_ns: int
+    """When it was last written to, in nanoseconds since 1970."""
+    rows: int
+    """Rows that stand in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedRow:
+    """A row that was left out because something is wrong with it."""
+
+    file: str
+    """Its file, as in `Inputs.files`."""
+    row: int
+    """Its row there, 0-based."""
+    reason: str
+    """What is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedRows:
+    """The rows that `--on-bad-row skip` left out."""
+
+    rows: int = 0
+    """How many."""
+    first: tuple[SkippedRow, ...] = ()
+    """The first of them; skipped.jsonl names all where there are more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a dataset was prepared from."""
+
+    kind: str
+    """What the reader calls it: Parquet, Arrow, Megatron, …; a Python type's name for what was held in memory."""
+    length_column: str | None
+    """The column of lengths or tokens that was read; None where there are no columns."""
+    rows: int
+    """Rows in all files."""
+    num_files: int
+    """Files that were read."""
+    files: tuple[InputRecord, ...]
+    """The first of them, in the order that numbers rows; inputs.jsonl names all where there are more."""
+    skipped: SkippedRows = SkippedRows()
+    """The rows that were left out because something is wrong with them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Facts about a prepared dataset."""
@@ -119,6 +177,8 @@ class Manifest:
     """File name → SHA-256 of its bytes, in hexadecimal."""
     digest: str
     """Fingerprint of the dataset and its plan."""
+    inputs: Inputs | None = None
+    """What was read, file by file; None in a dataset of an earlier release."""
     format_version: int = FORMAT_VERSION
     """Version of the folder's layout."""
     epoch_version: int = EPOCH_VERSION
@@ -132,6 +192,8 @@ class Manifest:
     def render(self) -> bytes:
         """Returns the manifest's only valid bytes; they end with a checksum of themselves."""
         content = asdict(self)
+        if self.inputs is None:
+            del content["inputs"]
         return _render({**content, "checksum": _checksum(content)})
 
     @classmethod
@@ -159,7 +221,9 @@ class Manifest:
         if not is_sound:
             raise PreparedDatasetError(f"{name} was altered: its content does not match its checksum")
         try:
-            check_fields(cls, content)
+            if content.get("inputs", ...) is None:
+                raise ValueError("states inputs, but none")
+            check_fields(cls, content, may_lack=("inputs",))
         except ValueError as error:
             raise PreparedDatasetError(f"{name} {error}: prepare the dataset again with this release") from None
         if content["epoch_version"] != EPOCH_VERSION:
@@ -169,6 +233,8 @@ class Manifest:
             )
         content["options"] = PrepareOptions(**content["options"])
         content["over_length"] = OverLengthLedger(**content["over_length"])
+        if "inputs" in content:
+            content["inputs"] = _inputs(content["inputs"])
         manifest = cls(**content)
         for what, holds in manifest._rules():
             if not holds:
@@ -208,8 +274,20 @@ class Manifest:
         yield "over_length.sequences is below 2^63", ledger.sequences <= _MOST
         yield "over_length.tokens is at most source_tokens", ledger.tokens <= ledger.source_tokens
         yield "over_length.sequences is at most source_tokens", ledger.sequences <= ledger.source_tokens
+        if self.inputs is not None:
+            files, skipped = self.inputs.num_files, self.inputs.skipped.rows
+            yield "inputs counts from 0", min(files, skipped, self.inputs.rows) >= 0
+            yield "inputs names the first files", len(self.inputs.files) == min(files, MOST_LISTED)
+            yield "inputs names the first rows skipped", len(self.inputs.skipped.first) == min(skipped, MOST_LISTED)
         yield "checksums are SHA-256", all(_SHA256.fullmatch(checksum) for checksum in self.checksums.values())
         yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
+
+
+def _inputs(content: dict[str, Any]) -> Inputs:
+    files = tuple(InputRecord(**file) for file in content["files"])
+    skipped = content["skipped"]
+    first = tuple(SkippedRow(**row) for row in skipped["first"])
+    return Inputs(**{**content, "files": files, "skipped": SkippedRows(**{**skipped, "first": first})})
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -3,7 +3,8 @@
 Owns which facts the manifest states; leaves reading data and filling the pool to `prepare`.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -13,15 +14,26 @@ from packhorse.dataset.digest import make_digest
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
+    INPUTS,
     MANIFEST,
     OVER_LENGTH,
     POOLS,
+    SKIPPED,
     STARTS,
     TEMPLATES,
     render_counts,
     render_templates,
 )
-from packhorse.dataset.manifest import EPOCH_VERSION, Manifest, OverLengthLedger, PrepareOptions
+from packhorse.dataset.manifest import (
+    EPOCH_VERSION,
+    MOST_LISTED,
+    InputRecord,
+    Inputs,
+    Manifest,
+    OverLengthLedger,
+    PrepareOptions,
+    SkippedRow,
+)
 from packhorse.packing import PackingPlan, canonical_templates
 
 
@@ -38,6 +50,7 @@ def seal(
     ids_sum: tuple[int, int],
     source: str,
     id_column: str | None,
+    inputs: Inputs,
 ) -> Manifest:
     """Writes counts.json, templates.json and manifest.json beside finished arrays.
 
@@ -53,10 +66,12 @@ def seal(
         ids_sum: of all ids and first tokens, from `packhorse.wire.ids_sum`.
         source: what was read, without its folder.
         id_column: the column of it that ids come from; None where an id is a row number.
+        inputs: what was read; all files are in inputs.jsonl, and all skipped rows in skipped.jsonl, where it names
+            only the first.
     """
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
-    names = [*DATA_FILES, *optional_files(start_dtype, over_length)]
+    names = [*DATA_FILES, *optional_files(start_dtype, over_length, inputs)]
     checksums = {name: sha256_of(folder / name) for name in names}
     manifest = Manifest(
         options=options,
@@ -78,6 +93,7 @@ def seal(
         source=source,
         id_column=id_column,
         plan_cut_off=plan.cut_off,
+        inputs=inputs,
         checksums=checksums,
         digest=dataset_digest(counts, plan.templates, options, checksums[POOLS], checksums.get(STARTS)),
     )
@@ -85,9 +101,21 @@ def seal(
     return manifest
 
 
-def optional_files(start_dtype: str | None, over_length: OverLengthLedger) -> list[str]:
+def optional_files(start_dtype: str | None, over_length: OverLengthLedger, inputs: Inputs | None) -> list[str]:
     """Returns the names of the files that such a folder has beside DATA_FILES."""
-    return [*([STARTS] if start_dtype else []), *([OVER_LENGTH] if over_length.sequences else [])]
+    present = {
+        STARTS: start_dtype is not None,
+        OVER_LENGTH: over_length.sequences > 0,
+        INPUTS: inputs is not None and inputs.num_files > MOST_LISTED,
+        SKIPPED: inputs is not None and inputs.skipped.rows > MOST_LISTED,
+    }
+    return [name for name, is_there in present.items() if is_there]
+
+
+def write_records(path: Path, records: Iterable[InputRecord | SkippedRow]) -> None:
+    """Writes a file of JSON lines, one for each record."""
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
 
 
 def dataset_digest(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import PrepareOptions
 from packhorse.prepare._kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
-from packhorse.prepare._sources import Batch, ParquetSpan, Span, changed
+from packhorse.prepare.readers import Batch, Span, changed
 from packhorse.wire import ids_sum
 
 PoolMap = NDArray[np.uint32] | NDArray[np.int64]
@@ -63,6 +63,8 @@ class TaskCounts:
     """The greatest of their lengths; 0 without any."""
     first_over: tuple[int, int, str, int] | None
     """The first of them: id, length, file, row."""
+    skipped: tuple[tuple[str, NDArray[np.int64]], ...]
+    """File and (row, Fault) of the rows that were skipped: int64 [k, 2]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +109,15 @@ def make_tasks(spans: Sequence[Span], options: PrepareOptions, workers: int) -> 
     rows = max(min(_TASK_ROWS, -(-total // workers)), -(-total // most))
     tasks: list[CountTask] = []
     group: list[Span] = []
-    for position, span in enumerate(spans):
+    held = 0
+    for span in spans:
         group.append(span)
-        if sum(member.num_rows for member in group) >= rows or position == len(spans) - 1:
-            tasks.append(CountTask(spans=tuple(group), options=options))
-            group = []
+        held += span.num_rows
+        if held >= rows:
+            tasks.append(CountTask(spans=_joined(group), options=options))
+            group, held = [], 0
+    if group:
+        tasks.append(CountTask(spans=_joined(group), options=options))
     return tasks
 
 
@@ -123,13 +129,18 @@ def count_task(task: CountTask) -> TaskCounts:
     first_over: tuple[int, int, str, int] | None = None
     options, limit = task.options, task.options.rooms.longest
     is_split = options.over_length == "split"
+    skipped: list[tuple[str, NDArray[np.int64]]] = []
     for path, batch in _batches(task.spans):
+        if batch.skipped is not None:
+            skipped.append((path, batch.skipped))
         lengths, ids = batch.lengths, batch.ids
+        if not len(lengths):
+            continue
         longest = int(lengths.max())
         if is_split and longest > LONGEST_SPLIT:
             at = int(np.argmax(lengths > LONGEST_SPLIT))
             raise ValueError(
-                f"{path}: row {batch.first_row + at} has {int(lengths[at])} tokens; sequences of up to "
+                f"{path}: row {batch.row(at)} has {int(lengths[at])} tokens; sequences of up to "
                 f"{LONGEST_SPLIT} can be split: repair the length, or choose --over-length drop"
             )
         histogram = _grown(histogram, min(longest, limit) + 1)
@@ -137,7 +148,7 @@ def count_task(task: CountTask) -> TaskCounts:
         if num_over_here:
             over = lengths > limit
             at = int(np.argmax(over))
-            first_over = first_over or (int(ids[at]), int(lengths[at]), path, batch.first_row + at)
+            first_over = first_over or (int(ids[at]), int(lengths[at]), path, batch.row(at))
             num_over += num_over_here
             tokens_over += _exact_sum(lengths[over])
             pieces_over += _exact_sum((lengths[over] - 1) // limit + 1)
@@ -163,6 +174,7 @@ def count_task(task: CountTask) -> TaskCounts:
         pieces_over=pieces_over,
         longest_over=longest_over,
         first_over=first_over,
+        skipped=tuple(skipped),
     )
 
 
@@ -234,44 +246,29 @@ def find_rows(task: tuple[CountTask, int]) -> list[tuple[str, int, int]]:
     """Returns (file, row, length) of every sequence with a certain id in a task."""
     source, wanted = task
     return [
-        (path, batch.first_row + int(at), int(batch.lengths[at]))
+        (path, batch.row(int(at)), int(batch.lengths[at]))
         for path, batch in _batches(source.spans)
         for at in np.flatnonzero(batch.ids == wanted)
     ]
 
 
 def _batches(spans: Sequence[Span]) -> Iterator[tuple[str, Batch]]:
-    for span in _joined(spans):
+    for span in spans:
         for batch in span.batches():
             yield span.path, batch
 
 
-def _joined(spans: Sequence[Span]) -> Iterator[Span]:
-    """Yields the spans with neighbours in one Parquet file made one, so that the file is opened once."""
-    held: Span | None = None
-    for span in spans:
-        if (
-            isinstance(held, ParquetSpan)
-            and isinstance(span, ParquetSpan)
-            and held.path == span.path
-            and held.row_groups[1] == span.row_groups[0]
-        ):
-            held = ParquetSpan(
-                path=held.path,
-                stamp=held.stamp,
-                row_groups=(held.row_groups[0], span.row_groups[1]),
-                first_row=held.first_row,
-                first_index=held.first_index,
-                num_rows=held.num_rows + span.num_rows,
-                length_column=held.length_column,
-                id_column=held.id_column,
-            )
-            continue
-        if held is not None:
-            yield held
-        held = span
-    if held is not None:
-        yield held
+def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Returns spans with neighbours in one file made one, so that the file is opened once."""
+    joined: list[Span] = []
+    first = last = spans[0]
+    for span in spans[1:]:
+        if not span.follows(last):
+            joined.append(first if first is last else first.through(last))
+            first = span
+        last = span
+    joined.append(first if first is last else first.through(last))
+    return tuple(joined)
 
 
 def _over_action(options: PrepareOptions) -> int:

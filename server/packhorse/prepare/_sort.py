@@ -23,7 +23,7 @@ from packhorse.dataset import (
     seal,
 )
 from packhorse.jobs import Progress
-from packhorse.packing import pack_histogram
+from packhorse.packing import PackingPlan, pack_histogram
 from packhorse.prepare._duplicates import cut_windows, find_duplicate
 from packhorse.prepare._engines import Engine
 from packhorse.prepare._passes import (
@@ -38,10 +38,44 @@ from packhorse.prepare._passes import (
     make_tasks,
     sort_over_length,
 )
-from packhorse.prepare._sources import Span
+from packhorse.prepare._records import Skipped, write_inputs
+from packhorse.prepare.readers import Opened
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What the first pass found in all tasks."""
+
+    tasks: list[CountTask]
+    parts: list[TaskCounts]
+    """What was found in each."""
+    rooms: NDArray[np.int64]
+    """Distinct rooms, ascending: int64 [D]."""
+    counts: NDArray[np.int64]
+    """Sequences, or pieces, of each: int64 [D]."""
+    over_length: OverLengthLedger
+    id_dtype: Literal["uint32", "int64"]
+    start_dtype: Literal["uint32", "int64"] | None
+    """None where every first token is 0."""
+
+    @property
+    def by_room(self) -> dict[int, int]:
+        """Room in tokens → number of sequences."""
+        return dict(zip(self.rooms.tolist(), self.counts.tolist(), strict=True))
+
+    @property
+    def skipped(self) -> Skipped:
+        """The rows that were skipped."""
+        return [rows for part in self.parts for rows in part.skipped]
+
+    @property
+    def array_bytes(self) -> int:
+        """What the arrays of the prepared folder take on disk."""
+        entry = np.dtype(self.id_dtype).itemsize + (np.dtype(self.start_dtype).itemsize if self.start_dtype else 0)
+        return int(self.counts.sum()) * entry + 16 * self.over_length.sequences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,62 +88,93 @@ class Sort:
     """Shows how far each pass is."""
     workers: int
     """Processes that the engine has."""
-    spans: list[Span]
-    """The rows to prepare, in order."""
+    opened: Opened
+    """The rows to prepare, and their files."""
     options: PrepareOptions
     """What shapes the plan."""
-    id_column: str | None
-    """The column that ids come from; None where an id is a row number."""
     time_limit_seconds: float
     """Ends planning early."""
+
+    @property
+    def id_column(self) -> str | None:
+        """The column that ids come from; None where an id is a row number."""
+        return self.opened.columns.id
+
+    def count(self) -> Counted:
+        """Counts lengths: the first pass, which changes nothing on disk."""
+        options = self.options
+        tasks = make_tasks(self.opened.spans, options, self.workers)
+        parts = list(self._run("counting lengths", count_task, tasks, [task.num_rows for task in tasks]))
+        self._check_files()
+        ledger = _over_length_ledger(parts, options)
+        if not any(len(part.rooms) for part in parts):
+            raise ValueError(
+                f"all {sum(task.num_rows for task in tasks):,} rows are bad, so nothing is left to prepare"
+            )
+        rooms, counts = _merged(parts)
+        low, high = min(part.id_low for part in parts), max(part.id_high for part in parts)
+        return Counted(
+            tasks=tasks,
+            parts=parts,
+            rooms=rooms,
+            counts=counts,
+            over_length=ledger,
+            id_dtype="uint32" if low >= 0 and high < 2**32 else "int64",
+            start_dtype=_start_dtype(parts, options),
+        )
+
+    def plan(self, counted: Counted) -> PackingPlan:
+        """Plans what was counted."""
+        with self.progress.task("planning"):
+            return pack_histogram(
+                counted.by_room,
+                self.options.max_seq_len,
+                algorithm=self.options.algorithm,
+                max_sequences_per_bin=self.options.max_sequences_per_bin,
+                time_limit_seconds=self.time_limit_seconds,
+            )
 
     def write(self, folder: Path, source: str) -> Manifest:
         """Fills `folder` and returns its manifest."""
         options = self.options
-        tasks = make_tasks(self.spans, options, self.workers)
-        sizes = [task.num_rows for task in tasks]
-        found = list(self._run("counting lengths", count_task, tasks, sizes))
-        ledger = _over_length_ledger(found, options)
-        rooms, counts = _merged(found)
-        by_room = dict(zip(rooms.tolist(), counts.tolist(), strict=True))
-        low, high = min(part.id_low for part in found), max(part.id_high for part in found)
-        id_dtype: Literal["uint32", "int64"] = "uint32" if low >= 0 and high < 2**32 else "int64"
-        start_dtype = _start_dtype(found, options)
-        edges = np.concatenate(([0], np.cumsum(counts)))
+        counted = self.count()
+        ledger, start_dtype = counted.over_length, counted.start_dtype
+        edges = np.concatenate(([0], np.cumsum(counted.counts)))
         shape = (int(edges[-1]),)
-        pool = _created(folder / POOLS, id_dtype, shape)
+        pool = _created(folder / POOLS, counted.id_dtype, shape)
         first_tokens = _created(folder / STARTS, start_dtype, shape) if start_dtype else None
         over = _created(folder / OVER_LENGTH, "int64", (ledger.sequences, 2)) if ledger.sequences else None
-        with self.progress.task("planning"):
-            plan = pack_histogram(
-                by_room,
-                options.max_seq_len,
-                algorithm=options.algorithm,
-                max_sequences_per_bin=options.max_sequences_per_bin,
-                time_limit_seconds=self.time_limit_seconds,
-            )
-        fills = _fill_tasks(tasks, found, pool, first_tokens, over, rooms, edges)
+        plan = self.plan(counted)
+        fills = _fill_tasks(counted.tasks, counted.parts, pool, first_tokens, over, counted.rooms, edges)
+        sizes = [task.num_rows for task in counted.tasks]
         for _ in self._run("filling the pool", fill_task, fills, sizes):
             pass
+        self._check_files()
         sums = self._finish(pool, first_tokens, edges)
         if self.id_column is not None:
             of_pieces = first_tokens if options.over_length == "split" else None
-            self._check_unique(pool, of_pieces, edges, low, high, tasks)
+            self._check_unique(pool, of_pieces, edges, counted)
             if over:
                 list(self._run("sorting ids of long sequences", sort_over_length, [over], [ledger.sequences]))
         return seal(
             folder,
-            counts=by_room,
+            counts=counted.by_room,
             plan=plan,
             options=options,
             over_length=ledger,
-            own_tokens=sum(part.own_tokens for part in found),
-            id_dtype=id_dtype,
+            own_tokens=sum(part.own_tokens for part in counted.parts),
+            id_dtype=counted.id_dtype,
             start_dtype=start_dtype,
             ids_sum=sums,
             source=source,
             id_column=self.id_column,
+            inputs=write_inputs(folder, self.opened, counted.skipped),
         )
+
+    def _check_files(self) -> None:
+        """Refuses what was changed during a pass, be it behind the pass's back."""
+        for file in self.opened.files:
+            file.check()
 
     def _finish(self, pool: str, first_tokens: str | None, edges: NDArray[np.int64]) -> tuple[int, int]:
         rows = max(1, int(edges[-1]) // (8 * self.workers))
@@ -136,10 +201,10 @@ class Sort:
         pool: str,
         first_tokens: str | None,
         edges: NDArray[np.int64],
-        low: int,
-        high: int,
-        sources: Sequence[CountTask],
+        counted: Counted,
     ) -> None:
+        sources = counted.tasks
+        low, high = min(part.id_low for part in counted.parts), max(part.id_high for part in counted.parts)
         windows = list(cut_windows(pool, edges, low, high, first_tokens_path=first_tokens))
         sizes = [window.num_ids for window in windows]
         for duplicate in self._run("comparing ids", find_duplicate, windows, sizes):

@@ -7,9 +7,11 @@ sorting to `_sort`.
 import glob
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from packhorse.dataset import (
     Keep,
@@ -26,11 +28,14 @@ from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.prepare._engines import open_engine
 from packhorse.prepare._sort import Sort
-from packhorse.prepare._sources import files_read, find_inputs, find_spans
+from packhorse.prepare.readers import Columns, Opened, find_inputs, open_held
 from packhorse.topology import checked_integer
 
 Layout = Literal["packhorse", "seqpack"]
 """How the folder is laid out."""
+
+OnBadRow = Literal["error", "skip"]
+"""What is done with a row that cannot be planned."""
 
 Source = str | os.PathLike[str]
 """A file, a folder or a pattern to read."""
@@ -41,8 +46,9 @@ _MOST_NAMES = 8
 
 
 def prepare(
-    input: Source | Sequence[Source],
+    input: Source | Sequence[Source] | None = None,
     *,
+    lengths: Any = None,
     length_column: str | None = None,
     id_column: str | None = None,
     max_seq_len: int,
@@ -57,6 +63,7 @@ def prepare(
     overwrite: bool = False,
     workers: int | None = None,
     format: Layout = "packhorse",
+    on_bad_row: OnBadRow = "error",
     progress: bool = True,
 ) -> Manifest:
     """Plans a dataset and writes its prepared folder, whole or not at all.
@@ -71,9 +78,15 @@ def prepare(
         (2, 1.0)
 
     Args:
-        input: a Parquet file, a folder of them (every *.parquet below it, sorted by path), a glob pattern, or several
-            of these, read in the order given. Or one Megatron index `X.idx`, whose entries are the ids.
-        length_column: the integer column of lengths in tokens; not for an `X.idx`.
+        input: what serves as tokens, or lengths, told apart by a look at it. Parquet or Arrow files, folders of them,
+            glob patterns, or several of these, read in the order given; a folder that Hugging Face's `save_to_disk`
+            wrote; one Megatron `X.idx`, flat `x.bin.boundaries` or folder of MDS shards, whose entries are the ids;
+            NumPy files of lengths. `packhorse prepare --help` lists them.
+        lengths: instead of `input`, what Python holds: a NumPy array of lengths or of records, a `datasets.Dataset`, or
+            anything with `__arrow_c_stream__` (Polars, DuckDB, pandas, pyarrow), which is read once. 16 bytes a
+            sequence are held in memory.
+        length_column: the column of lengths in tokens, or of lists of tokens, whose lengths are then taken; None for
+            the one that evidently holds tokens, as token sources choose it.
         id_column: the integer column of ids, each once in the dataset; None takes the row over all files of all
             inputs in order, counted from 0.
         max_seq_len: a bin's capacity in tokens, in [1, 2^31).
@@ -96,6 +109,8 @@ def prepare(
             they save, and one for each processor from there on; a script must then start its work under
             `if __name__ == "__main__":`, as for every spawned process.
         format: "packhorse", or "seqpack" for the layout that `seqpack.load_prepared` reads.
+        on_bad_row: "error" refuses a row whose length or id is null, below 1 token or beyond int64; "skip" leaves it
+            out, and the manifest names it. Ids that occur twice are refused in any case.
         progress: whether stderr shows how far it is: bars on a terminal, a line every few seconds elsewhere.
 
     Returns:
@@ -106,10 +121,90 @@ def prepare(
         FileNotFoundError: nothing is at `input`.
         OSError: the disk is full; nothing is left behind.
         ValueError: an argument, a file, a column, a length or an id is not as it must be; the message names it, with
-            file, row and column where there are.
+            file, row, row group and column where there are.
+        TypeError: `lengths` is no object that has any.
         ImportError: pyarrow is not installed.
     """
-    sources = [os.fspath(input)] if isinstance(input, str | os.PathLike) else [os.fspath(one) for one in input]
+    job = checked_job(
+        input=input,
+        lengths=lengths,
+        length_column=length_column,
+        id_column=id_column,
+        max_seq_len=max_seq_len,
+        output=output,
+        algorithm=algorithm,
+        over_length=over_length,
+        keep=keep,
+        max_sequences_per_bin=max_sequences_per_bin,
+        align=align,
+        extra_tokens=extra_tokens,
+        time_limit_seconds=time_limit_seconds,
+        overwrite=overwrite,
+        workers=workers,
+        format=format,
+        on_bad_row=on_bad_row,
+        progress=progress,
+    )
+    with written_whole(job.folder, overwrite=overwrite) as partial, job.started() as sort:
+        if format == "packhorse":
+            return sort.write(partial, job.source)
+        ours = partial / _OURS
+        ours.mkdir()
+        manifest = sort.write(ours, job.source)
+        write_seqpack_layout(open_prepared(ours, check_pool=False), partial)
+        shutil.rmtree(ours)
+        return manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the arguments of `prepare` ask for, checked, with its input found and nothing of it counted."""
+
+    folder: Path
+    opened: Opened
+    source: str
+    """What the manifest calls the inputs."""
+    options: PrepareOptions
+    workers: int
+    time_limit_seconds: float
+    progress: bool
+
+    @contextmanager
+    def started(self) -> Iterator[Sort]:
+        """Gives the passes, with processes to run them and progress to show; both end afterwards."""
+        with open_engine(self.workers) as engine, show_progress(quiet=not self.progress) as shown:
+            yield Sort(
+                engine=engine,
+                progress=shown,
+                workers=self.workers,
+                opened=self.opened,
+                options=self.options,
+                time_limit_seconds=self.time_limit_seconds,
+            )
+
+
+def checked_job(
+    *,
+    input: Source | Sequence[Source] | None,
+    lengths: Any,
+    length_column: str | None,
+    id_column: str | None,
+    max_seq_len: int,
+    output: str | os.PathLike[str],
+    algorithm: str,
+    over_length: OverLength,
+    keep: Keep,
+    max_sequences_per_bin: int | None,
+    align: int,
+    extra_tokens: int,
+    time_limit_seconds: float,
+    overwrite: bool,
+    workers: int | None,
+    format: Layout,
+    on_bad_row: OnBadRow,
+    progress: bool,
+) -> Job:
+    """Checks the arguments of `prepare`, which see, and finds the input."""
     folder = Path(output)
     options = _checked_options(max_seq_len, algorithm, over_length, keep, max_sequences_per_bin, align, extra_tokens)
     if format not in get_args(Layout):
@@ -119,35 +214,37 @@ def prepare(
             "seqpack's layout cannot say where a piece begins: use --format packhorse, or neither --over-length "
             "split nor --keep tail"
         )
+    if on_bad_row not in get_args(OnBadRow):
+        raise ValueError(f"on_bad_row must be one of {', '.join(get_args(OnBadRow))}, got {on_bad_row!r}")
     if workers is not None:
         checked_integer("workers", workers, 1)
+    if (input is None) == (lengths is None):
+        raise ValueError("give either input, for files, or lengths, for what Python holds")
     refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
-    paths = find_inputs(sources)
-    refuse_holding(folder, [*map(Path, sources), *files_read(paths)])
-    spans = find_spans(paths, length_column, id_column)
-    num_workers = workers or _default_workers(sum(span.num_rows for span in spans))
-    with (
-        written_whole(folder, overwrite=overwrite) as partial,
-        open_engine(num_workers) as engine,
-        show_progress(quiet=not progress) as shown,
-    ):
-        sort = Sort(
-            engine=engine,
-            progress=shown,
-            workers=num_workers,
-            spans=spans,
-            options=options,
-            id_column=id_column,
-            time_limit_seconds=time_limit_seconds,
-        )
-        if format == "packhorse":
-            return sort.write(partial, _name_of(sources))
-        ours = partial / _OURS
-        ours.mkdir()
-        manifest = sort.write(ours, _name_of(sources))
-        write_seqpack_layout(open_prepared(ours, check_pool=False), partial)
-        shutil.rmtree(ours)
-        return manifest
+    columns = Columns(length=length_column, id=id_column)
+    skips = on_bad_row == "skip"
+    if input is None:
+        opened = open_held(lengths, columns, skips_bad_rows=skips)
+        source = opened.kind
+    else:
+        sources = [os.fspath(input)] if isinstance(input, str | os.PathLike) else [os.fspath(one) for one in input]
+        found = find_inputs(sources)
+        refuse_holding(folder, [*map(Path, sources), *found.files_read()])
+        opened = found.reader.open(found.paths, columns, skips_bad_rows=skips)
+        source = _name_of(sources)
+    num_rows = sum(span.num_rows for span in opened.spans)
+    if not num_rows:
+        where = f"{len(opened.files):,} files" if len(opened.files) > 1 else source
+        raise ValueError(f"--input holds no rows in {where}, so there is nothing to prepare")
+    return Job(
+        folder=folder,
+        opened=opened,
+        source=source,
+        options=options,
+        workers=workers or _default_workers(num_rows),
+        time_limit_seconds=time_limit_seconds,
+        progress=progress,
+    )
 
 
 def _name_of(sources: Sequence[str]) -> str:

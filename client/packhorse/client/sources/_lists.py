@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources.base import TokenSourceError
-
-USUAL_COLUMNS = ("input_ids", "tokens")
-"""Names that a column of tokens usually has."""
+from packhorse.formats.columns import evident_column
 
 
 def import_arrow(module: str = "pyarrow") -> Any:
@@ -149,9 +147,9 @@ def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: st
     Raises:
         TokenSourceError: which one is meant cannot be told.
     """
-    for some in (fitting, [name for name in fitting if name in USUAL_COLUMNS]):
-        if len(some) == 1:
-            return some[0]
+    evident = evident_column(fitting)
+    if evident is not None:
+        return evident
     found = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items()) or "none"
     raise TokenSourceError(
         f"{where}: {len(fitting)} of its columns could hold tokens; say which does with column=... "

@@ -4,7 +4,6 @@ Owns opening files, what a dataset saved or held by Hugging Face `datasets` is m
 of lists to `lists` and copying to `spans`.
 """
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,12 +24,8 @@ from packhorse.client.sources._lists import (
 )
 from packhorse.client.sources._spans import Spans, SpanSource
 from packhorse.client.sources.base import TokenSourceError
-from packhorse.formats.files import FileStamp, find_files
-
-SAVED_STATE = "state.json"
-"""What a folder of `Dataset.save_to_disk` holds beside its Arrow files."""
-
-_FILE_MAGIC = b"ARROW1"
+from packhorse.formats.arrow import arrow_files, open_arrow, record_batches
+from packhorse.formats.files import FileStamp
 
 
 class ArrowSource(TableSource, SpanSource):
@@ -183,7 +178,7 @@ class _Files:
         for path, stamp in zip(self._paths, self._stamps, strict=True):
             stamp.check(path)
             whole, reader = _open_file(path)
-            for batch in _batches(reader, path):
+            for batch in record_batches(reader, path):
                 array = batch.column(column)
                 if not _is_inside(array, whole):
                     raise TokenSourceError(
@@ -198,50 +193,21 @@ class _Files:
 
 def _arrow_files(data: Any) -> list[Path]:
     """Finds the files that are meant, in order."""
-    if not isinstance(data, str | os.PathLike):
-        paths = [Path(path) for path in data]
-        if not paths:
-            raise TokenSourceError("no Arrow file is given")
-        return paths
-    folder = Path(data)
-    if not (folder / SAVED_STATE).is_file():
-        return find_files(data, ".arrow")
-    state = json.loads((folder / SAVED_STATE).read_text(encoding="utf-8"))
-    if state.get("_indices_data_files") or state.get("_indices_files"):
-        raise TokenSourceError(f"{folder} was saved with rows selected by an old `datasets`; save it with a newer one")
-    names = [entry["filename"] for entry in state.get("_data_files") or []]
-    if not names:
-        raise TokenSourceError(f"{folder / SAVED_STATE} names no Arrow file, so the dataset is empty or not whole")
-    return [folder / name for name in names]
+    if isinstance(data, str | os.PathLike):
+        try:
+            return arrow_files(data)
+        except ValueError as error:
+            raise TokenSourceError(str(error)) from None
+    paths = [Path(path) for path in data]
+    if not paths:
+        raise TokenSourceError("no Arrow file is given")
+    return paths
 
 
 def _open_file(path: Path) -> tuple[Any, Any]:
-    """Maps a file: all of its bytes, as an Arrow buffer, and a reader of its record batches."""
-    pa, ipc = import_arrow(), import_arrow("pyarrow.ipc")
-    try:
-        # The map outlives the file: thousands of shards must not keep as many descriptors open.
-        with pa.memory_map(str(path)) as file:
-            whole = file.read_buffer()
-        is_stream = whole[: len(_FILE_MAGIC)].to_pybytes() != _FILE_MAGIC
-        open_reader = ipc.open_stream if is_stream else ipc.open_file
-        # All columns: the file format copies what it reads when it is asked for some.
-        reader = open_reader(pa.BufferReader(whole), options=ipc.IpcReadOptions(use_threads=False))
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read as an Arrow IPC file: {error}") from None
-    return whole, reader
-
-
-def _batches(reader: Any, path: Path) -> Iterator[Any]:
-    try:
-        if hasattr(reader, "get_batch"):  # the file format's; the stream's is an iterator
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
-        else:
-            yield from reader
-    except (import_arrow().ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read as an Arrow IPC file: {error}") from None
+    """Maps a file: its bytes, and a reader of all columns, because the file format copies what is read of some."""
+    import_arrow()
+    return open_arrow(path)
 
 
 def _is_inside(array: Any, whole: Any) -> bool:

@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from packhorse.client.sources.arrow import SAVED_STATE, ArrowSource, is_held_dataset
+from packhorse.client.sources.arrow import ArrowSource, is_held_dataset
 from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.parquet import ParquetSource
 from packhorse.client.sources.stored import FlatSource, MegatronSource
+from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, saved_splits
 from packhorse.formats.mds import INDEX
-
-_SAVED_SPLITS = "dataset_dict.json"
-"""What a folder of `DatasetDict.save_to_disk` holds beside a folder for each split."""
 
 
 class _Columns(TypedDict):
@@ -77,8 +75,7 @@ def as_token_source(
 def _of_folder(folder: Path, columns: _Columns) -> TokenSource:
     if (folder / SAVED_STATE).is_file():
         return ArrowSource(folder, **columns)
-    if (folder / _SAVED_SPLITS).is_file():
-        splits = sorted(state.parent.name for state in folder.glob(f"*/{SAVED_STATE}"))
+    if splits := saved_splits(folder):
         raise TokenSourceError(f"{folder} holds several datasets; pass the folder of one: {', '.join(splits)}")
     if (folder / INDEX).is_file():
         return MdsSource(folder, **columns)
@@ -96,7 +93,7 @@ def _of_files(paths: Sequence[Path], given: Any, columns: _Columns) -> TokenSour
     suffixes = {path.suffix for path in paths}
     if suffixes == {".parquet"}:
         return ParquetSource(given, **columns)
-    if suffixes <= {".arrow", ".ipc", ".feather"}:
+    if suffixes <= set(SUFFIXES):
         return ArrowSource(given, **columns)
     if paths[0].name == INDEX:
         return MdsSource(paths[0], **columns)

@@ -1,0 +1,76 @@
+"""What a dataset says of its input: files with their stamps, and rows that were skipped.
+
+Owns names (below the folder that all files share) and where a manifest's list ends and a file beside it begins.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import (
+    INPUTS,
+    MOST_LISTED,
+    SKIPPED,
+    InputRecord,
+    Inputs,
+    SkippedRow,
+    SkippedRows,
+    write_records,
+)
+from packhorse.prepare.readers import Fault, Opened
+
+_MOST_CHARACTERS = 240
+
+Skipped = Sequence[tuple[str, NDArray[np.int64]]]
+"""Files and (row, Fault) of their skipped rows, in order: int64 [k, 2] each."""
+
+
+def write_inputs(folder: Path | None, opened: Opened, skipped: Skipped) -> Inputs:
+    """Returns what the manifest says of the input, and writes whole lists where those are longer.
+
+    Args:
+        folder: where to write; None writes nothing.
+        opened: what was read.
+        skipped: what was skipped of it.
+    """
+    names = _names([file.path for file in opened.files])
+    files = [
+        InputRecord(
+            name=names[file.path],
+            size_bytes=file.stamp.size_bytes,
+            modified_ns=file.stamp.modified_ns,
+            rows=file.num_rows,
+        )
+        for file in opened.files
+    ]
+
+    def skipped_rows() -> Iterator[SkippedRow]:
+        for path, rows in skipped:
+            for row, fault in rows.tolist():
+                yield SkippedRow(file=names.get(path, path), row=row, reason=Fault(fault).reason)
+
+    num_skipped = sum(len(rows) for _, rows in skipped)
+    if folder is not None and len(files) > MOST_LISTED:
+        write_records(folder / INPUTS, files)
+    if folder is not None and num_skipped > MOST_LISTED:
+        write_records(folder / SKIPPED, skipped_rows())
+    return Inputs(
+        kind=opened.kind,
+        length_column=opened.columns.length,
+        rows=sum(span.num_rows for span in opened.spans),
+        num_files=len(files),
+        files=tuple(files[:MOST_LISTED]),
+        skipped=SkippedRows(rows=num_skipped, first=tuple(islice(skipped_rows(), MOST_LISTED))),
+    )
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Returns path → its part below the folder that all share, as text."""
+    whole = [os.path.abspath(path) for path in paths]
+    shared = os.path.commonpath([os.path.dirname(path) for path in whole]) if whole else ""
+    relative = [os.path.relpath(path, shared)[-_MOST_CHARACTERS:] for path in whole]
+    return {path: os.fsencode(name).decode(errors="replace") for path, name in zip(paths, relative, strict=True)}

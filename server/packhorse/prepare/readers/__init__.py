@@ -1,0 +1,142 @@
+"""Readers: from whatever serves as tokens or lengths to spans of rows. One protocol, a file for each kind of input.
+
+Owns the list of readers and which of them an input is for; leaves reading to them.
+"""
+
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packhorse.formats.files import find_files
+from packhorse.prepare.readers._base import Batch, Columns, Fault, InputFile, Opened, Reader, Span, changed
+from packhorse.prepare.readers.arrow import ArrowReader
+from packhorse.prepare.readers.elsewhere import HistogramReader, TextReader
+from packhorse.prepare.readers.mds import MdsReader
+from packhorse.prepare.readers.memory import open_held
+from packhorse.prepare.readers.npy import NpyReader
+from packhorse.prepare.readers.parquet import ParquetReader
+from packhorse.prepare.readers.stored import FlatReader, MegatronReader
+
+__all__ = [
+    "READERS",
+    "Batch",
+    "Columns",
+    "Fault",
+    "Found",
+    "InputFile",
+    "Opened",
+    "Reader",
+    "Span",
+    "changed",
+    "find_inputs",
+    "open_held",
+]
+
+READERS: tuple[Reader, ...] = (
+    MdsReader(),
+    ParquetReader(),
+    ArrowReader(),
+    MegatronReader(),
+    FlatReader(),
+    NpyReader(),
+    HistogramReader(),
+    TextReader(),
+)
+"""In the order in which an input is shown to them."""
+
+_TABLES = (".parquet", ".arrow")
+"""What a folder is searched for first where no index says what it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The files that inputs name, and who reads them."""
+
+    reader: Reader
+    paths: list[str]
+    """In the order that numbers their rows: those of the first input, sorted, then those of the next."""
+
+    def files_read(self) -> list[Path]:
+        """Returns every file that is looked at."""
+        return [Path(path) for path in [*self.paths, *self.reader.files_beside(self.paths)]]
+
+
+def find_inputs(sources: Sequence[str]) -> Found:
+    """Finds the files that inputs name, and the reader for them.
+
+    Args:
+        sources: see `packhorse prepare --help`.
+
+    Raises:
+        FileNotFoundError: nothing is at one of them.
+        ValueError: no reader knows one, two are of different kinds or name the same file, or several are given of a
+            kind whose ids are the entries of one.
+    """
+    if not sources:
+        raise ValueError("--input names nothing")
+    readers = [_reader_for(source) for source in sources]
+    paths: list[str] = []
+    named_by: dict[str, str] = {}
+    for source, reader in zip(sources, readers, strict=True):
+        found = reader.files(source)
+        real_paths = [os.path.realpath(path) for path in found]
+        for path, real_path in zip(found, real_paths, strict=True):
+            if real_path in named_by:
+                raise ValueError(
+                    f"{path} is named twice, by --input {named_by[real_path]} and --input {source}; name each file once"
+                )
+        named_by.update(dict.fromkeys(real_paths, source))
+        paths += found
+    for source, reader in zip(sources, readers, strict=True):
+        if reader.is_alone and len(paths) > 1:
+            raise ValueError(
+                f"{source} is {reader.kind}, whose entries are the ids, so it can only be prepared alone, and --input "
+                f"names {len(paths)} files; join them first, or prepare each into a dataset of its own"
+            )
+        if reader is not readers[0]:
+            raise ValueError(
+                f"{sources[0]} is {readers[0].kind} and {source} is {reader.kind}; prepare each kind into a dataset of "
+                "its own"
+            )
+    return Found(reader=readers[0], paths=paths)
+
+
+def _reader_for(source: str) -> Reader:
+    path = source
+    if os.path.isdir(source):
+        path = _example_in(source)
+    elif glob.has_magic(source) and not os.path.exists(source):
+        path = str(find_files(source, "")[0])
+    elif not os.path.exists(source) and not os.path.exists(source + ".idx"):
+        raise FileNotFoundError(f"{source} does not exist")
+    for reader in READERS:
+        if reader.recognises(path):
+            return reader
+    raise ValueError(
+        f"{path} is of no kind that is known by its name or first bytes; `packhorse prepare --help` lists what is read"
+    )
+
+
+def _example_in(folder: str) -> str:
+    """Returns the folder, where an index in it says what it is, or else one of its files."""
+    if any(reader.recognises(folder) for reader in READERS):
+        return folder
+    found: dict[str, str] = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            found.setdefault(os.path.splitext(name)[1], os.path.join(parent, name))
+    tables = [suffix for suffix in _TABLES if suffix in found]
+    if len(tables) > 1:
+        raise ValueError(
+            f"the folder {folder} holds both *{tables[0]} and *{tables[1]}; give a quoted pattern, such as "
+            f"{os.path.join(folder, '*' + tables[0])}"
+        )
+    for suffix in (*tables, ".npy"):
+        if suffix in found:
+            return found[suffix]
+    raise FileNotFoundError(
+        f"the folder {folder} holds no {', '.join('*' + suffix for suffix in _TABLES)} or *.npy file at any depth, and "
+        "neither a state.json nor an index.json; text is for `packhorse tokenize`"
+    )

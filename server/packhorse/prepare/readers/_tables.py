@@ -1,0 +1,67 @@
+"""Which columns of a table with a schema are meant, and whether they hold what they should.
+
+Owns that judgement, for Parquet, Arrow files and Arrow streams alike.
+"""
+
+from typing import Any
+
+from packhorse.formats.columns import evident_column
+from packhorse.jobs import require
+from packhorse.prepare.readers._base import Columns
+
+
+def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, bool]:
+    """Returns the columns that are meant, and whether the lengths are those of lists.
+
+    Args:
+        schema: an Arrow schema.
+        columns: as the user named them.
+        where: the data, for messages.
+
+    Raises:
+        ValueError: one is missing, there twice, or holds something else; or which one is meant cannot be told.
+    """
+    types = require("pyarrow").types
+    length = columns.length
+    if length is None:
+        length = evident_column([field.name for field in schema if is_tokens(field.type)])
+        if length is None:
+            listed = ", ".join(f"{field.name!r} ({field.type})" for field in list(schema)[:20])
+            raise ValueError(
+                f"{where}: which column holds the tokens is not evident; --length-column must name one, of lengths or "
+                f"of lists of tokens. Its columns are: {listed or 'none'}"
+            )
+    kind = _type_of(schema, length, where)
+    if not (types.is_integer(kind) or is_tokens(kind)):
+        raise ValueError(
+            f"{where}: column {length!r} holds {kind}, but integers (lengths in tokens) or lists of integers (the "
+            "tokens) are needed"
+        )
+    if columns.id is not None and not types.is_integer(id_kind := _type_of(schema, columns.id, where)):
+        raise ValueError(f"{where}: column {columns.id!r} holds {id_kind}, but ids are integers")
+    return Columns(length=length, id=columns.id), is_tokens(kind)
+
+
+def is_tokens(kind: Any) -> bool:
+    """Whether an Arrow type is that of lists of integers."""
+    types = require("pyarrow").types
+    is_list = any(
+        is_kind(kind)
+        for is_kind in (
+            types.is_list,
+            types.is_large_list,
+            types.is_fixed_size_list,
+            types.is_list_view,
+            types.is_large_list_view,
+        )
+    )
+    return bool(is_list and types.is_integer(kind.value_type))
+
+
+def _type_of(schema: Any, column: str, where: str) -> Any:
+    found = schema.get_all_field_indices(column)
+    if not found:
+        raise ValueError(f"{where} has no column {column!r}; its columns are: {', '.join(map(repr, schema.names))}")
+    if len(found) > 1:
+        raise ValueError(f"{where} has {len(found)} columns named {column!r}; give them names of their own")
+    return schema.field(found[0]).type

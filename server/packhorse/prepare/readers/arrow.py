@@ -1,0 +1,118 @@
+"""Arrow IPC files and what Hugging Face `Dataset.save_to_disk` writes: a column of lengths, or of lists of tokens."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, arrow_files, open_arrow, record_batches, saved_splits
+from packhorse.formats.files import FileStamp
+from packhorse.jobs import require
+from packhorse.prepare.readers._base import (
+    SPAN_ROWS,
+    Columns,
+    InputFile,
+    Opened,
+    RawRows,
+    Span,
+    WholeFiles,
+    arrow_rows,
+)
+from packhorse.prepare.readers._tables import chosen_columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowSpan(Span):
+    """Consecutive record batches of an Arrow file."""
+
+    record_batches: tuple[int, int]
+    """First record batch, and the exclusive end."""
+    is_list: bool
+    """Whether the length column holds lists."""
+
+    def _read(self) -> Iterator[RawRows]:
+        names = _open(self.path)[1].schema.names
+        wanted = [names.index(name) for name in (self.columns.length, self.columns.id) if name is not None]
+        _, reader = _open(self.path, wanted)
+        for found in record_batches(reader, self.path, *self.record_batches):
+            at = found.schema.get_field_index
+            ids = None if self.columns.id is None else found.column(at(self.columns.id))
+            yield arrow_rows(found.column(at(self.columns.length)), ids, self.is_list)
+
+
+class ArrowReader(WholeFiles):
+    """See the top of the file."""
+
+    kind = "Arrow"
+    takes = "an .arrow or .feather file, a folder of *.arrow, a pattern, or a folder that save_to_disk wrote"
+    suffixes = SUFFIXES
+    magic = b"ARROW1"
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        return (
+            os.path.isfile(os.path.join(path, SAVED_STATE))
+            or bool(saved_splits(Path(path)))
+            or super().recognises(path)
+        )
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        if splits := saved_splits(Path(source)):
+            raise ValueError(f"{source} holds several datasets; give the folder of one as --input: {', '.join(splits)}")
+        return [str(path) for path in arrow_files(source)]
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        states = {os.path.join(os.path.dirname(path), SAVED_STATE) for path in paths}
+        return sorted(state for state in states if os.path.isfile(state))
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """See `Reader`."""
+        spans: list[Span] = []
+        files: list[InputFile] = []
+        first_index = 0
+        chosen = columns
+        for path in paths:
+            stamp = FileStamp.of(path)
+            reader = _open(path)[1]
+            chosen, is_list = chosen_columns(reader.schema, chosen, path)
+            num_rows = 0
+            wanted = [reader.schema.names.index(name) for name in (chosen.length, chosen.id) if name is not None]
+            for first_batch, end_batch, first_row, size in _cut(_open(path, wanted)[1], path):
+                spans.append(
+                    ArrowSpan(
+                        path=path,
+                        stamp=stamp,
+                        record_batches=(first_batch, end_batch),
+                        first_row=first_row,
+                        first_index=first_index + first_row,
+                        num_rows=size,
+                        columns=chosen,
+                        is_list=is_list,
+                        skips_bad_rows=skips_bad_rows,
+                    )
+                )
+                num_rows = first_row + size
+            files.append(InputFile(path=path, stamp=stamp, num_rows=num_rows))
+            first_index += num_rows
+        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
+
+
+def _open(path: str, columns: Sequence[int] | None = None) -> tuple[Any, Any]:
+    require("pyarrow.ipc")
+    return open_arrow(path, columns=columns)
+
+
+def _cut(reader: Any, path: str) -> Iterator[tuple[int, int, int, int]]:
+    """Yields (first record batch, exclusive end, first row, rows) of pieces of about SPAN_ROWS rows."""
+    first_batch = end_batch = first_row = num_rows = 0
+    for batch in record_batches(reader, path):
+        num_rows += batch.num_rows
+        end_batch += 1
+        if num_rows >= SPAN_ROWS:
+            yield first_batch, end_batch, first_row, num_rows
+            first_batch, first_row, num_rows = end_batch, first_row + num_rows, 0
+    if num_rows:
+        yield first_batch, end_batch, first_row, num_rows

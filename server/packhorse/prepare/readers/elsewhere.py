@@ -1,0 +1,46 @@
+"""What other commands take: text, which is tokenized first, and histograms, which are planned without ids."""
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from packhorse.prepare.readers._base import Columns, Opened, WholeFiles, first_bytes
+
+_LOOK_BYTES = 1 << 12
+
+
+class TextReader(WholeFiles):
+    """Text has no lengths before it is tokenized, and a trainer needs the tokens too."""
+
+    kind = "text"
+    takes = "not read here, because tokens are needed to train from as well: `packhorse tokenize` first"
+    suffixes = (".jsonl", ".ndjson", ".txt", ".md", ".csv")
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """Says what to do instead."""
+        name = shlex.quote(os.path.splitext(os.path.basename(paths[0]))[0])
+        raise ValueError(
+            f"{paths[0]} is text, whose lengths are known when it is tokenized: run `packhorse tokenize --input "
+            f"{shlex.quote(paths[0])} --output {name}`, then prepare with --input {name}.idx"
+        )
+
+
+class HistogramReader(WholeFiles):
+    """A histogram has lengths but no ids, and ids are what a server serves."""
+
+    kind = "histogram"
+    takes = "not read here, because it has no ids: `packhorse plan compare` plans it"
+    suffixes = ("counts.json",)
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        return super().recognises(path) or (
+            path.endswith(".json") and first_bytes(path, _LOOK_BYTES).lstrip()[:1] in (b"{", b"[")
+        )
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """Says what to do instead."""
+        raise ValueError(
+            f"{paths[0]} is JSON: a histogram has no ids, and a prepared dataset serves ids. `packhorse plan compare "
+            f"{shlex.quote(paths[0])} --max-seq-len N` plans it; to serve it, prepare from the lengths themselves"
+        )

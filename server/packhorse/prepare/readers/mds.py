@@ -1,0 +1,111 @@
+"""MDS shards (MosaicML Streaming): a column of lengths, or of arrays or lists of tokens; cut by shards."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packhorse.formats import MdsShards
+from packhorse.formats.columns import evident_column
+from packhorse.formats.files import FileStamp
+from packhorse.formats.mds import INDEX, INTEGERS, array_type
+from packhorse.prepare.readers._base import Columns, InputFile, Opened, RawRows, Span, WholeFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MdsSpan(Span):
+    """One shard."""
+
+    shards: MdsShards
+    """Pickles as its index."""
+    number: int
+    """The shard's, in the index."""
+
+    def _read(self) -> Iterator[RawRows]:
+        length, identity = self.columns.length, self.columns.id
+        assert length is not None  # the reader chose one
+        is_lengths = self.shards.columns[length] in INTEGERS
+        lengths = (self.shards.shard_integers if is_lengths else self.shards.shard_lengths)(self.number, length)
+        yield RawRows(lengths, ids=None if identity is None else self.shards.shard_integers(self.number, identity))
+
+
+class MdsReader(WholeFiles):
+    """See the top of the file."""
+
+    kind = "MDS"
+    takes = "one folder of MDS shards with its index.json; a column of lengths or of tokens"
+    is_alone = True
+    suffixes = (INDEX,)
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        return os.path.basename(path) == INDEX or os.path.isfile(os.path.join(path, INDEX))
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        return super().files(source if os.path.basename(source) == INDEX else os.path.join(source, INDEX))
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        return [str(path) for index in paths for path, _ in MdsShards(index).shards]
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """See `Reader`."""
+        (index,) = paths
+        shards = MdsShards(index)
+        chosen = _chosen(shards, columns)
+        spans: list[Span] = []
+        files = [InputFile(path=index, stamp=FileStamp.of(index), num_rows=0)]
+        first_index = 0
+        for number, (path, num_rows) in enumerate(shards.shards):
+            file = InputFile(path=str(path), stamp=FileStamp.of(path), num_rows=num_rows)
+            files.append(file)
+            if num_rows:
+                spans.append(
+                    MdsSpan(
+                        path=file.path,
+                        stamp=file.stamp,
+                        shards=shards,
+                        number=number,
+                        first_row=0,
+                        first_index=first_index,
+                        num_rows=num_rows,
+                        columns=chosen,
+                        skips_bad_rows=skips_bad_rows,
+                    )
+                )
+            first_index += num_rows
+        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
+
+
+def _chosen(shards: MdsShards, columns: Columns) -> Columns:
+    where = Path(shards.path)
+    listed = ", ".join(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
+    for name in (columns.length, columns.id):
+        if name is not None and name not in shards.columns:
+            raise ValueError(f"{where} has no column {name!r}; its columns are: {listed}")
+    length = columns.length or evident_column([name for name in shards.columns if _is_tokens(shards.columns[name])])
+    if length is None:
+        raise ValueError(
+            f"{where}: which column holds the tokens is not evident; --length-column must name one, of lengths or of "
+            f"tokens. Its columns are: {listed}"
+        )
+    if shards.columns[length] not in INTEGERS and not _is_tokens(shards.columns[length]):
+        raise ValueError(
+            f"{where}: column {length!r} is encoded as {shards.columns[length]!r}, but integers (lengths in tokens) or "
+            "arrays or lists of integers (the tokens) are needed"
+        )
+    if columns.id is not None and shards.columns[columns.id] not in INTEGERS:
+        raise ValueError(
+            f"{where}: column {columns.id!r} is encoded as {shards.columns[columns.id]!r}, but ids are integers"
+        )
+    return Columns(length=length, id=columns.id)
+
+
+def _is_tokens(encoding: str) -> bool:
+    if encoding == "json":
+        return True
+    found = array_type(encoding)
+    return (
+        found is not None and (found[0] is None or found[0].kind in "iu") and (found[1] is None or len(found[1]) == 1)
+    )

@@ -1,0 +1,151 @@
+"""Lengths that Python holds: NumPy arrays, `datasets.Dataset`, and whatever speaks Arrow's C stream.
+
+Owns turning them into spans. A stream is read once, and only its lengths and ids are kept: 16 bytes a sequence.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.jobs import require
+from packhorse.prepare.readers._base import BATCH_ROWS, Columns, Opened, RawRows, Span, arrow_rows, cut
+from packhorse.prepare.readers._tables import chosen_columns, is_tokens
+from packhorse.prepare.readers.npy import array_rows, check_array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSpan(Span):
+    """Rows held in memory; pickles with them."""
+
+    rows: RawRows
+
+    def _read(self) -> Iterator[RawRows]:
+        for first, size in cut(self.num_rows, BATCH_ROWS):
+            yield self.rows.each(partial(_piece, first=first, size=size))
+
+
+def open_held(lengths: Any, columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    """Turns an object into spans; see `packhorse.prepare.prepare` for what it may be.
+
+    Raises:
+        TypeError: it is nothing of the kind.
+        ValueError: a column is missing, of another type, or cannot be told.
+    """
+    where = f"the {type(lengths).__name__}"
+    pieces, chosen = _pieces(lengths, columns, where)
+    spans: list[Span] = []
+    index = 0
+    for rows in pieces:
+        if len(rows.lengths):
+            spans.append(
+                HeldSpan(
+                    path=where,
+                    stamp=None,
+                    first_row=index,
+                    first_index=index,
+                    num_rows=len(rows.lengths),
+                    columns=chosen,
+                    skips_bad_rows=skips_bad_rows,
+                    rows=rows,
+                )
+            )
+            index += len(rows.lengths)
+    return Opened(kind=type(lengths).__name__, spans=spans, files=[], columns=chosen)
+
+
+def _pieces(lengths: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
+    if isinstance(lengths, list | tuple):
+        lengths = np.asarray(lengths)
+    if isinstance(lengths, np.ndarray):
+        check_array(lengths, columns, where)
+        return array_rows(lengths, columns), columns
+    package = sys.modules.get("datasets")
+    if package is not None and isinstance(lengths, package.Dataset):
+        return _of_dataset(lengths, columns, where)
+    if package is not None and isinstance(lengths, package.DatasetDict):
+        raise TypeError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, lengths))}")
+    pa = require("pyarrow")
+    if hasattr(lengths, "__arrow_c_stream__"):
+        try:
+            reader = pa.RecordBatchReader.from_stream(lengths)
+        except pa.ArrowInvalid:  # a stream of plain arrays, such as a Series
+            return _of_arrays(pa.chunked_array(lengths), columns, where)
+        return _of_batches(reader, columns, where)
+    if hasattr(lengths, "__arrow_c_array__"):
+        return _of_arrays(pa.chunked_array([pa.array(lengths)]), columns, where)
+    raise TypeError(
+        f"lengths must be a NumPy array, a datasets.Dataset or an object with __arrow_c_stream__ (Polars, DuckDB, "
+        f"pandas, pyarrow), got {type(lengths).__name__}; files are given as input"
+    )
+
+
+def _of_batches(reader: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
+    chosen, is_list = chosen_columns(reader.schema, columns, where)
+
+    def pieces() -> Iterator[RawRows]:
+        for batch in reader:
+            at = batch.schema.get_field_index
+            ids = None if chosen.id is None else batch.column(at(chosen.id))
+            yield _kept(arrow_rows(batch.column(at(chosen.length)), ids, is_list))
+
+    return _joined(pieces()), chosen
+
+
+def _of_arrays(array: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
+    if columns.length is not None or columns.id is not None:
+        raise ValueError(f"{where} is one column of lengths: leave out length_column and id_column")
+    if not (require("pyarrow").types.is_integer(array.type) or is_tokens(array.type)):
+        raise ValueError(f"{where} holds {array.type}, but integers (lengths) or lists of integers (tokens) are needed")
+    return (_kept(arrow_rows(chunk, None, is_tokens(array.type))) for chunk in array.chunks), columns
+
+
+def _of_dataset(dataset: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
+    """Reads offsets of all rows and then takes those that `select` or `shuffle` left: no token is copied."""
+    table = dataset.data.table
+    rows, chosen = _of_batches(table.to_reader(), columns, where)
+    indices = dataset._indices
+    if indices is None:
+        return rows, chosen
+    held = _concatenated(list(rows))
+    chunks = [chunk.to_numpy().astype(np.int64) for chunk in indices.column(0).chunks]
+    selection = np.concatenate([np.empty(0, np.int64), *chunks])
+    return iter([held.each(lambda column: column[selection])]), chosen
+
+
+def _kept(rows: RawRows) -> RawRows:
+    """Copies values out of the producer's memory, which holds all columns together."""
+    return rows.each(np.array)
+
+
+def _piece(column: NDArray[Any], first: int, size: int) -> NDArray[Any]:
+    return column[first : first + size]
+
+
+def _joined(pieces: Iterator[RawRows]) -> Iterator[RawRows]:
+    """Yields larger pieces, so that thousands of small record batches are no thousands of tasks."""
+    held: list[RawRows] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece.lengths)
+        if size >= BATCH_ROWS:
+            yield _concatenated(held)
+            held, size = [], 0
+    if held:
+        yield _concatenated(held)
+
+
+def _concatenated(pieces: list[RawRows]) -> RawRows:
+    def joined(number: int) -> NDArray[Any] | None:
+        if all(piece[number] is None for piece in pieces):
+            return None
+        no_nulls = (np.zeros(len(piece.lengths), dtype=bool) for piece in pieces)
+        return np.concatenate([b if a[number] is None else a[number] for a, b in zip(pieces, no_nulls, strict=True)])
+
+    lengths = np.concatenate([np.empty(0, dtype=np.int64), *(piece.lengths for piece in pieces)])
+    return RawRows(lengths, *(joined(number) for number in (1, 2, 3)))
