@@ -113,7 +113,15 @@ def optional_files(start_dtype: str | None, over_length: OverLengthLedger, input
 
 
 def write_records(path: Path, records: Iterable[InputRecord | SkippedRow]) -> None:
-    """Writes a file of JSON lines, one for each record."""
+    """Writes a file of JSON lines, one for each record.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_records(Path(folder, "x.jsonl"), [SkippedRow(file="a.parquet", row=7, reason="the id is null")])
+        ...     print(Path(folder, "x.jsonl").read_text(), end="")
+        {"file": "a.parquet", "row": 7, "reason": "the id is null"}
+    """
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
 
