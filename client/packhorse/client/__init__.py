@@ -12,6 +12,7 @@ it is first asked for; connecting, streaming and locating do without, and so doe
 
 Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDataModule, DevicePrefetcher
 Service     connect, Client, DatasetInfo, BinStream, StreamHeader, BinBlock, SequenceLocation, PackStream, RetryPolicy
+            MemoryDatasets
 Proof       EpochOfStreams, AuditReport
 A run       Topology, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
 Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSource, ParquetSource, MdsSource,
@@ -59,6 +60,7 @@ from packhorse.client.service.audit import AuditReport, EpochOfStreams
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.costs import cost_linear_of
 from packhorse.client.service.cursor import Cursor
+from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.pack_stream import PackStream
 from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.service.stream import BinStream, StreamHeader
@@ -190,6 +192,7 @@ __all__ = [
     "LossReduction",
     "MdsSource",
     "MegatronSource",
+    "MemoryDatasets",
     "NotImplementedByServerError",
     "OpenInstructPacks",
     "PackLayout",

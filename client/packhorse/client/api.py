@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import DamagedAnswerError, InvalidRequestError
-from packhorse.client.service._embedded import PREFIX, EmbeddedTransport
+from packhorse.client.service._embedded import PREFIX, EmbeddedTransport, MemoryTransport
 from packhorse.client.service._grpc import GrpcTransport
-from packhorse.client.service._messages import integers, message, skip_message, topology_message
+from packhorse.client.service._messages import integers, invalid, message, shortened, skip_message, topology_message
 from packhorse.client.service._transport import (
     GET_BINS,
     GET_DATASET,
@@ -24,8 +24,9 @@ from packhorse.client.service._transport import (
     Transport,
 )
 from packhorse.client.service.blocks import BinBlock, decode_bins
+from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.pack_stream import PackStream
-from packhorse.client.service.retry import RetryPolicy, with_retries
+from packhorse.client.service.retry import RetryPolicy, policy_of, with_retries
 from packhorse.client.service.stream import BinStream
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
@@ -113,10 +114,11 @@ class SequenceLocation:
 
 
 def connect(
-    target: str,
+    target: str | MemoryDatasets,
     *,
     credentials: "grpc.ChannelCredentials | None" = None,
     token: str | None = None,
+    timeout_seconds: float | None = None,
     retry: RetryPolicy | None = None,
 ) -> "Client":
     """Returns a client of a server, or of the prepared datasets in a folder.
@@ -129,23 +131,31 @@ def connect(
     Args:
         target: `host:port`; `host:port,host:port` for several replicas; `dns:///host:port` for a name; `unix:PATH`; or
             `embedded:DIR` for no server at all. Every address of a name counts as a replica. A call goes to any of
-            them, and to the others where that one fails or lacks the dataset.
+            them, and to the others where that one fails or lacks the dataset. Or `MemoryDatasets`.
         credentials: of a secure channel; None for plain text.
         token: sent as a bearer token; needs credentials or a unix socket.
-        retry: how long to try again when no server answers; two minutes by default, and ten seconds where none ever
-            has.
+        timeout_seconds: how long a call goes on without an answer, however often it is tried. None: two minutes where a
+            server was lost, ten seconds where none has ever answered.
+        retry: the same in detail, instead of `timeout_seconds`.
 
     Raises:
-        ValueError: a token would travel in plain text.
+        ValueError: a token would travel in plain text, or an argument is out of range.
         InvalidRequestError: nothing could ever listen at the target.
         PackhorseError: an embedded folder has no dataset that can be opened.
     """
+    policy = policy_of(timeout_seconds, retry)
     transport: Transport
-    if target.startswith(PREFIX):
+    if isinstance(target, MemoryDatasets):
+        transport = MemoryTransport(target)
+    elif not isinstance(target, str):
+        raise invalid(
+            "target", f"must be HOST:PORT, embedded:DIR or the like, or MemoryDatasets; got {shortened(target)}"
+        )
+    elif target.startswith(PREFIX):
         transport = EmbeddedTransport(target)
     else:
         transport = GrpcTransport(target, credentials=credentials, token=token)
-    return Client(transport, retry or RetryPolicy())
+    return Client(transport, policy)
 
 
 class Client:

@@ -3,18 +3,28 @@
 import click
 
 from packhorse.cli.options import epoch_options, target_option, topology_options
-from packhorse.client import AuditReport, DatasetInfo, EpochOfStreams, connect
+from packhorse.cli.service import asking, timeout_option
+from packhorse.client import AuditReport, DatasetInfo, EpochOfStreams
 from packhorse.jobs import show_progress
 from packhorse.topology import Skips, Topology
 
 
 @click.command("audit", context_settings={"show_default": True})
 @target_option
+@timeout_option
 @epoch_options
 @topology_options
 @click.pass_context
 def command(
-    context: click.Context, /, target: str, dataset: str, epoch: int, seed: int, topology: Topology, skip: Skips
+    context: click.Context,
+    /,
+    target: str,
+    timeout_seconds: float | None,
+    dataset: str,
+    epoch: int,
+    seed: int,
+    topology: Topology,
+    skip: Skips,
 ) -> None:
     """Read every stream of an epoch and check that each sequence comes exactly once.
 
@@ -22,7 +32,7 @@ def command(
     position and reported. Exits with 0 when every sequence came once, but for those; with 1 when not, naming the ids,
     and when no stream carries a bin.
     """
-    with connect(target) as client, show_progress() as progress:
+    with asking(target, timeout_seconds) as client, show_progress() as progress:
         info = client.get_dataset(dataset)
         streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=seed, topology=topology, skip=skip)
         with progress.task("auditing", info.num_bins, "bins") as advance:

@@ -4,13 +4,13 @@ import click
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from packhorse.cli.options import target_option
+from packhorse.cli.options import Seconds, target_option
 from packhorse.client import connect
 
 
 @click.command("health", context_settings={"show_default": True})
 @target_option
-@click.option("--timeout-seconds", default=5.0, help="How long to wait for an answer.")
+@click.option("--timeout-seconds", default=5.0, type=Seconds(0, min_open=True), help="How long to wait for an answer.")
 @click.pass_context
 def command(context: click.Context, /, target: str, timeout_seconds: float) -> None:
     """Ask a server whether it serves. Exits with 0 when it does, with 1 when not."""

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from packhorse.cli.console import output_console
 from packhorse.cli.options import epoch_options, target_option, topology_options
-from packhorse.client import connect
+from packhorse.cli.service import asking, timeout_option
 
 _COLUMNS = ("id", "first_token", "length", "position", "index_in_bin", "step", "rank", "worker", "slot")
 _COLUMNS_OF_WHOLE = tuple(column for column in _COLUMNS if column != "first_token")
@@ -16,16 +16,19 @@ _COLUMNS_OF_WHOLE = tuple(column for column in _COLUMNS if column != "first_toke
 
 @click.command("locate", context_settings={"show_default": True, "ignore_unknown_options": True})
 @target_option
+@timeout_option
 @epoch_options
 @topology_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines instead of a table.")
 @click.argument("ids", nargs=-1, required=True, type=int)
-def command(target: str, dataset: str, ids: tuple[int, ...], as_json: bool, **options: Any) -> None:
+def command(
+    target: str, timeout_seconds: float | None, dataset: str, ids: tuple[int, ...], as_json: bool, **options: Any
+) -> None:
     """Tell at which position, step, rank and slot each of IDS comes in an epoch.
 
     Exits with 1 when the dataset lacks one of them.
     """
-    with connect(target) as client:
+    with asking(target, timeout_seconds) as client:
         locations = [asdict(location) for location in client.locate(dataset, ids=ids, **options)]
     columns = _COLUMNS if any(location["first_token"] for location in locations) else _COLUMNS_OF_WHOLE
     console = output_console()

@@ -3,6 +3,7 @@
 Owns their names and help; each command takes those that it needs.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
@@ -11,6 +12,19 @@ from typing import Any
 import click
 
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, Topology
+
+
+class Seconds(click.FloatRange):
+    """A time in seconds; NaN, which is neither below nor above anything, is none."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Returns the number."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 def target_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,12 +6,13 @@ from typing import Any
 import click
 
 from packhorse.cli.options import epoch_options, target_option, topology_options
-from packhorse.client import connect
+from packhorse.cli.service import asking, timeout_option
 from packhorse.topology import StreamMode
 
 
 @click.command("stream", context_settings={"show_default": True})
 @target_option
+@timeout_option
 @epoch_options
 @topology_options
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank.")
@@ -23,14 +24,14 @@ from packhorse.topology import StreamMode
     help="Whether the ranks share the epoch.",
 )
 @click.option("--limit", default=None, type=click.IntRange(0), help="Stop after so many bins.")
-def command(target: str, dataset: str, limit: int | None, **options: Any) -> None:
+def command(target: str, timeout_seconds: float | None, dataset: str, limit: int | None, **options: Any) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
     Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths. Where the dataset
     holds pieces, first_tokens says where each begins in its sequence.
     """
     left = limit
-    with connect(target) as client, client.stream_bins(dataset, **options) as stream:
+    with asking(target, timeout_seconds) as client, client.stream_bins(dataset, **options) as stream:
         for block in stream:
             for number, (ids, lengths) in enumerate(block.bins()):
                 if left == 0:

@@ -5,6 +5,7 @@ is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import Assignment, Bins, Source, independent_seed, joined
 from packhorse.server import pack, requests
-from packhorse.server.catalog import Catalog
 from packhorse.server.epochs import Epochs
 from packhorse.server.faults import invalid_field, too_large
 from packhorse.server.pieces import Pace, Pieces, finish
@@ -50,6 +50,22 @@ _BYTES_PER_LOCATION = 320
 _ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 
 
+class Datasets(Protocol):
+    """Where datasets come from: a `Catalog`, or a `MemoryCatalog`."""
+
+    def names(self) -> list[str]:
+        """Names of the datasets that can be asked for, ascending."""
+        ...
+
+    def get(self, name: str) -> PreparedDataset:
+        """Returns a dataset; a ServiceError where there is none of that name."""
+        ...
+
+    def confirm(self, dataset: PreparedDataset) -> None:
+        """Makes sure that what was read from a dataset is what was checked; see `Catalog.confirm`."""
+        ...
+
+
 class Backend:
     """Answers every request from the catalog's datasets; keeps nothing between requests but caches.
 
@@ -59,7 +75,7 @@ class Backend:
     """
 
     def __init__(
-        self, catalog: Catalog, saw_run: Callable[[PreparedDataset, Topology], None] = lambda _dataset, _topology: None
+        self, catalog: Datasets, saw_run: Callable[[PreparedDataset, Topology], None] = lambda _dataset, _topology: None
     ) -> None:
         self._catalog = catalog
         self._epochs = Epochs()

@@ -6,7 +6,7 @@ is noticed to `stamps`.
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,14 +103,7 @@ class Catalog:
             return served.dataset
         if refused is not None:
             raise _corrupt(name, refused.reason)
-        some = ", ".join(names[:MOST_NAMES]) or "none"
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        shown = name if len(name) <= 80 else f"{name[:80]}…"
-        raise ServiceError(
-            pb.ERROR_REASON_DATASET_NOT_FOUND,
-            f"no dataset is named {shown!r}; this server has: {some}{more}",
-            {"dataset": shown},
-        )
+        raise no_dataset(name, names)
 
     def confirm(self, dataset: PreparedDataset) -> None:
         """Makes sure that what was just read from a dataset came from the files that were checked.
@@ -191,6 +184,18 @@ class Catalog:
         with self._lock:
             self._refused[dataset.name] = _Refused(reason, stamps_of(dataset.path))
             self._served.pop(dataset.name, None)
+
+
+def no_dataset(name: str, names: Sequence[str]) -> ServiceError:
+    """Returns the error for a name that no dataset has, with some of the names that there are."""
+    some = ", ".join(names[:MOST_NAMES]) or "none"
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    shown = name if len(name) <= 80 else f"{name[:80]}…"
+    return ServiceError(
+        pb.ERROR_REASON_DATASET_NOT_FOUND,
+        f"no dataset is named {shown!r}; this server has: {some}{more}",
+        {"dataset": shown},
+    )
 
 
 def _reason(folder: Path, error: Exception) -> str:

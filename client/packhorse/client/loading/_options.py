@@ -13,6 +13,7 @@ import torch
 
 from packhorse.client.batches.separators import Separators
 from packhorse.client.presets import Preset
+from packhorse.client.service.retry import RetryPolicy
 from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class DatasetOptions(TypedDict, total=False):
     flatten: bool | None
     shift_labels: bool | None
     continue_positions: bool
+    timeout_seconds: float | None
+    retry: RetryPolicy | None
 
 
 class LoaderOptions(TypedDict, total=False):

@@ -21,12 +21,18 @@ from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset, get_preset
 from packhorse.client.service._embedded import PREFIX
 from packhorse.client.service.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume, window_shape
+from packhorse.client.service.memory import MemoryDatasets
+from packhorse.client.service.retry import RetryPolicy, policy_of
 from packhorse.client.service.stream import BinStream
 from packhorse.client.sources import as_token_source
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+
+_APART_SECONDS = 60.0
+"""How much longer than a client tries a child process may take to ask."""
 
 
 class PackedDataset(IterableDataset[PackedBatch]):
@@ -52,7 +58,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     Args:
         target: what `connect` takes, or a function without arguments that returns a Client (a module's own function
-            where workers are spawned), for credentials and the like.
+            where workers are spawned), for credentials and the like. `MemoryDatasets` for tests of a trainer.
         dataset: its name on the server.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; see
             `as_token_source`.
@@ -82,6 +88,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
             index. None: as the preset wants it, else False.
         continue_positions: whether position ids of a split sequence's pieces go on from piece to piece; otherwise they
             restart with each.
+        timeout_seconds: how long a stream goes on without an answer, as `connect` takes it.
+        retry: the same in detail, as `connect` takes it. Where the target is a function, its Client knows them.
 
     Raises:
         ValueError: an argument is out of range.
@@ -89,7 +97,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     def __init__(
         self,
-        target: str | Callable[[], Client],
+        target: str | MemoryDatasets | Callable[[], Client],
         dataset: str,
         tokens: Any,
         *,
@@ -112,6 +120,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
         flatten: bool | None = None,
         shift_labels: bool | None = None,
         continue_positions: bool = False,
+        timeout_seconds: float | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         self.rank, self.world_size = find_rank(rank, world_size, device_mesh)
         self.topology = Topology(
@@ -128,6 +138,9 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self.skip = {epoch: _skips(some) for epoch, some in skip.items()} if isinstance(skip, Mapping) else _skips(skip)
         self.seed = seed
         self._target = target
+        self._retry = policy_of(timeout_seconds, retry)
+        if callable(target) and (timeout_seconds, retry) != (None, None):
+            raise ValueError("timeout_seconds and retry are for a target; the function that is given returns a Client")
         self._tokens = as_token_source(tokens)
         self._loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
         self._preset = get_preset(preset) if isinstance(preset, str) else preset
@@ -206,9 +219,10 @@ class PackedDataset(IterableDataset[PackedBatch]):
         if self._is_independent and get_worker_info() is None:
             raise TypeError("an INDEPENDENT dataset has as many batches as epochs times workers; no length is known")
         if self._num_steps is None or self._num_steps[0] != resume:
-            is_embedded = isinstance(self._target, str) and self._target.startswith(PREFIX)
+            is_here = isinstance(self._target, MemoryDatasets) or str(self._target).startswith(PREFIX)
             count = partial(self._count_steps, resume)
-            self._num_steps = (resume, count() if is_embedded else ask_apart(count))
+            longest = self._retry.deadline_seconds + _APART_SECONDS
+            self._num_steps = (resume, count() if is_here else ask_apart(count, timeout_seconds=longest))
         return self._num_steps[1]
 
     def __iter__(self) -> Iterator[PackedBatch]:
@@ -342,7 +356,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         )
 
     def _connect(self) -> Client:
-        return connect(self._target) if isinstance(self._target, str) else self._target()
+        return self._target() if callable(self._target) else connect(self._target, retry=self._retry)
 
 
 def _skips(given: Skips | str) -> Skips:

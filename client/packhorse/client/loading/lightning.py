@@ -14,6 +14,7 @@ from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.loading._options import LoadingOptions, check_options
 from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
+from packhorse.client.service.memory import MemoryDatasets
 
 try:
     from lightning.pytorch import LightningDataModule, Trainer
@@ -50,7 +51,7 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
 
     def __init__(
         self,
-        target: str | Callable[[], Client],
+        target: str | MemoryDatasets | Callable[[], Client],
         dataset: str,
         tokens: Any,
         *,

@@ -19,6 +19,7 @@ from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.loading.prefetch import DevicePrefetcher
 from packhorse.client.service._grpc import has_used_grpc
 from packhorse.client.service.cursor import Cursor
+from packhorse.client.service.memory import MemoryDatasets
 
 _PRELOADED = ["__main__", "packhorse.client.loading.dataset"]
 
@@ -165,7 +166,7 @@ class _OneEpoch(IterableDataset[PackedBatch]):
 
 
 def create_packed_dataloader(
-    target: str | Callable[[], Client],
+    target: str | MemoryDatasets | Callable[[], Client],
     dataset: str,
     tokens: Any,
     *,

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
 from packhorse.client.service._shared_set import SharedSet
 from packhorse.client.service._transport import Method
+from packhorse.client.service.memory import MemoryDatasets
 
 if TYPE_CHECKING:
     from packhorse.server.faults import ServiceError
+    from packhorse.server.memory_catalog import MemoryCatalog
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -24,6 +26,12 @@ PREFIX = "embedded:"
 _CHECKED = SharedSet()
 """Which folders' files matched their checksums, with the files' stamps: a worker need not read again what another read
 in the epoch before."""
+
+
+_PLANNED: "dict[object, MemoryCatalog]" = {}
+"""What this process planned last, so that every epoch's client need not plan again; forked workers inherit it."""
+
+_MOST_PLANNED = 8
 
 
 class _InThisProcess:
@@ -103,6 +111,33 @@ class EmbeddedTransport(_InThisProcess):
         except ValueError as error:
             raise PackhorseError(str(error)) from None
         super().__init__(target, self._backend, ServiceError)
+
+
+class MemoryTransport(_InThisProcess):
+    """Answers from datasets that are planned here, once in this process.
+
+    Args:
+        datasets: what `connect` was given.
+
+    Raises:
+        PackhorseError: the server's packages are not installed.
+        ValueError: an option of the plan, or a length, is not as it must be.
+    """
+
+    def __init__(self, datasets: MemoryDatasets) -> None:
+        try:
+            from packhorse.server.backend import Backend
+            from packhorse.server.faults import ServiceError
+            from packhorse.server.memory_catalog import MemoryCatalog
+        except ModuleNotFoundError as error:
+            raise PackhorseError(
+                f"MemoryDatasets need {error.name}; install packhorse[server] beside the client"
+            ) from None
+        if datasets.key not in _PLANNED:
+            _PLANNED[datasets.key] = MemoryCatalog(datasets.lengths, datasets.options)
+            while len(_PLANNED) > _MOST_PLANNED:
+                _PLANNED.pop(next(iter(_PLANNED)))
+        super().__init__("memory:" + ",".join(datasets.lengths), Backend(_PLANNED[datasets.key]), ServiceError)
 
 
 class EmbeddedPlanner(_InThisProcess):

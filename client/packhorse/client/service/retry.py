@@ -8,10 +8,12 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import TypeVar
 
 from packhorse.client.errors import ServerUnavailableError, TransientError
+from packhorse.client.service._messages import shortened
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,9 +56,35 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Checks every number."""
+        for field in fields(self):
+            checked_seconds(field.name, getattr(self, field.name))
         delays = 0 < self.first_delay_seconds <= self.most_delay_seconds
         if not delays or not (self.deadline_seconds >= 0 and self.connect_seconds >= 0):
             raise ValueError(f"retry delays must be above 0, the deadline and connect_seconds at least 0, got {self}")
+
+
+def checked_seconds(name: str, value: object) -> float:
+    """Returns a time in seconds; a ValueError with its name where it is no number, or below 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
+        raise ValueError(f"{name} must be a number of seconds, at least 0, got {shortened(value)}")
+    return float(value)
+
+
+def policy_of(timeout_seconds: float | None, retry: RetryPolicy | None) -> RetryPolicy:
+    """Returns the policy that two arguments of `connect` ask for, of which only one may be given.
+
+    Raises:
+        ValueError: both are given, or one of them is not as it must be.
+    """
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ValueError(f"retry must be a RetryPolicy, e.g. RetryPolicy(deadline_seconds=60), got {shortened(retry)}")
+    if timeout_seconds is None:
+        return retry or RetryPolicy()
+    if retry is not None:
+        raise ValueError("timeout_seconds and retry say the same; give RetryPolicy(deadline_seconds=…) alone")
+    if not checked_seconds("timeout_seconds", timeout_seconds):
+        raise ValueError("timeout_seconds must be above 0; RetryPolicy(deadline_seconds=0) is for a single try")
+    return RetryPolicy(deadline_seconds=timeout_seconds, connect_seconds=timeout_seconds)
 
 
 class Attempts:

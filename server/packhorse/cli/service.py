@@ -1,0 +1,71 @@
+"""The service that a command asks, and the line that tells of waiting for it."""
+
+import logging
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.file_proxy import FileProxy
+
+from packhorse.cli.options import Seconds
+from packhorse.client import Client, connect
+
+_CLEAR_LINE = "\r\x1b[2K"
+
+
+def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --timeout-seconds."""
+    return click.option(
+        "--timeout-seconds",
+        type=Seconds(0, min_open=True),
+        metavar="S",
+        help="How long to go on without an answer.  [default: 10 where the server has never answered, 120 where it was "
+        "lost]",
+    )(command)
+
+
+@contextmanager
+def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
+    """Connects a command to the service; while no server answers, stderr says so.
+
+    On a terminal that is one line, which is rewritten and disappears; elsewhere a line each time.
+    """
+    line = _Line()
+    logger = logging.getLogger("packhorse")
+    logger.addHandler(line)
+    try:
+        with connect(target, timeout_seconds=timeout_seconds) as client:
+            yield client
+    finally:
+        logger.removeHandler(line)
+        line.clear()
+
+
+class _Line(logging.Handler):
+    """Shows warnings on stderr."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._is_shown = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Shows a record's first line."""
+        text = record.getMessage().partition("\n")[0]
+        # Where bars are drawn, rich has taken stderr's place and puts lines above them.
+        if sys.stderr.isatty() and not isinstance(sys.stderr, FileProxy):
+            width = shutil.get_terminal_size().columns
+            sys.stderr.write(_CLEAR_LINE + (text if len(text) < width else text[: width - 2] + "…"))
+            sys.stderr.flush()
+            self._is_shown = True
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if self._is_shown:
+            sys.stderr.write(_CLEAR_LINE)
+            sys.stderr.flush()
+            self._is_shown = False
