@@ -1,85 +1,51 @@
-r"""Hugging Face's Trainer over packed batches, padding-free, on one process or several.
+r"""Hugging Face's Trainer over packed batches, on one process or several.
 
     torchrun --nproc-per-node 2 client/examples/hf_trainer.py --target 127.0.0.1:50051 --dataset corpus \
         --tokens corpus.idx --vocab-size 8000 --output run
 
-Run it again and it goes on behind the newest checkpoint. The model is a small Llama with random weights; put
-`AutoModelForCausalLM.from_pretrained(...)` in its place, with FlashAttention where a GPU has it. The Trainer finds its
-epoch by counting steps, so it goes on with as many processes and the same batch size, and refuses others.
+Run it again and it goes on behind the newest checkpoint, with as many processes, bins in a batch and accumulated
+batches as you like. The model is a small Llama with random weights; put `AutoModelForCausalLM.from_pretrained(...)` in
+its place. TRL's SFTTrainer becomes packed likewise: `packhorse.client.stacks.trl.PackedSFTTrainer`.
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from record import Record
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from packhorse.client import PackedDataLoader, create_packed_dataloader
+from packhorse.client import PackedData
+from packhorse.client.stacks.transformers import PackedTrainer
 
 
-class PackedTrainer(Trainer):
-    """A Trainer whose batches come from a PackedDataLoader as they are."""
+class RecordingTrainer(PackedTrainer):
+    """Writes down what it trains on; `--record` alone needs this class."""
 
-    def __init__(self, loader: PackedDataLoader, record: Record, **options: Any) -> None:
-        super().__init__(**options)
-        self.loader = loader
-        self.record = record
-
-    def get_train_dataloader(self) -> PackedDataLoader:
-        """Returns the loader without accelerate around it, which would deal its batches over the ranks once more."""
-        return self.loader
+    record: Record
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Takes the cursor out before the model sees the batch."""
-        inputs.pop("cursor")
-        self.record.add(inputs, inputs["cu_seq_lens_q"])
+        """Finds sequences where positions begin anew; those without any target are padding."""
+        starts = (inputs["position_ids"].flatten() == 0).nonzero().flatten().tolist()
+        labels, num_tokens = inputs["labels"].flatten(), inputs["labels"].numel()
+        for start, end in zip(starts, [*starts[1:], num_tokens], strict=True):
+            if (labels[start:end] != -100).any():
+                self.record.add_sequence(inputs["input_ids"].flatten()[start:end])
         return super().training_step(model, inputs, *args, **kwargs)
 
 
-class CursorCallback(TrainerCallback):
-    """Saves the cursor with each checkpoint, and goes on from it.
+class StopAfter(TrainerCallback):
+    """Saves and leaves after so many steps."""
 
-    When the Trainer saves, it has trained on every batch that it took from the loader, those of accumulated gradients
-    included; what was fetched ahead does not count.
-    """
-
-    def __init__(self, loader: PackedDataLoader, checkpoint: str | None, stop_after: int | None) -> None:
-        self.loader = loader
-        self.checkpoint = checkpoint
-        self.stop_after = stop_after
-
-    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
-        """Loads it, now that the Trainer has measured the length of a whole epoch."""
-        if self.checkpoint is not None:
-            saved = json.loads((Path(self.checkpoint) / "cursor.json").read_text())
-            if saved["bins_per_step"] != bins_per_step(args):
-                raise SystemExit(
-                    f"{self.checkpoint} was saved with {saved['bins_per_step']} bins in a step, now there are "
-                    f"{bins_per_step(args)}: the Trainer would count other epochs than the cursor. Go on with as many "
-                    "processes, --batch-size and --accumulate as before"
-                )
-            self.loader.load_state_dict(saved)
+    def __init__(self, num_steps: int | None) -> None:
+        self.num_steps = num_steps
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
         """Stops where told to."""
-        control.should_save |= state.global_step == self.stop_after
-        control.should_training_stop |= state.global_step == self.stop_after
-
-    def on_save(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
-        """Saves it; it is the same on every rank."""
-        if state.is_world_process_zero:
-            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            saved = self.loader.state_dict() | {"bins_per_step": bins_per_step(args)}
-            (checkpoint / "cursor.json").write_text(json.dumps(saved))
-
-
-def bins_per_step(args: TrainingArguments) -> int:
-    """Bins that all processes together train on in one optimizer step."""
-    return args.world_size * args.per_device_train_batch_size * args.gradient_accumulation_steps
+        control.should_save |= state.global_step == self.num_steps
+        control.should_training_stop |= state.global_step == self.num_steps
 
 
 def parsed() -> argparse.Namespace:
@@ -104,7 +70,7 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Trains."""
     arguments = parsed()
-    settings = TrainingArguments(  # made first: it sets up the process group that the loader takes its rank from
+    settings = TrainingArguments(
         arguments.output,
         per_device_train_batch_size=arguments.batch_size,
         gradient_accumulation_steps=arguments.accumulate,
@@ -115,18 +81,7 @@ def main() -> None:
         logging_first_step=True,
         seed=arguments.seed,
         use_cpu=not torch.cuda.is_available(),
-        ignore_data_skip=True,  # the cursor skips, without reading what was read
         report_to="none",
-    )
-    checkpoint = get_last_checkpoint(arguments.output) if Path(arguments.output).exists() else None
-    loader = create_packed_dataloader(
-        arguments.target,
-        arguments.dataset,
-        arguments.tokens,
-        batch_size=arguments.batch_size,
-        seed=arguments.seed,
-        preset="padding-free",
-        device=settings.device,
     )
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -136,13 +91,17 @@ def main() -> None:
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
-            use_cache=False,  # models find sequences in position_ids only where they keep no cache
         )
     )
-    callback = CursorCallback(loader, checkpoint, arguments.stop_after)
-    trainer = PackedTrainer(loader, Record(arguments.record), model=model, args=settings, callbacks=[callback])
+    trainer = RecordingTrainer(
+        model,
+        settings,
+        train_dataset=PackedData(arguments.target, arguments.dataset, arguments.tokens),
+        callbacks=[StopAfter(arguments.stop_after)],
+    )
+    trainer.record = Record(arguments.record)
+    checkpoint = get_last_checkpoint(arguments.output) if Path(arguments.output).exists() else None
     trainer.train(resume_from_checkpoint=checkpoint)
-    loader.close()
 
 
 if __name__ == "__main__":

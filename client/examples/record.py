@@ -26,14 +26,14 @@ class Record:
         """Writes a batch's sequences.
 
         Args:
-            batch: with `input_ids` and, where there is padding, `attention_mask`.
+            batch: with `input_ids` and `attention_mask`.
             offsets: of its sequences, padding left out: int32 [n + 1].
         """
-        if self._file is None:
-            return
-        tokens = batch["input_ids"]
-        is_token = batch.get("attention_mask", torch.ones_like(tokens)).bool()
-        of_all = tokens[is_token].tolist()
+        of_all = batch["input_ids"][batch["attention_mask"].bool()]
         for start, end in pairwise(offsets.tolist()):
-            print(json.dumps(of_all[start:end]), file=self._file)
-        self._file.flush()
+            self.add_sequence(of_all[start:end])
+
+    def add_sequence(self, tokens: torch.Tensor) -> None:
+        """Writes one sequence: integers [n]."""
+        if self._file is not None:
+            print(json.dumps(tokens.tolist()), file=self._file, flush=True)

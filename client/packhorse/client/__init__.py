@@ -10,7 +10,8 @@
 Everything that a trainer needs is imported from here, by name. What works with tensors needs torch and is loaded when
 it is first asked for; connecting, streaming and locating do without, and so does `import *`, which leaves it out.
 
-Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDataModule, DevicePrefetcher
+Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, DevicePrefetcher
+Stacks      PackedData, PackedDataModule; trainers for Hugging Face, TRL and torchdata are below packhorse.client.stacks
 Service     connect, Client, DatasetInfo, BinStream, StreamHeader, BinBlock, SequenceLocation, PackStream, RetryPolicy
             MemoryDatasets
 Proof       EpochOfStreams, AuditReport
@@ -23,7 +24,7 @@ Masks       build_packing_attention_bias, AttentionBiasBuffer, build_packing_cu_
             build_labelled_mask, build_block_mask, build_block_diagonal_mask, build_varlen_offsets, VarlenOffsets,
             varlen_attention, build_unpadding, Unpadding
 Presets     get_preset, list_presets, Preset, jax_preset, llama_factory_preset, megatron_preset, padding_free_preset,
-            torchtune_preset
+            rows_preset, torchtune_preset
 Rollouts    pack_rollouts, RolloutBatch, OpenInstructPacks, to_open_instruct
 Errors      PackhorseError, above those of the service (`help(packhorse.client.errors)` draws them); TokenSourceError
 
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from packhorse.client.batches.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
     from packhorse.client.batches.separators import Separators
     from packhorse.client.loading.dataset import PackedDataset
-    from packhorse.client.loading.lightning import PackedDataModule
     from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
     from packhorse.client.loading.prefetch import DevicePrefetcher
     from packhorse.client.masks import (
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         llama_factory_preset,
         megatron_preset,
         padding_free_preset,
+        rows_preset,
         torchtune_preset,
     )
     from packhorse.client.rollouts import OpenInstructPacks, RolloutBatch, pack_rollouts, to_open_instruct
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
         TokenSourceError,
         as_token_source,
     )
+    from packhorse.client.stacks import PackedData, PackedDataModule
 
 _TORCH_PARTS = {
     "BatchAssembler": "batches.batch",
@@ -121,7 +123,8 @@ _TORCH_PARTS = {
     "PackedDataset": "loading.dataset",
     "PackLayout": "batches.layout",
     "as_layout": "batches.layout",
-    "PackedDataModule": "loading.lightning",
+    "PackedData": "stacks",
+    "PackedDataModule": "stacks",
     "PackedDataLoader": "loading.loader",
     "create_packed_dataloader": "loading.loader",
     "LossCounts": "batches.loss_weights",
@@ -148,6 +151,7 @@ _TORCH_PARTS = {
     "llama_factory_preset": "presets",
     "megatron_preset": "presets",
     "padding_free_preset": "presets",
+    "rows_preset": "presets",
     "torchtune_preset": "presets",
     "OpenInstructPacks": "rollouts",
     "RolloutBatch": "rollouts",
@@ -198,6 +202,7 @@ __all__ = [
     "PackLayout",
     "PackStream",
     "PackedBatch",
+    "PackedData",
     "PackedDataLoader",
     "PackedDataModule",
     "PackedDataset",
@@ -247,6 +252,7 @@ __all__ = [
     "megatron_preset",
     "pack_rollouts",
     "padding_free_preset",
+    "rows_preset",
     "to_open_instruct",
     "torchtune_preset",
     "varlen_attention",

@@ -74,6 +74,7 @@ CONSUMERS = {
     "megatron": by_megatron,
     "open-instruct": by_transformers,
     "padding-free": by_transformers,
+    "rows": by_transformers,
     "torchtune": lambda model, batch: by_torchtune(model, batch, recipe_shifts=False),
     "torchtune-0.6": lambda model, batch: by_torchtune(model, batch, recipe_shifts=True),
     "trl": by_transformers,

@@ -1,5 +1,6 @@
 """The padding-free presets against the collators of transformers and TRL."""
 
+import warnings
 from itertools import chain, product
 
 import pytest
@@ -122,3 +123,20 @@ def test_positions_that_continue_are_refused(name, assemble):
 def test_a_negative_first_position_is_refused():
     with pytest.raises(ValueError, match="position_ids_start must be at least 0, got -1"):
         padding_free_preset(position_ids_start=-1)
+
+
+def test_one_long_row_without_flash_attention_is_warned_of(make_dataset, monkeypatch):
+    installed = set()
+    monkeypatch.setattr("packhorse.client.presets.preset.find_spec", lambda name: name in installed or None)
+    for name in ("padding-free", "trl", "open-instruct"):
+        with pytest.warns(
+            UserWarning, match=rf'{name}.* all 8 bins.* 8 times .*flash-attn.*preset="rows".*batch_size=1'
+        ):
+            make_dataset(preset=name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_dataset(preset="padding-free", batch_size=1)
+        make_dataset(preset="rows")
+        make_dataset(preset="megatron")
+        installed.add("flash_attn")
+        make_dataset(preset="padding-free")

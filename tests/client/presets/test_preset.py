@@ -21,6 +21,7 @@ NAMES = (
     "megatron",
     "open-instruct",
     "padding-free",
+    "rows",
     "torchtune",
     "torchtune-0.6",
     "trl",

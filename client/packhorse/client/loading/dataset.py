@@ -144,6 +144,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self._tokens = as_token_source(tokens)
         self._loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
         self._preset = get_preset(preset) if isinstance(preset, str) else preset
+        if self._preset is not None:
+            self._preset.warn_of_cost(batch_size)
         self._assembler_of = partial(
             BatchAssembler,
             pad_token_id=check_token_id("pad_token_id", pad_token_id),

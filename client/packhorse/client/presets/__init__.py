@@ -9,6 +9,7 @@ from packhorse.client.presets.megatron import megatron_preset
 from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import get_preset, list_presets
+from packhorse.client.presets.rows import rows_preset
 from packhorse.client.presets.torchtune import torchtune_preset
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "llama_factory_preset",
     "megatron_preset",
     "padding_free_preset",
+    "rows_preset",
     "torchtune_preset",
 ]

@@ -28,8 +28,10 @@ def padding_free_preset(
     `cu_seq_lens_k` int32 [n + 1]; `max_length_q` and `max_length_k` int; `seq_idx` int32 [1, T]. By default
     all are there. There is no `attention_mask`: with one, transformers would look for padding and not for sequences.
 
-    FlashAttention reads the offsets. Eager attention, SDPA and FlexAttention find sequences where positions do not go
-    on by 1, and only while no cache is made: call the model with `use_cache=False`, as Hugging Face's trainers do.
+    FlashAttention reads the offsets, and its cost grows with the squares of the sequences' lengths. Without it models
+    make a mask over all T tokens, whose cost grows with T²; `rows_preset` costs less there. Eager attention, SDPA and
+    FlexAttention find sequences where positions do not go on by 1, and only while no cache is made: call the model
+    with `use_cache=False`, as Hugging Face's trainers do.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -57,6 +59,7 @@ def padding_free_preset(
         labels=UNSHIFTED,
         flatten=True,
         padding=NO_PADDING,
+        is_quadratic=True,
         build=partial(
             _build,
             return_position_ids=return_position_ids,
@@ -77,7 +80,7 @@ def _build(
 ) -> dict[str, Any]:
     keys: dict[str, Any] = {"input_ids": batch["input_ids"], "labels": batch["labels"]}
     if return_position_ids:
-        _refuse_continued_positions(batch)
+        refuse_continued_positions(batch)
         keys["position_ids"] = (
             batch["position_ids"] + position_ids_start if position_ids_start else batch["position_ids"]
         )
@@ -89,8 +92,14 @@ def _build(
     return keys
 
 
-def _refuse_continued_positions(batch: PackedBatch) -> None:
-    """Where a piece went on from position 5 behind a sequence of 5 tokens, the model would see one sequence."""
+def refuse_continued_positions(batch: PackedBatch) -> None:
+    """Refuses batches with positions that go on from piece to piece.
+
+    Where a piece went on from position 5 behind a sequence of 5 tokens, the model would see one sequence.
+
+    Raises:
+        ValueError: some sequence begins at another position than 0.
+    """
     if batch["position_ids"].numpy().ravel()[batch["layout"].starts].any():
         raise ValueError(
             "continue_positions cannot be used with this preset: the model finds a sequence's beginning by its "

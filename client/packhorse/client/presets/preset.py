@@ -4,12 +4,17 @@ Owns the declaration that every preset makes, and the check that a batch has the
 stack's keys to a file of its own and their names to `registry`.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.batch import PackedBatch
+
+_FLASH_ATTENTION = ("flash_attn", "flash_attn_interface", "flash_attn_3", "kernels")
+"""Packages by which transformers finds FlashAttention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class Preset:
     """Whether all sequences of a batch come end to end in one row, without padding."""
     padding: str
     """The rule for padding, in words."""
+    is_quadratic: bool = False
+    """Whether attention costs the square of all tokens of a batch where no FlashAttention is there."""
     build: Callable[[PackedBatch], dict[str, Any]]
     """Makes the consumer's keys from a batch of the declared form, and leaves that batch as it is."""
 
@@ -53,6 +60,18 @@ class Preset:
         """
         self._check_form(batch)
         return self.build(batch)
+
+    def warn_of_cost(self, batch_size: int) -> None:
+        """Warns, once in a process, where attention over one long row will be slow on this machine."""
+        if not self.is_quadratic or batch_size == 1 or any(map(find_spec, _FLASH_ATTENTION)):
+            return
+        warnings.warn(
+            f"preset {self.name!r} lays all {batch_size} bins of a batch into one row, and FlashAttention is not "
+            f"installed: other attention costs {batch_size} times as much as it needs to, the square of the row. "
+            'Install flash-attn (or kernels), or take preset="rows", or batch_size=1 and accumulate gradients over '
+            f"{batch_size} times as many batches",
+            stacklevel=2,  # always the same line, so that Python shows it once
+        )
 
     def _check_form(self, batch: PackedBatch) -> None:
         layout = batch["layout"]

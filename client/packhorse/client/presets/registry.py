@@ -7,6 +7,7 @@ from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import megatron_preset
 from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
+from packhorse.client.presets.rows import rows_preset
 from packhorse.client.presets.torchtune import torchtune_preset
 
 _ALL = (
@@ -16,6 +17,7 @@ _ALL = (
     megatron_preset(),
     open_instruct_preset(),
     padding_free_preset(),
+    rows_preset(),
     torchtune_preset(),
     torchtune_preset(shift_labels=False),
     trl_preset(),
