@@ -254,20 +254,6 @@ def test_balancing_trains_every_optimizer_step_on_the_same_bins(case, delivered)
     check()
 
 
-def test_positions_are_those_of_the_bins(case):
-    @given(case(), st.data())
-    @settings(max_examples=100, deadline=None)
-    def check(drawn, data):
-        _, stream, _ = drawn
-        rank = data.draw(st.integers(0, stream.topology.world_size - 1))
-        steps = range(data.draw(st.integers(0, stream.num_steps)), stream.num_steps)
-        positions = stream.positions(steps, rank)
-        assert positions.shape == (len(steps), stream.topology.batch_size)
-        assert positions.ravel().tolist() == stream.bins(steps, rank).positions.tolist()
-
-    check()
-
-
 def test_steps_of_many_windows_far_apart_are_remembered_within_bounds(prepared, monkeypatch):
     monkeypatch.setattr(assignment_module, "_CHUNK_BINS", 8)
     monkeypatch.setattr(assignment_module, "_MOST_BINS", 32)

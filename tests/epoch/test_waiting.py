@@ -42,7 +42,7 @@ def test_an_epochs_waiting_is_that_of_its_streams(prepared, balance, world_size,
     num_windows = view.num_bins // window
     assignment = Assignment(view, topology, seed=5)
     steps = range(num_windows * accumulation)
-    of_ranks = [view.costs(assignment.positions(steps, rank).ravel(), 24_576) for rank in range(world_size)]
+    of_ranks = [view.costs(assignment.bins(steps, rank).positions, 24_576) for rank in range(world_size)]
     costs = np.stack([each.reshape(num_windows, accumulation, batch_size) for each in of_ranks], axis=2)
     found = waiting_of(view, topology, [balance])
     streamed = Waiting.of_costs(costs)

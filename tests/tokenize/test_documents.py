@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from packhorse.jobs import extras
+from packhorse.formats import extras
 from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents
 from packhorse.tokenize._inputs import expand_inputs
 

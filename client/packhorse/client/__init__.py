@@ -38,7 +38,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from packhorse.client.api import Client, DatasetInfo, SequenceLocation, connect
+from packhorse.client.answers import DatasetInfo, SequenceLocation
+from packhorse.client.api import Client, connect
 from packhorse.client.errors import (
     AccessDeniedError,
     DamagedAnswerError,

@@ -1,8 +1,10 @@
 """Token files, for preparing and for training alike: Megatron `.bin`/`.idx`, flat memory maps, MDS shards.
 
-Only re-exports; the formats stand in a file each. NumPy and the standard library only.
+Only re-exports; the formats stand in a file each. NumPy and the standard library only: what reads other formats asks
+`require` for their libraries.
 """
 
+from packhorse.formats.extras import require
 from packhorse.formats.flat import FlatTokens, write_flat_tokens
 from packhorse.formats.mds import MdsShards
 from packhorse.formats.megatron import MegatronIndex, MegatronTokens, megatron_paths, token_dtype
@@ -15,6 +17,7 @@ __all__ = [
     "MegatronTokens",
     "MegatronWriter",
     "megatron_paths",
+    "require",
     "token_dtype",
     "write_flat_tokens",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packhorse.sft.extras import require
+from packhorse.formats import require
 from packhorse.sft.messages import TrainedTurns, Turns, check_conversation, plain_data
 from packhorse.sft.sequence import EncodedSequence, token_spans
 from packhorse.sft.tokenizer import load_chat_tokenizer
@@ -66,9 +66,11 @@ class ChatEncoder:
             ValueError: as `encode_chat`.
         """
         chat = check_conversation(messages, self._wanted)
-        template = require("packhorse.sft.template").compile_template(
-            self._chat_template or self._tokenizer.template(None, has_tools=tools is not None)
-        )
+        require("jinja2", "sft")
+        from packhorse.sft.template import compile_template
+        from packhorse.sft.turns import render_chat
+
+        template = compile_template(self._chat_template or self._tokenizer.template(None, has_tools=tools is not None))
         given = self._tokenizer.special_tokens
         unknown = template.special_token_names - self._options.keys() if given is None else ()
         if unknown:
@@ -78,10 +80,7 @@ class ChatEncoder:
             )
         variables = {**(given or {}), **self._options, "tools": _plain_tools(tools)}
         special_texts = {*self._tokenizer.special_texts, *filter(None, [(given or {}).get("eos_token")])}
-        rendered: RenderedChat = require("packhorse.sft.turns").render_chat(
-            template, chat, variables, sorted(special_texts, key=len, reverse=True)
-        )
-        return rendered
+        return render_chat(template, chat, variables, sorted(special_texts, key=len, reverse=True))
 
     def encode(self, chats: Sequence["RenderedChat"]) -> list[EncodedSequence]:
         """Encodes rendered conversations, many at once; those without a trained token too."""

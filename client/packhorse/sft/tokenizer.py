@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from packhorse.sft.extras import require
+from packhorse.formats import require
 
 _CONFIG, _TEMPLATE, _MORE_TEMPLATES = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -151,7 +151,7 @@ def read_tokenizer_json(file: Path) -> Any:
         ImportError: the extra `packhorse[sft]` is not installed.
         ValueError: it is not a tokenizer.
     """
-    library = require("tokenizers")
+    library = require("tokenizers", "sft")
     try:
         return library.Tokenizer.from_file(str(file))
     except Exception as error:  # The library raises bare Exception for whatever is wrong with the file.
@@ -238,7 +238,7 @@ def _prepared(model: Any) -> ChatTokenizer:
     first = added.index(False) if False in added else len(added)
     last = len(added) - added[::-1].index(False) if False in added else len(added)
     # It only adds those two and trims offsets. White space that belongs to no token would blur where a turn begins.
-    model.post_processor = require("tokenizers.processors").ByteLevel(trim_offsets=False)
+    model.post_processor = require("tokenizers.processors", "sft").ByteLevel(trim_offsets=False)
     return ChatTokenizer(
         model=model,
         opening=tuple(ids[:first]),

@@ -20,8 +20,8 @@ class Skips:
 
     Example:
         >>> skips = Skips.parse(["1200:1300", "10:12"])
-        >>> str(skips), skips.num_skipped, skips.to_whole(9), skips.to_whole(10), skips.from_whole(11)
-        ('10:12,1200:1300', 102, 9, 12, -1)
+        >>> str(skips), skips.num_skipped, skips.to_whole(9), skips.to_whole(10)
+        ('10:12,1200:1300', 102, 9, 12)
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
@@ -90,10 +90,3 @@ class Skips:
         """Returns the position of the whole epoch at which `position` of what is left lies."""
         behind = self.ranges[: bisect_right(self.gaps(), position)]
         return position + sum(end - first for first, end in behind)
-
-    def from_whole(self, position: int) -> int:
-        """Returns the position of what is left at which `position` of the whole epoch lies; -1 where it is skipped."""
-        behind = self.ranges[: bisect_right([first for first, _ in self.ranges], position)]
-        if behind and position < behind[-1][1]:
-            return -1
-        return position - sum(end - first for first, end in behind)

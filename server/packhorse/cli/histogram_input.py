@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packhorse.cli.over_length import lengths_before
 from packhorse.dataset import PrepareOptions, open_prepared
-from packhorse.jobs import require
+from packhorse.formats import require
 
 
 @dataclass(frozen=True, kw_only=True)

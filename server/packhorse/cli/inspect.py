@@ -21,7 +21,7 @@ from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.cli.waiting import WaitingRow, advice, waiting_rows, waiting_table
 from packhorse.dataset import PreparedDataset, open_prepared
-from packhorse.jobs import require
+from packhorse.formats import require
 from packhorse.packing import PackingStats
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 

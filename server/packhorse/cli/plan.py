@@ -17,7 +17,8 @@ from packhorse.cli.over_length import fit
 from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.dataset import PrepareOptions
-from packhorse.jobs import require, show_progress
+from packhorse.formats import require
+from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingPlan, PackingStats, pack_histogram
 from packhorse.topology import RoomRule
 

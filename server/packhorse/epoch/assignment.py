@@ -90,15 +90,6 @@ class Assignment:
         topology = self.topology
         return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_window)
 
-    def positions(self, steps: range, rank: int) -> NDArray[np.int64]:
-        """Returns the positions that a rank gets: int64 [len(steps), batch_size]; -1 where the policy added a bin."""
-        offsets = self._offsets(steps, rank)
-        num_full = self._num_full_steps * self.topology.bins_per_step
-        if not (offsets >= num_full).any():
-            return self.topology.start_position + offsets
-        filled = self._filled.bins.positions[np.maximum(offsets - num_full, 0)]
-        return np.where(offsets < num_full, self.topology.start_position + offsets, filled)
-
     def places(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> Places:
         """Returns where sequences are streamed, given their bins' positions and their indices in these bins.
 

@@ -1,10 +1,9 @@
-"""What every long job on one machine needs: progress for people, signals that wait, extras that may be missing.
+"""What every long job on one machine needs: progress for people, and signals that wait.
 
 Only re-exports. It knows nothing of packing, so every package of the server's side may use it.
 """
 
-from packhorse.jobs.extras import require
 from packhorse.jobs.held_signals import ENDING_SIGNALS, held_signals
 from packhorse.jobs.progress import Advance, Progress, show_progress
 
-__all__ = ["ENDING_SIGNALS", "Advance", "Progress", "held_signals", "require", "show_progress"]
+__all__ = ["ENDING_SIGNALS", "Advance", "Progress", "held_signals", "show_progress"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from packhorse.jobs import require
+from packhorse.formats import require
 from packhorse.tokenize._inputs import lines_of
 from packhorse.tokenize.gate import BYTE_ORDER_MARK, Gate
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from packhorse.formats import require
 from packhorse.formats.atomic import AtomicFiles
-from packhorse.jobs import require
 from packhorse.sft.tokenizer import read_tokenizer_json
 
 DEFAULT_VOCAB_SIZE = 16_384

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.api import NO_SKIPS, Client, DatasetInfo
+from packhorse.client.answers import DatasetInfo
+from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.errors import DigestMismatchError
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.stream import BinStream, StreamHeader

@@ -205,13 +205,8 @@ class PackStream:
         return ready
 
     def _retrying(self, attempt: Callable[[], None]) -> None:
-        while True:
-            try:
-                return attempt()
-            except TransientError as error:
-                self.close()
-                if not self._attempts.wait_after(error):
-                    raise
-            except BaseException:  # a response may be on its way that no one will read
-                self.close()
-                raise
+        try:
+            self._attempts.run(attempt, let_go=self.close)
+        except BaseException:  # a response may be on its way that no one will read
+            self.close()
+            raise

@@ -142,6 +142,24 @@ class Attempts:
         time.sleep(delay)
         return True
 
+    def run(self, attempt: Callable[[], _Result], *, let_go: Callable[[], None] = lambda: None) -> _Result:
+        """Returns what `attempt` returns, sooner or later.
+
+        Args:
+            attempt: what is tried.
+            let_go: called after every failure that another attempt may mend.
+
+        Raises:
+            TransientError: the deadline passed.
+        """
+        while True:
+            try:
+                return attempt()
+            except TransientError as error:
+                let_go()
+                if not self.wait_after(error):
+                    raise
+
     def _tell(self, error: TransientError, elapsed: float, limit: float) -> None:
         """Logs the first failure, and then no more than a line in ten seconds."""
         if self._failures == 1:
@@ -172,12 +190,6 @@ def with_retries(
     """
     attempts = Attempts(policy, has_answered=has_answered)
     attempts.begin()
-    while True:
-        try:
-            result = attempt(attempts.timeout_seconds())
-        except TransientError as error:
-            if not attempts.wait_after(error):
-                raise
-        else:
-            attempts.succeeded()
-            return result
+    result = attempts.run(lambda: attempt(attempts.timeout_seconds()))
+    attempts.succeeded()
+    return result

@@ -221,24 +221,18 @@ class BinStream:
         return self.topology.position_after(step - 1, self._header.num_bins)
 
     def _retrying(self, attempt: Callable[[], _Result]) -> _Result:
-        while True:
-            try:
-                return attempt()
-            except TransientError as error:
-                self.close()
-                if not self._attempts.wait_after(error):
-                    step = self._next_step()
-                    position = self._resumable_position(step)
-                    what = "could not be opened" if self._header is None else "broke and did not come back"
-                    again = (
-                        ", where an optimizer step begins; its steps come again"
-                        if self.topology.steps_per_window > 1
-                        else ""
-                    )
-                    raise StreamInterruptedError(
-                        f"the stream of {self._request.dataset!r} {what}: {error}; this "
-                        f"worker's steps before {step} were delivered, resume at position {position} of epoch "
-                        f"{self._request.epoch}{again}",
-                        position=position,
-                        step=step,
-                    ) from error
+        try:
+            return self._attempts.run(attempt, let_go=self.close)
+        except TransientError as error:
+            step = self._next_step()
+            position = self._resumable_position(step)
+            what = "could not be opened" if self._header is None else "broke and did not come back"
+            again = (
+                ", where an optimizer step begins; its steps come again" if self.topology.steps_per_window > 1 else ""
+            )
+            raise StreamInterruptedError(
+                f"the stream of {self._request.dataset!r} {what}: {error}; this worker's steps before {step} were "
+                f"delivered, resume at position {position} of epoch {self._request.epoch}{again}",
+                position=position,
+                step=step,
+            ) from error

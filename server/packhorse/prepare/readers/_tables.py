@@ -5,8 +5,8 @@ Owns that judgement, for Parquet, Arrow files and Arrow streams alike.
 
 from typing import Any
 
+from packhorse.formats import require
 from packhorse.formats.columns import evident_column
-from packhorse.jobs import require
 from packhorse.prepare.readers._base import Columns
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packhorse.formats import require
 from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, arrow_files, open_arrow, record_batches, saved_splits
 from packhorse.formats.files import FileStamp
-from packhorse.jobs import require
 from packhorse.prepare.readers._base import (
     SPAN_ROWS,
     Columns,

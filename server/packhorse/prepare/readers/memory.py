@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.jobs import require
+from packhorse.formats import require
 from packhorse.prepare.readers._base import BATCH_ROWS, Columns, Opened, RawRows, Span, arrow_rows, cut
 from packhorse.prepare.readers._tables import chosen_columns, is_tokens
 from packhorse.prepare.readers.npy import array_rows, check_array

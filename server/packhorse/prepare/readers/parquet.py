@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Self
 
+from packhorse.formats import require
 from packhorse.formats.files import FileStamp
-from packhorse.jobs import require
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
     Columns,

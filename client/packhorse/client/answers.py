@@ -1,0 +1,174 @@
+"""What the service answers, as Python values.
+
+Owns the types of single answers, and the checks that an answer is one to its request; leaves asking to `api`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.errors import DamagedAnswerError
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import LocationsChecksum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInfo:
+    """A prepared dataset and its plan; fields as in the protocol's Dataset.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     info = client.get_dataset("corpus")
+        >>> info.num_sequences, info.num_bins, info.efficiency
+        (4, 2, 1.0)
+    """
+
+    name: str
+    digest: str
+    max_seq_len: int
+    num_sequences: int
+    num_bins: int
+    total_tokens: int
+    efficiency: float
+    lower_bound: int
+    num_lengths: int
+    num_templates: int
+    max_sequences_per_bin: int
+    algorithm: str
+    ids_sum: tuple[int, int]
+    over_length: str
+    align: int = 1
+    extra_tokens: int = 0
+    keep: str = "head"
+    id_column: str = ""
+    plan_cut_off: bool = False
+    own_tokens: int = 0
+    over_length_sequences: int = 0
+    over_length_source_tokens: int = 0
+    over_length_tokens: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceLocation:
+    """Where one sequence stands in an epoch; None where there is no answer.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     [location] = client.locate("corpus", seed=1, ids=[3])
+        >>> location.position, location.index_in_bin, location.length
+        (0, 0, 5)
+    """
+
+    id: int
+    """The id asked for."""
+    found: bool
+    """False when the dataset has no such id."""
+    first_token: int | None = None
+    """Its first token in the sequence; 0 unless it is a piece."""
+    length: int | None = None
+    """Its length in tokens."""
+    position: int | None = None
+    """Position of its bin; -1 where the bin is skipped."""
+    index_in_bin: int | None = None
+    """Its index among the sequences of that bin, as `get_bins` returns it."""
+    step: int | None = None
+    """Step, counted from start_position; None when dropped or before it."""
+    rank: int | None = None
+    """Data-parallel rank."""
+    worker: int | None = None
+    """Dataloader worker within the rank."""
+    slot: int | None = None
+    """Which of the rank's batch_size bins of that step."""
+
+
+def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
+    """Returns a dataset of an answer."""
+    return DatasetInfo(
+        name=dataset.name,
+        digest=dataset.digest,
+        max_seq_len=dataset.max_seq_len,
+        num_sequences=dataset.num_sequences,
+        num_bins=dataset.num_bins,
+        total_tokens=dataset.total_tokens,
+        efficiency=dataset.efficiency,
+        lower_bound=dataset.lower_bound,
+        num_lengths=dataset.num_lengths,
+        num_templates=dataset.num_templates,
+        max_sequences_per_bin=dataset.max_sequences_per_bin,
+        algorithm=dataset.algorithm,
+        ids_sum=(dataset.ids_sum_a, dataset.ids_sum_b),
+        over_length=dataset.over_length,
+        align=max(dataset.align, 1),
+        extra_tokens=dataset.extra_tokens,
+        keep=dataset.keep or "head",
+        id_column=dataset.id_column,
+        plan_cut_off=dataset.plan_cut_off,
+        own_tokens=dataset.own_tokens,
+        over_length_sequences=dataset.over_length_sequences,
+        over_length_source_tokens=dataset.over_length_source_tokens,
+        over_length_tokens=dataset.over_length_tokens,
+        source=dataset.source,
+    )
+
+
+def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSequencesRequest) -> list[SequenceLocation]:
+    """Returns the locations of an answer; refuses one whose bytes changed on the way."""
+    checksum = LocationsChecksum(request, response.digest)
+    for location in response.locations:
+        checksum.add(location)
+    if checksum.value != response.checksum:
+        raise DamagedAnswerError("the locations do not match their checksum: bytes changed on the way")
+    return [_location(location) for location in response.locations]
+
+
+def _location(location: pb.SequenceLocation) -> SequenceLocation:
+    if not location.found:
+        return SequenceLocation(id=location.id, found=False)
+    place = location.place if location.HasField("place") else None
+    return SequenceLocation(
+        id=location.id,
+        found=True,
+        first_token=location.first_token,
+        length=location.length,
+        position=location.position,
+        index_in_bin=location.index_in_bin,
+        step=place.step if place else None,
+        rank=place.rank if place else None,
+        worker=place.worker if place else None,
+        slot=place.slot if place else None,
+    )
+
+
+def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRequest) -> list[NDArray[np.int64]]:
+    """Returns each bin's indices into the request's lengths; refuses an answer that is no packing of them."""
+    lengths = np.array(request.lengths, dtype=np.int64)
+    if len(response.indices) != 4 * len(lengths) or len(response.bin_ends) % 4:
+        raise DamagedAnswerError(
+            f"the answer holds {len(response.indices)} bytes of indices for {len(lengths)} lengths"
+        )
+    indices = np.frombuffer(response.indices, dtype="<u4").astype(np.int64)
+    ends = np.frombuffer(response.bin_ends, dtype="<u4").astype(np.int64)
+    sizes = np.diff(ends, prepend=0)
+    if (
+        not np.array_equal(np.sort(indices), np.arange(len(lengths)))
+        or (sizes < int(not request.allow_empty)).any()
+        or (ends[-1] if len(ends) else 0) != len(lengths)
+        or len(ends) % max(request.num_bins_multiple_of, 1)
+        or np.diff(np.concatenate(([0], np.cumsum(lengths[indices])))[ends], prepend=0).max(initial=0)
+        > request.max_seq_len
+        or _is_mixed(np.array(request.separate_by, dtype=np.int64), indices, sizes)
+    ):
+        raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")
+    return np.split(indices, ends[:-1]) if len(ends) else []
+
+
+def _is_mixed(kinds: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+    """Whether neighbours in a bin differ in kind; never where no kinds were sent."""
+    if not len(kinds):
+        return False
+    bins = np.repeat(np.arange(len(sizes)), sizes)
+    return bool(((np.diff(kinds[indices]) != 0) & (np.diff(bins) == 0)).any())
