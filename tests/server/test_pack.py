@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from packhorse.server import bins_of_ranks, pack
+from packhorse.server import bins_of_ranks, pack, pack_session
 from packhorse.server.faults import ServiceError
 from packhorse.v1 import packing_pb2 as pb
 
@@ -161,7 +161,7 @@ def test_messages_out_of_turn(backend, messages):
     [
         ({"max_seq_len": 0}, "max_seq_len"),
         ({"window_sequences": 0}, "window_sequences"),
-        ({"window_sequences": pack.MAX_WINDOW_SEQUENCES + 1}, "window_sequences"),
+        ({"window_sequences": pack_session.MAX_WINDOW_SEQUENCES + 1}, "window_sequences"),
         ({"max_sequences_per_bin": -1}, "max_sequences_per_bin"),
         ({"align": -1}, "align"),
         ({"extra_tokens": 100}, "extra_tokens"),
@@ -183,7 +183,7 @@ def test_a_refused_message_leaves_nothing_behind(backend, ids, lengths):
 
 
 def test_more_sequences_than_a_message_may_carry(backend, monkeypatch):
-    monkeypatch.setattr(pack, "MAX_STREAM_SEQUENCES", 10)
+    monkeypatch.setattr(pack_session, "MAX_STREAM_SEQUENCES", 10)
     error = refusal(list, backend.pack_stream([OPTIONS, sequences([1] * 11, [5] * 11)]))
     assert error.reason == pb.ERROR_REASON_REQUEST_TOO_LARGE
     assert error.metadata == {"field": "sequences.ids", "limit": "10"}
@@ -215,7 +215,7 @@ def test_a_message_that_takes_too_long_is_refused(backend, monkeypatch):
     from packhorse.server import pieces
 
     monkeypatch.setattr(pieces, "PIECE_SECONDS", 0)
-    monkeypatch.setattr(pack, "MAX_STREAM_SECONDS", 0)
+    monkeypatch.setattr(pack_session, "MAX_STREAM_SECONDS", 0)
     session = backend.pack_session()
     session.answer(OPTIONS)
     error = refusal(session.answer, sequences(range(500), [60] * 500))

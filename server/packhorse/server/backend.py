@@ -15,6 +15,7 @@ from packhorse.epoch import Assignment, Bins, Source, independent_seed, joined
 from packhorse.server import pack, requests
 from packhorse.server.epochs import Epochs
 from packhorse.server.faults import invalid_field, too_large
+from packhorse.server.pack_session import PackSession
 from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -244,9 +245,9 @@ class Backend:
         """As `pack_sequences`, in pieces."""
         return pack.pack_in_pieces(request)
 
-    def pack_session(self) -> pack.PackSession:
+    def pack_session(self) -> PackSession:
         """A PackStream of which the caller brings the messages."""
-        return pack.PackSession()
+        return PackSession()
 
     def pack_stream(self, messages: Iterable[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
         """Packs sequences that arrive one by one: yields one response for every message."""

@@ -1,7 +1,7 @@
-"""Packing without a dataset: lengths at once (PackSequences), and sequences as they arrive (PackStream).
+"""Packing without a dataset, lengths at once (PackSequences).
 
-Owns the checks and limits of both methods and their answers; leaves the packing to `packhorse.packing`, which rank a
-bin belongs to, to `bins_of_ranks`, and threads and draining to the servicer.
+Owns the checks and limits of the method and its answer; leaves the packing to `packhorse.packing`, which rank a bin
+belongs to, to `bins_of_ranks`, and threads and draining to the servicer.
 
 Legend: S sequences, N bins.
 """
@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from packhorse.packing import (
     LIST_ONLY,
     MAX_SEQ_LEN,
-    OnlineBin,
-    OnlinePacker,
     PackedSequences,
     checked_lengths,
     laid_end_to_end,
@@ -25,12 +23,11 @@ from packhorse.packing import (
 )
 from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server import requests
-from packhorse.server.bins_of_ranks import BinGroups, check_costs, order_of_bins, ranks_of
+from packhorse.server.bins_of_ranks import check_costs, order_of_bins, ranks_of
 from packhorse.server.faults import ServiceError, invalid_field, too_large
-from packhorse.server.pieces import Pace, Pieces, finish
-from packhorse.topology import RoomRule, Topology
+from packhorse.server.pieces import Pieces, finish
+from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import bins_checksum
 
 MAX_PACK_SEQUENCES = 1_000_000
 """Sequences in one PackSequences."""
@@ -50,19 +47,6 @@ MAX_PACK_SECONDS = 10.0
 
 BYTES_PER_LENGTH = 160
 """What packing a length takes, at most."""
-
-MAX_STREAM_SEQUENCES = 100_000
-"""Sequences in one message of a PackStream."""
-
-MAX_STREAM_SECONDS = 120.0
-"""Of a processor, for one message of a PackStream. Each sequence may make a bin leave, and a bin takes up to 25 ms
-where the window is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
-
-_BYTES_PER_STREAMED = 200
-"""What a sequence of a message, or of a group that is not full, takes until the response has left."""
-
-MAX_WINDOW_SEQUENCES = 10_000
-"""The most that a PackStream holds back: its memory on the server."""
 
 
 def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
@@ -178,108 +162,3 @@ def _packed(
             f"algorithm {algorithm!r} needs {error.name or 'a library'}, which this server does not have",
             {"field": "algorithm"},
         ) from None
-
-
-class PackSession:
-    """One PackStream: what it holds back lives and ends with it."""
-
-    def __init__(self) -> None:
-        self._packer: OnlinePacker | None = None
-        self._groups = BinGroups(Topology())
-        self._num_bins = 0
-
-    def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
-        """Takes one message and returns its response.
-
-        Raises:
-            ServiceError: as `answer_in_pieces`.
-        """
-        return finish(self.answer_in_pieces(request))
-
-    def answer_in_pieces(self, request: pb.PackStreamRequest) -> Pieces[pb.PackStreamResponse]:
-        """As `answer`, in pieces: one bin takes up to 25 ms, and each sequence may make one leave.
-
-        Raises:
-            ServiceError: the message is out of turn, or a field is out of range, and nothing of it is taken; or it took
-                more than MAX_STREAM_SECONDS, which ends the session.
-        """
-        payload = request.WhichOneof("payload")
-        if (payload == "options") != (self._packer is None):
-            raise invalid_field("payload", "options must be a stream's first message, and come once")
-        if payload == "options":
-            packer = _packer(request.options)
-            self._groups = _groups(request.options)
-            self._packer = packer
-            return self._response([])
-        assert self._packer is not None
-        if payload == "sequences":
-            return self._response((yield from self._add(self._packer, request.sequences)))
-        if payload == "flush":
-            return self._response(self._groups.flush(self._packer.flush()))
-        raise invalid_field("payload", "a message must hold options, sequences or flush")
-
-    def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Pieces[list[OnlineBin]]:
-        ids, lengths = list(sequences.ids), list(sequences.lengths)
-        if len(lengths) != len(ids):
-            raise invalid_field("sequences.lengths", f"sequences.lengths holds {len(lengths)} for {len(ids)} ids")
-        if len(ids) > MAX_STREAM_SEQUENCES:
-            raise too_large(
-                "sequences.ids",
-                MAX_STREAM_SEQUENCES,
-                f"sequences.ids holds {len(ids)}; send at most {MAX_STREAM_SEQUENCES} in a message",
-            )
-        for length in set(lengths):  # all before any: a refused message leaves nothing behind
-            try:
-                packer.room_of(length)
-            except ValueError as error:
-                raise invalid_field("sequences.lengths", str(error)) from None
-        bins: list[OnlineBin] = []
-        pace = Pace()
-        for number, (sequence_id, length) in enumerate(zip(ids, lengths, strict=True), 1):
-            bins += self._groups.add(packer.add(sequence_id, length))
-            if pace.is_over():
-                if pace.used_seconds > MAX_STREAM_SECONDS:
-                    raise too_large(
-                        "sequences.ids",
-                        number,
-                        f"sequences.ids holds {len(ids)}, of which {number} took {MAX_STREAM_SECONDS:g} seconds of a "
-                        "processor, the most for one message; send fewer in a message, or ask for a smaller window",
-                    )
-                yield _BYTES_PER_STREAMED * (len(ids) + self._groups.num_sequences)
-                pace.restart()
-        return bins
-
-    def _response(self, bins: list[OnlineBin]) -> pb.PackStreamResponse:
-        ids = np.array([number for bin_ in bins for number in bin_.ids], dtype="<i8")
-        lengths = np.array([length for bin_ in bins for length in bin_.lengths], dtype="<i4")
-        first, self._num_bins = self._num_bins, self._num_bins + len(bins)
-        message = pb.Bins(
-            ids=ids.tobytes(),
-            lengths=lengths.tobytes(),
-            bin_ends=np.cumsum([len(bin_.ids) for bin_ in bins], dtype=np.int64).astype("<u4").tobytes(),
-            positions=np.arange(first, self._num_bins, dtype="<i8").tobytes(),
-        )
-        message.checksum = bins_checksum(message)
-        num_held = len(self._packer or ()) + self._groups.num_sequences
-        return pb.PackStreamResponse(bins=message, num_sequences_held=num_held)
-
-
-def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
-    capacity = requests.integer("options.max_seq_len", options.max_seq_len, 1, MAX_SEQ_LEN)
-    return OnlinePacker(
-        capacity,
-        window_sequences=requests.integer(
-            "options.window_sequences", options.window_sequences, 1, MAX_WINDOW_SEQUENCES
-        ),
-        max_sequences_per_bin=requests.integer("options.max_sequences_per_bin", options.max_sequences_per_bin, 0)
-        or None,
-        align=requests.integer("options.align", options.align, 0, capacity) or 1,
-        extra_tokens=requests.integer("options.extra_tokens", options.extra_tokens, 0, capacity - 1),
-    )
-
-
-def _groups(options: pb.PackStreamOptions) -> BinGroups:
-    ranks = ranks_of(options, within="options.")
-    num_tokens = ranks.bins_per_window * options.max_seq_len
-    check_costs(ranks, num_tokens, options.max_seq_len, within="options.")
-    return BinGroups(ranks, allow_empty=options.allow_empty)
