@@ -7,13 +7,19 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from harness import Row, Sample
 from workload import MAX_SEQ_LEN, PACKHORSE, Workspace, in_words, memory_mb
+
+_LISTS_AT_ONCE = 50_000
 
 NOTE = (
     "prepare: `packhorse prepare` and `python -m seqpack.prepare` as whole processes on the same Parquet file, from "
     "start to exit; ours also checks, sorts and checksums. Peak memory is the kernel's VmHWM, mapped pages "
-    "included. seqpack runs once, between runs of ours."
+    "included. seqpack runs once, between runs of ours. Lists of tokens have their "
+    "lengths read from repetition levels."
 )
 
 
@@ -55,7 +61,39 @@ def run(workspace: Workspace) -> list[Row]:
                 ratio=peer_peak / our_peak,
             ),
         ]
-    return rows
+    return [*rows, _of_lists(workspace)]
+
+
+def _of_lists(workspace: Workspace) -> Row:
+    """The same rows prepared from their tokens and from their lengths, in turns."""
+    num_rows = workspace.sizes.small
+    source = workspace.root / f"tokens-{num_rows}.parquet"
+    lengths = pq.read_table(workspace.parquet(num_rows), columns=["length"])["length"].to_numpy()
+    schema = pa.schema([("length", pa.int32()), ("input_ids", pa.list_(pa.uint16()))])
+    random = np.random.default_rng(0)
+    with pq.ParquetWriter(source, schema) as writer:
+        for first in range(0, num_rows, _LISTS_AT_ONCE):
+            some = lengths[first : first + _LISTS_AT_ONCE]
+            offsets = np.concatenate(([0], np.cumsum(some, dtype=np.int32)))
+            tokens = random.integers(0, 50_000, offsets[-1], dtype=np.uint16)
+            writer.write_table(pa.table([some, pa.ListArray.from_arrays(offsets, tokens)], schema=schema))
+    arguments = ["--input", str(source), "--max-seq-len", str(MAX_SEQ_LEN), "--length-column"]
+    of_lengths, of_lists = [], []
+    for _ in range(3):
+        for column, seconds in (("length", of_lengths), ("input_ids", of_lists)):
+            command = [PACKHORSE, "prepare", *arguments, column, "--output"]
+            seconds.append(_process(command, workspace.root / "ours")[0])
+    ours, peer = Sample(tuple(of_lists), "s"), Sample(tuple(of_lengths), "s")
+    ratio = peer.median / ours.median
+    return Row(
+        what="prepare, from lists of tokens",
+        size=f"{in_words(num_rows)} rows",
+        ours=str(ours),
+        peer=f"{peer}, from a length column",
+        ratio=ratio,
+        target="≥ 0.5×",
+        reached=ratio >= 0.5,
+    )
 
 
 def _process(command: list[str], output: Path) -> tuple[float, float]:

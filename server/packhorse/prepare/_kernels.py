@@ -1,4 +1,4 @@
-"""The compiled loops of preparing: counting lengths, filling the pool, sorting pairs, gathering from segments.
+"""The compiled loops of preparing: lengths, pool, pairs, segments, and levels of Parquet pages.
 
 Owns what runs once for every sequence, without the GIL; leaves checks of values to `_sources` and meaning to `_passes`.
 """
@@ -6,6 +6,7 @@ Owns what runs once for every sequence, without the GIL; leaves checks of values
 from typing import Any
 
 import numba
+import numpy as np
 
 LEAVE_OUT, KEEP_HEAD, KEEP_TAIL, SPLIT = range(4)
 """What the loops do with a sequence longer than `longest`."""
@@ -144,3 +145,148 @@ def gather(pool: Any, begins: Any, ends: Any, out: Any) -> None:
         for entry in range(begins[s], ends[s]):
             out[at] = pool[entry]
             at += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def add_lists(
+    data: Any,
+    ends: Any,
+    width: int,
+    null_level: int,
+    num_values: int,
+    lengths: Any,
+    is_null: Any,
+    row: int,
+) -> int:
+    """Adds one Parquet page's values to the lists that they belong to; returns the last row, or -2 where it is damaged.
+
+    Levels are runs (a count and a value) or groups of eight packed values. Where both are in a run they go together.
+
+    Args:
+        data: uint8 with the levels.
+        ends: int64 [4]: begin and end of repetition levels (1 bit), then of definition levels.
+        width: bits of a definition level, at most 2.
+        null_level: definition levels below it are null lists, and the level itself is an empty list.
+        num_values: values of the page, with one for each null or empty list.
+        lengths: int64 [rows], added to.
+        is_null: bool [rows], set.
+        row: the row of the last value before; -1 at the beginning.
+    """
+    at = np.array([ends[0], ends[2]])
+    stop = np.array([ends[1], ends[3]])
+    left = np.zeros(2, dtype=np.int64)
+    value = np.zeros(2, dtype=np.int64)
+    bit = np.full(2, -1)  # of the next packed value; -1 in a run
+    done = 0
+    while done < num_values:
+        for which in range(2):
+            if left[which]:
+                continue
+            header: Any = 0
+            shift = 0
+            while True:
+                if at[which] >= stop[which] or shift > 35:
+                    return -2
+                byte = np.int64(data[at[which]])
+                at[which] += 1
+                header |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+            left[which] = header >> 1
+            if header & 1:
+                bits = 1 if which == 0 else width
+                bit[which] = at[which] * 8
+                at[which] += left[which] * bits
+                left[which] *= 8
+            else:
+                if at[which] >= stop[which]:
+                    return -2
+                bit[which] = -1
+                value[which] = np.int64(data[at[which]])
+                at[which] += 1
+            if left[which] == 0 or at[which] > stop[which]:
+                return -2
+        count = min(left[0], left[1], num_values - done)
+        if bit[0] < 0 and value[0] == 1 and bit[1] < 0:
+            if row < 0 or value[1] <= null_level:
+                return -2
+            lengths[row] += count
+        else:
+            for _ in range(count):
+                repetition, definition = value[0], value[1]
+                if bit[0] >= 0:
+                    repetition = (np.int64(data[bit[0] >> 3]) >> (bit[0] & 7)) & 1
+                    bit[0] += 1
+                if bit[1] >= 0:
+                    definition = 0
+                    for i in range(width):
+                        definition |= ((np.int64(data[bit[1] >> 3]) >> (bit[1] & 7)) & 1) << i
+                        bit[1] += 1
+                if repetition == 0:
+                    row += 1
+                if row < 0 or row >= len(lengths):
+                    return -2
+                if definition > null_level:
+                    lengths[row] += 1
+                elif repetition != 0:
+                    return -2
+                elif definition < null_level:
+                    is_null[row] = True
+        left[0] -= count
+        left[1] -= count
+        done += count
+    return row
+
+
+@numba.njit(nogil=True, cache=True)
+def unpack_snappy(data: Any, out: Any) -> int:
+    """Decompresses the beginning of a raw Snappy block into `out`; returns the bytes written, or -1: damaged.
+
+    Args:
+        data: uint8, the whole block.
+        out: uint8, filled as far as the block reaches.
+    """
+    at: Any = 0
+    while at < len(data) and data[at] >= 128:  # the whole size, which the caller knows
+        at += 1
+    at += 1
+    done: Any = 0
+    while at < len(data) and done < len(out):
+        tag: Any = np.int64(data[at])
+        at += 1
+        if tag & 3 == 0:
+            size: Any = tag >> 2
+            if size >= 60:
+                num_bytes: Any = size - 59
+                if at + num_bytes > len(data):
+                    return -1
+                size = 0
+                for i in range(num_bytes):
+                    size |= np.int64(data[at + i]) << (8 * i)
+                at += num_bytes
+            size += 1
+            if at + size > len(data):
+                return -1
+            for i in range(min(size, len(out) - done)):
+                out[done + i] = data[at + i]
+            at += size
+        else:
+            kind = tag & 3
+            num_bytes = 1 if kind == 1 else 2 if kind == 2 else 4
+            if at + num_bytes > len(data):
+                return -1
+            offset: Any = 0
+            for i in range(num_bytes):
+                offset |= np.int64(data[at + i]) << (8 * i)
+            at += num_bytes
+            size = (tag >> 2) + 1
+            if kind == 1:
+                size = ((tag >> 2) & 7) + 4
+                offset |= (tag >> 5) << 8
+            if offset == 0 or offset > done:
+                return -1
+            for i in range(min(size, len(out) - done)):
+                out[done + i] = out[done - offset + i]
+        done = min(done + size, len(out))
+    return done

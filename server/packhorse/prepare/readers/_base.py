@@ -326,6 +326,17 @@ def cut(num_rows: int, size: int = SPAN_ROWS) -> Iterator[tuple[int, int]]:
         yield first, min(size, num_rows - first)
 
 
+def piece(column: NDArray[Any], first: int, size: int) -> NDArray[Any]:
+    """Returns some consecutive elements of a column; for `RawRows.each`."""
+    return column[first : first + size]
+
+
+def arrow_ids(ids: Any) -> dict[str, Any]:
+    """Returns an Arrow array of ids as the fields of `RawRows` that hold them."""
+    values, is_null = _values_and_nulls(ids)
+    return {"ids": values, "null_ids": is_null}
+
+
 def arrow_rows(lengths: Any, ids: Any | None, is_list: bool) -> RawRows:
     """Returns Arrow arrays of lengths, or of lists whose lengths are taken from their offsets, and of ids.
 

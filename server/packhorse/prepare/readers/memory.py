@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.prepare.readers._base import BATCH_ROWS, Columns, Opened, RawRows, Span, arrow_rows, cut
+from packhorse.prepare.readers._base import BATCH_ROWS, Columns, Opened, RawRows, Span, arrow_rows, cut, piece
 from packhorse.prepare.readers._tables import chosen_columns, is_tokens
 from packhorse.prepare.readers.npy import array_rows, check_array
 
@@ -26,7 +26,7 @@ class HeldSpan(Span):
 
     def _read(self) -> Iterator[RawRows]:
         for first, size in cut(self.num_rows, BATCH_ROWS):
-            yield self.rows.each(partial(_piece, first=first, size=size))
+            yield self.rows.each(partial(piece, first=first, size=size))
 
 
 def open_held(lengths: Any, columns: Columns, *, skips_bad_rows: bool) -> Opened:
@@ -122,17 +122,13 @@ def _kept(rows: RawRows) -> RawRows:
     return rows.each(np.array)
 
 
-def _piece(column: NDArray[Any], first: int, size: int) -> NDArray[Any]:
-    return column[first : first + size]
-
-
 def _joined(pieces: Iterator[RawRows]) -> Iterator[RawRows]:
     """Yields larger pieces, so that thousands of small record batches are no thousands of tasks."""
     held: list[RawRows] = []
     size = 0
-    for piece in pieces:
-        held.append(piece)
-        size += len(piece.lengths)
+    for rows in pieces:
+        held.append(rows)
+        size += len(rows.lengths)
         if size >= BATCH_ROWS:
             yield _concatenated(held)
             held, size = [], 0

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, Self
+
+import numpy as np
 
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp
@@ -15,13 +18,17 @@ from packhorse.prepare.readers._base import (
     RawRows,
     Span,
     WholeFiles,
+    arrow_ids,
     arrow_rows,
+    cut,
+    piece,
 )
+from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.readers._tables import chosen_columns
 
 _READ_BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 24
-"""What a batch of lists takes in memory, about: their tokens are decoded with them."""
+"""What a batch of lists takes in memory, about, where their tokens are decoded with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,30 +67,59 @@ class ParquetSpan(Span):
         return ""
 
     def _read(self) -> Iterator[RawRows]:
-        length, identity = self.columns.length, self.columns.id
         row = self.first_row
         file = open_parquet(self.path)
         try:
-            names = list(dict.fromkeys(name for name in (length, identity) if name is not None))
-            rows = self._batch_rows(file) if self.is_list else BATCH_ROWS
-            groups = list(range(*self.row_groups))
-            for found in file.iter_batches(rows, row_groups=groups, columns=names, use_threads=False):
-                at = found.schema.get_field_index
-                ids = None if identity is None else found.column(at(identity))
-                yield arrow_rows(found.column(at(length)), ids, self.is_list)
-                row += found.num_rows
+            for raw in self._of_levels(file) if self.is_list else self._decoded(file, self.row_groups):
+                yield raw
+                row += len(raw.lengths)
         except (require("pyarrow").ArrowException, OSError) as error:
             raise ValueError(f"{self.path} cannot be read at row {row}{self.part(row)}: {error}") from None
         finally:
             file.close()
 
+    def _of_levels(self, file: Any) -> Iterator[RawRows]:
+        """Reads the lengths of lists without their values, where this is known to be possible."""
+        length, identity = self.columns.length, self.columns.id
+        assert length is not None  # the reader chose one
+        leaf = list_column(file, length)
+        data = np.memmap(self.path, np.uint8, "r") if leaf is not None else None
+        is_nullable = file.schema_arrow.field(length).nullable
+        for group in range(*self.row_groups):
+            metadata = file.metadata.row_group(group)
+            if not metadata.num_rows:
+                continue
+            try:
+                if leaf is None or data is None:
+                    raise UnknownPageError
+                chunk = metadata.column(leaf)
+                rows = RawRows(*list_lengths(data, chunk, file.schema.column(leaf), metadata.num_rows, is_nullable))
+            except UnknownPageError:
+                yield from self._decoded(file, (group, group + 1))
+                continue
+            if identity is not None:
+                ids = file.read_row_group(group, columns=[identity], use_threads=False)
+                found = ids.column(ids.schema.get_field_index(identity)).combine_chunks()
+                rows = rows._replace(**arrow_ids(found))
+            for first, size in cut(metadata.num_rows, BATCH_ROWS):
+                yield rows.each(partial(piece, first=first, size=size))
+
+    def _decoded(self, file: Any, row_groups: tuple[int, int]) -> Iterator[RawRows]:
+        """Reads the columns as pyarrow does."""
+        length, identity = self.columns.length, self.columns.id
+        names = list(dict.fromkeys(name for name in (length, identity) if name is not None))
+        rows = self._batch_rows(file) if self.is_list else BATCH_ROWS
+        for found in file.iter_batches(rows, row_groups=list(range(*row_groups)), columns=names, use_threads=False):
+            at = found.schema.get_field_index
+            ids = None if identity is None else found.column(at(identity))
+            yield arrow_rows(found.column(at(length)), ids, self.is_list)
+
     def _batch_rows(self, file: Any) -> int:
-        columns = file.metadata.row_group(self.row_groups[0])
-        sizes = [columns.column(number) for number in range(columns.num_columns)]
-        size_bytes = sum(
-            c.total_uncompressed_size for c in sizes if c.path_in_schema.split(".")[0] == self.columns.length
-        )
-        return max(64, min(BATCH_ROWS, _BATCH_BYTES * columns.num_rows // max(1, 4 * size_bytes)))
+        group = file.metadata.row_group(self.row_groups[0])
+        chunks = [group.column(number) for number in range(group.num_columns)]
+        tokens = [chunk for chunk in chunks if chunk.path_in_schema.startswith(f"{self.columns.length}.")]
+        size_bytes = max(1, sum(chunk.total_uncompressed_size for chunk in tokens))
+        return max(64, min(BATCH_ROWS, _BATCH_BYTES * group.num_rows // (4 * size_bytes)))
 
 
 class ParquetReader(WholeFiles):
