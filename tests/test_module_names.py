@@ -11,7 +11,7 @@ import packhorse.client
 
 PACKAGES = ("jobs", "packing", "epoch", "dataset", "prepare", "tokenize")
 REPOSITORY = Path(__file__).parents[1]
-ROOMS = ("batches", "loading", "masks", "presets", "rollouts", "service", "sources")
+ROOMS = ("batches", "loading", "masks", "presets", "rollouts", "service", "sources", "stacks")
 
 
 def defined_in(path: Path) -> set[str]:

@@ -71,6 +71,7 @@ from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode, Topo
 if TYPE_CHECKING:
     from packhorse.client.batches.batch import BatchAssembler, PackedBatch
     from packhorse.client.batches.buffers import BatchBuffers, BatchTensors
+    from packhorse.client.batches.context_parallel import context_parallel_indices
     from packhorse.client.batches.layout import PackLayout, as_layout
     from packhorse.client.batches.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
     from packhorse.client.batches.separators import Separators
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
         jax_preset,
         list_presets,
         llama_factory_preset,
+        megatron_lm_preset,
         megatron_preset,
         padding_free_preset,
         rows_preset,
@@ -114,7 +116,14 @@ if TYPE_CHECKING:
         TokenSourceError,
         as_token_source,
     )
-    from packhorse.client.stacks import PackedData, PackedDataModule
+    from packhorse.client.stacks import (
+        MegatronBatch,
+        MegatronIterator,
+        PackedData,
+        PackedDataModule,
+        create_megatron_iterator,
+        get_megatron_batch,
+    )
 
 _TORCH_PARTS = {
     "BatchAssembler": "batches.batch",
@@ -122,6 +131,7 @@ _TORCH_PARTS = {
     "BatchBuffers": "batches.buffers",
     "BatchTensors": "batches.buffers",
     "PackedDataset": "loading.dataset",
+    "context_parallel_indices": "batches.context_parallel",
     "PackLayout": "batches.layout",
     "as_layout": "batches.layout",
     "PackedData": "stacks",
@@ -150,6 +160,7 @@ _TORCH_PARTS = {
     "jax_preset": "presets",
     "list_presets": "presets",
     "llama_factory_preset": "presets",
+    "megatron_lm_preset": "presets",
     "megatron_preset": "presets",
     "padding_free_preset": "presets",
     "rows_preset": "presets",
@@ -168,6 +179,10 @@ _TORCH_PARTS = {
     "TokenSource": "sources",
     "TokenSourceError": "sources",
     "as_token_source": "sources",
+    "MegatronBatch": "stacks",
+    "MegatronIterator": "stacks",
+    "create_megatron_iterator": "stacks",
+    "get_megatron_batch": "stacks",
 }
 
 __all__ = [
@@ -196,6 +211,8 @@ __all__ = [
     "LossCounts",
     "LossReduction",
     "MdsSource",
+    "MegatronBatch",
+    "MegatronIterator",
     "MegatronSource",
     "MemoryDatasets",
     "NotImplementedByServerError",
@@ -244,12 +261,16 @@ __all__ = [
     "build_unpadding",
     "build_varlen_offsets",
     "connect",
+    "context_parallel_indices",
     "cost_linear_of",
+    "create_megatron_iterator",
     "create_packed_dataloader",
+    "get_megatron_batch",
     "get_preset",
     "jax_preset",
     "list_presets",
     "llama_factory_preset",
+    "megatron_lm_preset",
     "megatron_preset",
     "pack_rollouts",
     "padding_free_preset",

@@ -50,6 +50,21 @@ def by_megatron(model, batch):
     return (losses * batch["loss_mask"].flatten()).sum()
 
 
+def by_megatron_lm(model, batch):
+    """As Megatron-LM's forward step takes rows with `cu_seqlens`: what lies between two offsets sees itself."""
+    num_tokens = batch["tokens"].shape[1]
+    allowed = torch.zeros(len(batch["tokens"]), num_tokens, num_tokens, dtype=torch.bool)
+    for row, offsets, max_seqlen in zip(
+        allowed, batch["cu_seqlens"].tolist(), batch["max_seqlen"].tolist(), strict=True
+    ):
+        assert max(end - start for start, end in pairwise(offsets)) == max_seqlen
+        for start, end in pairwise(offsets):
+            row[start:end, start:end] = True
+    logits = logits_of(model, batch["tokens"], allowed.tril(), batch["position_ids"])
+    losses = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten().clamp(min=0), reduction="none")
+    return (losses * batch["loss_mask"].flatten()).sum()
+
+
 def by_jax(model, batch, *, segments, positions):
     tensors = {key: torch.from_numpy(value).long() for key, value in batch.items()}
     segment_ids = tensors[f"inputs_{segments}"]
@@ -72,6 +87,7 @@ CONSUMERS = {
     "llama-factory": by_llama_factory,
     "maxtext": lambda model, batch: by_jax(model, batch, segments="segmentation", positions="position"),
     "megatron": by_megatron,
+    "megatron-lm": by_megatron_lm,
     "open-instruct": by_transformers,
     "padding-free": by_transformers,
     "rows": by_transformers,

@@ -1,11 +1,11 @@
-"""Megatron's offsets, alignment and static shapes."""
+"""Megatron's offsets, alignment and static shapes, and the rows that Megatron-LM's own get_batch reads."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client.presets import get_preset, megatron_preset
+from packhorse.client.presets import get_preset, megatron_lm_preset, megatron_preset
 
 BINS = [[[1, 2, 3], [4, 5]], [[6, 7, 8, 9, 10, 11, 12, 13]], [], [[14]]]
 LENGTHS = st.lists(st.lists(st.integers(1, 9), max_size=4), min_size=1, max_size=4)
@@ -62,19 +62,36 @@ def test_keys_by_hand(assemble, as_lists):
     }
 
 
+def test_rows_by_hand(assemble, as_lists):
+    """Shapes as Megatron-LM allocates them: (micro-batch, seq_length), and each row's offsets up to seq_length."""
+    plain = assemble(BINS, 8, shift_labels=True, pad_token_id=99)
+    batch = get_preset("megatron-lm").convert(plain)
+    assert batch["tokens"] is plain["input_ids"]
+    assert batch["position_ids"] is plain["position_ids"]
+    assert {key: batch[key].dtype for key in ("loss_mask", "cu_seqlens", "max_seqlen")} == {
+        "loss_mask": torch.float32,
+        "cu_seqlens": torch.int32,
+        "max_seqlen": torch.int32,
+    }
+    assert torch.equal(batch["loss_mask"], (plain["labels"] != -100).float())
+    assert batch["cu_seqlens"].tolist() == [[0, 3, 5, 8], [0, 8, 8, 8], [0, 8, 8, 8], [0, 1, 8, 8]]
+    assert batch["max_seqlen"].tolist() == [3, 8, 8, 7]
+
+
 @pytest.mark.parametrize(
     ("context", "tensor", "align"), [(1, 1, 1), (1, 4, 4), (2, 1, 4), (2, 2, 4), (2, 4, 8), (3, 2, 6), (2, 3, 12)]
 )
 def test_segments_are_multiples_of_what_parallelism_needs(context, tensor, align, assemble):
-    preset = megatron_preset(context_parallel_size=context, tensor_parallel_size=tensor)
     bins = [[[1] * 5, [2] * 3], [[3]]]
-    aligned = preset.convert(assemble(bins, 48, preset, align=align))
-    assert not (aligned["cu_seqlens_q_padded"] % align).any()
-    if align > 1:
-        with pytest.raises(ValueError, match=rf"segment of 5 tokens is no multiple of {align}.*--align {align}"):
-            preset.convert(assemble(bins, 48, preset))
-        with pytest.raises(ValueError, match=rf"no multiple of {align}.*max_seq_len that is a multiple"):
-            preset.convert(assemble(bins, 49, preset, align=align))
+    for make, offsets in ((megatron_preset, "cu_seqlens_q_padded"), (megatron_lm_preset, "cu_seqlens")):
+        preset = make(context_parallel_size=context, tensor_parallel_size=tensor)
+        aligned = preset.convert(assemble(bins, 48, preset, align=align))
+        assert not (aligned[offsets] % align).any()
+        if align > 1:
+            with pytest.raises(ValueError, match=rf"segment of 5 tokens is no multiple of {align}.*--align {align}"):
+                preset.convert(assemble(bins, 48, preset))
+            with pytest.raises(ValueError, match=rf"no multiple of {align}.*max_seq_len that is a multiple"):
+                preset.convert(assemble(bins, 49, preset, align=align))
 
 
 def test_too_many_segments_for_static_shapes_are_refused(assemble):

@@ -19,6 +19,7 @@ NAMES = (
     "llama-factory",
     "maxtext",
     "megatron",
+    "megatron-lm",
     "open-instruct",
     "padding-free",
     "rows",
@@ -27,7 +28,7 @@ NAMES = (
     "trl",
 )
 BINS = [[[11, 12, 13], [21, 22]], [[31, 32, 33, 34, 35, 36, 37, 38]], [], [[41]]]
-SHIFTED_BY_THE_BATCH = {"jax", "maxtext", "megatron", "torchtune"}
+SHIFTED_BY_THE_BATCH = {"jax", "maxtext", "megatron", "megatron-lm", "torchtune"}
 ONE_ROW = {"open-instruct", "padding-free", "trl"}
 
 

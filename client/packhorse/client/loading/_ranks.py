@@ -61,7 +61,7 @@ def find_rank(rank: int | None, world_size: int | None, device_mesh: Any = None)
         _warn_of_global_ranks(found)
     elif device_mesh is not None:
         found = _of_mesh(device_mesh)
-    elif (megatron := _megatron_state()) is not None:
+    elif (megatron := megatron_state()) is not None:
         found = megatron.get_data_parallel_rank(), megatron.get_data_parallel_world_size()
     else:
         found = _of_processes()
@@ -135,7 +135,7 @@ def _is_mixed(name: str) -> bool:
     return not MODEL_DIMENSIONS.isdisjoint(name.split("_")) and not DATA_DIMENSIONS.isdisjoint(name.split("_"))
 
 
-def _megatron_state() -> Any:
+def megatron_state() -> Any:
     """Megatron's parallel state, where this process has initialised it; it is not imported for the question."""
     state: Any = sys.modules.get("megatron.core.parallel_state")
     return state if state is not None and state.model_parallel_is_initialized() else None
@@ -146,7 +146,7 @@ def _sign_of_model_parallelism() -> str:
     for name in _SIGNS_IN_ENVIRONMENT:
         if os.environ.get(name, "").isdecimal() and int(os.environ[name]) > 1:
             return f"{name}={os.environ[name]} divides the model over ranks"
-    if (megatron := _megatron_state()) is not None:
+    if (megatron := megatron_state()) is not None:
         share = _global_rank()[1] // megatron.get_data_parallel_world_size()
         if share > 1:
             return f"Megatron divides the model over {share} ranks"

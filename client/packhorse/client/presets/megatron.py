@@ -53,16 +53,9 @@ def megatron_preset(
     Raises:
         ValueError: a number is below 1.
     """
-    for name, value in (
-        ("context_parallel_size", context_parallel_size),
-        ("tensor_parallel_size", tensor_parallel_size),
-        ("num_sequences", num_sequences),
-    ):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    align = tensor_parallel_size
-    if context_parallel_size > 1:
-        align = lcm(2 * context_parallel_size, context_parallel_size * tensor_parallel_size)
+    if num_sequences is not None and num_sequences < 1:
+        raise ValueError(f"num_sequences must be at least 1, got {num_sequences}")
+    align = megatron_alignment(context_parallel_size, tensor_parallel_size)
     return Preset(
         name="megatron",
         consumer="Megatron-LM (core 0.16) with Transformer Engine's THD layout",
@@ -74,16 +67,40 @@ def megatron_preset(
     )
 
 
-def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict[str, Any]:
-    layout = batch["layout"]
-    is_segment = layout.run_lengths > 0
-    places = layout.run_lengths[is_segment]
-    held = np.insert(layout.lengths, layout.row_ends, 0)[is_segment]
+def megatron_alignment(context_parallel_size: int, tensor_parallel_size: int) -> int:
+    """What every segment must be a multiple of, in tokens.
+
+    Raises:
+        ValueError: a size is below 1.
+    """
+    sizes = {"context_parallel_size": context_parallel_size, "tensor_parallel_size": tensor_parallel_size}
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if context_parallel_size == 1:
+        return tensor_parallel_size
+    return lcm(2 * context_parallel_size, context_parallel_size * tensor_parallel_size)
+
+
+def check_places(places: NDArray[np.int64], align: int) -> None:
+    """Refuses segments, int64 [s] tokens each, that parallelism cannot divide evenly.
+
+    Raises:
+        ValueError: names the first of them, and how to prepare the dataset.
+    """
     if (places % align).any():
         raise ValueError(
             f"a segment of {places[places % align > 0][0]} tokens is no multiple of {align}, as this context and "
             f"tensor parallelism needs; prepare the dataset with --align {align} and a max_seq_len that is a multiple"
         )
+
+
+def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict[str, Any]:
+    layout = batch["layout"]
+    is_segment = layout.run_lengths > 0
+    places = layout.run_lengths[is_segment]
+    held = np.insert(layout.lengths, layout.row_ends, 0)[is_segment]
+    check_places(places, align)
     max_seqlen = int(places.max(initial=0))
     if num_sequences is not None:
         if len(places) > num_sequences:

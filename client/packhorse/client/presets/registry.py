@@ -5,6 +5,7 @@ from packhorse.client.presets._trl import trl_preset
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import megatron_preset
+from packhorse.client.presets.megatron_lm import megatron_lm_preset
 from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.rows import rows_preset
@@ -15,6 +16,7 @@ _ALL = (
     jax_preset("maxtext"),
     llama_factory_preset(),
     megatron_preset(),
+    megatron_lm_preset(),
     open_instruct_preset(),
     padding_free_preset(),
     rows_preset(),

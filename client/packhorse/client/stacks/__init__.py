@@ -1,10 +1,23 @@
 """Glue to training stacks: their own trainers and loaders, packed and resumable, one file a stack.
 
-`transformers` and `trl` hold trainers, `lightning` a data module, `torchdata` a loader. Importing one of them needs
-that stack. What is here needs torch alone.
+`transformers` and `trl` hold trainers, `lightning` a data module, `torchdata` a loader, `megatron` a data iterator.
+Importing one of the first four needs that stack. What is here needs torch alone.
 """
 
 from packhorse.client.stacks._data import PackedData
 from packhorse.client.stacks.lightning import PackedDataModule
+from packhorse.client.stacks.megatron import (
+    MegatronBatch,
+    MegatronIterator,
+    create_megatron_iterator,
+    get_megatron_batch,
+)
 
-__all__ = ["PackedData", "PackedDataModule"]
+__all__ = [
+    "MegatronBatch",
+    "MegatronIterator",
+    "PackedData",
+    "PackedDataModule",
+    "create_megatron_iterator",
+    "get_megatron_batch",
+]

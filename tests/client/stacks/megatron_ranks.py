@@ -1,0 +1,108 @@
+"""Four processes with Megatron's own parallel state over gloo: what each rank is handed, written down for a test.
+
+python megatron_ranks.py FOLDER TARGET DATASET TOKENS
+"""
+
+import os
+import sys
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+warnings.simplefilter("ignore")  # Megatron misses Transformer Engine and Apex
+
+from megatron.core import parallel_state, utils  # noqa: E402
+from megatron.core.rerun_state_machine import RerunDataIterator  # noqa: E402
+
+from packhorse.client import PackedDataset, create_megatron_iterator, get_megatron_batch  # noqa: E402
+
+WORLD_SIZE = 4
+CASES = {
+    "tp2-dp2": {"tensor_model_parallel_size": 2},
+    "tp2-cp2": {"tensor_model_parallel_size": 2, "context_parallel_size": 2},
+    "pp4": {"pipeline_model_parallel_size": 4},
+}
+NUM_STEPS = 3
+
+
+def of_case(arguments):
+    """What this rank gets: batches, and whether it reads."""
+    iterator = create_megatron_iterator(*arguments, micro_batch_size=2, seq_length=256, num_workers=0, device="cpu")
+    wrapped = None if iterator is None else RerunDataIterator(iterator)
+    batches = []
+    for _ in range(NUM_STEPS):
+        batch = get_megatron_batch(wrapped)
+        assert type(batch.packed_seq_params).__module__ == "megatron.core.packed_seq_params"
+        params = {name: value for name, value in asdict(batch.packed_seq_params).items() if value is not None}
+        batches.append(batch._asdict() | {"packed_seq_params": params})
+    return {
+        "reads": iterator is not None,
+        "data": parallel_state.get_data_parallel_rank(),
+        "tensor": parallel_state.get_tensor_model_parallel_rank(),
+        "context": parallel_state.get_context_parallel_rank(),
+        "batches": batches,
+        "saved": None if wrapped is None else wrapped.iterable.save_state(),
+    }
+
+
+def by_megatron(arguments):
+    """The first batch under context parallelism 2, cut by Megatron's own code for each of the two ranks."""
+    utils.tex = SimpleNamespace(thd_get_partitioned_indices=partitioned)
+    utils.is_te_min_version = lambda _: True
+    dataset = PackedDataset(*arguments, batch_size=1, rank=0, world_size=1, preset="megatron-lm")
+    rows = next(iter(dataset))
+    cut = []
+    for rank in range(2):
+        batch = {key: rows[key] for key in ("tokens", "labels", "loss_mask", "position_ids")}
+        offsets = rows["cu_seqlens"][0]
+        batch, params = utils.get_thd_batch_on_this_cp_rank(
+            batch, offsets, offsets, rows["max_seqlen"], cp_size=2, cp_rank=rank
+        )
+        params = {name: value for name, value in asdict(params).items() if value is not None}
+        cut.append(batch | {"packed_seq_params": params})
+    return cut
+
+
+def partitioned(cu_seqlens, num_tokens, size, rank):
+    """Transformer Engine's kernel in Python, one token at a time (thd_partition_indices_kernel)."""
+    offsets = [offset // size for offset in cu_seqlens.tolist()]
+    indices = []
+    for token in range(num_tokens // size):
+        segment = max(i for i, offset in enumerate(offsets) if offset <= token)
+        length = offsets[segment + 1] - offsets[segment]
+        within = token - offsets[segment]
+        offset = rank if within < length // 2 else (size - 1) * 2 - rank
+        indices.append(within + offsets[segment] * size + length // 2 * offset)
+    return torch.tensor(indices)
+
+
+def main(rank, folder, arguments):
+    """Goes through the cases as one of four ranks."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
+    for name, sizes in CASES.items():
+        parallel_state.initialize_model_parallel(**sizes)
+        torch.save(of_case(arguments), folder / f"{name}-{rank}.pt")
+        parallel_state.destroy_model_parallel()
+    if rank == 0:
+        torch.save(by_megatron(arguments), folder / "by_megatron.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    folder, arguments = Path(sys.argv[1]), sys.argv[2:]
+    for name in ("RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    context = mp.get_context("fork")  # Megatron takes seconds to import
+    processes = [context.Process(target=main, args=(rank, folder, arguments)) for rank in range(WORLD_SIZE)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    sys.exit(max(abs(process.exitcode) for process in processes))

@@ -1,0 +1,193 @@
+"""Megatron's iterator: endless, resumable, read by few ranks and handed to all; with megatron-core's own parts."""
+
+import subprocess
+import sys
+from collections import Counter
+from importlib.util import find_spec
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from packhorse.client import PackedDataset, create_megatron_iterator
+from packhorse.prepare import prepare
+
+HAS_MEGATRON = find_spec("megatron") is not None and find_spec("megatron.core") is not None
+RUN_SECONDS = 200
+
+
+@pytest.fixture
+def make_iterator(running_server, corpus, no_launcher):
+    """Function: an iterator over `truncated`, a few steps an epoch, for rank 0 of one unless told otherwise."""
+
+    def make(name="truncated", **options):
+        defaults = {"micro_batch_size": 60, "seed": 3, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
+        return create_megatron_iterator(running_server.target, name, corpus.megatron, **(defaults | options))
+
+    return make
+
+
+def tokens_of(batches):
+    return [batch["tokens"].tolist() for batch in batches]
+
+
+def test_epochs_follow_each_other_without_end(make_iterator, make_dataset):
+    dataset = make_dataset("truncated", batch_size=60, preset="megatron-lm")
+    num_steps = len(dataset)
+    assert num_steps == 3
+    expected = [batch for _ in dataset.epochs(3) for batch in dataset]
+    came = list(islice(make_iterator(), 3 * num_steps))
+    assert tokens_of(came) == tokens_of(expected)
+    assert list(came[0]) == ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
+    for one, other in zip(came, expected, strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("num_consumed", [1, 3, 7])
+def test_goes_on_from_a_state_or_behind_consumed_samples(num_consumed, make_iterator):
+    whole = make_iterator()
+    consumed = list(islice(whole, num_consumed))
+    state, rest = whole.state_dict(), tokens_of(islice(whole, 3))
+    resumed = make_iterator()
+    list(islice(resumed, 1))
+    resumed.load_state_dict(state)
+    assert tokens_of(islice(resumed, 3)) == rest
+    assert tokens_of(islice(make_iterator(consumed_samples=60 * len(consumed)), 3)) == rest
+
+
+def test_states_that_megatron_saved_fit_other_numbers_of_ranks(make_iterator, tmp_path, corpus):
+    """`maybe_save_dataloader_state` writes one file for each data-parallel rank."""
+    seen = Counter()
+    for rank in range(2):
+        iterator = make_iterator("rows", rank=rank, world_size=2, micro_batch_size=20)
+        for batch in islice(iterator, 3):
+            seen += targets_of(batch)
+        place = tmp_path / "iter_0000003" / "mp_rank_00_000" / f"train_dataloader_dprank{rank:03d}.pt"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"dataloader_state_dict": iterator.save_state()}, place)
+    resumed = make_iterator("rows", micro_batch_size=7)
+    resumed.load_saved(tmp_path, 3)
+    batch = next(resumed)
+    while resumed.state_dict()["epoch"] == 0:
+        seen += targets_of(batch)
+        batch = next(resumed)
+    assert seen == Counter(pair for tokens in corpus.sequences for pair in pairwise(tokens.tolist()))
+    with pytest.raises(FileNotFoundError, match=r"iter_0000004; give the folder of --dataloader-save"):
+        resumed.load_saved(tmp_path, 4)
+
+
+def targets_of(batch):
+    """Counter of (token, the one to predict after it)."""
+    is_target = batch["loss_mask"].bool()
+    return Counter(zip(batch["tokens"][is_target].tolist(), batch["labels"][is_target].tolist(), strict=True))
+
+
+def test_what_does_not_fit_is_refused(make_iterator):
+    with pytest.raises(
+        ValueError, match=r"max_seq_len 96, and seq_length is 512; start Megatron with --seq-length 96,"
+    ):
+        next(make_iterator(seq_length=512))
+    with pytest.raises(ValueError, match=r"consumed_samples 90 is no multiple of the 60 bins"):
+        make_iterator(consumed_samples=90)
+    with pytest.raises(ValueError, match=r"an epoch of this dataset has no step of this size"):
+        next(make_iterator(micro_batch_size=500, remainder="drop"))
+    with pytest.raises(ValueError, match=r"an epoch of this dataset has no step of this size"):
+        make_iterator(micro_batch_size=500, remainder="drop", consumed_samples=500)
+
+
+@pytest.fixture(scope="module")
+def of_ranks(corpus, tmp_path_factory):
+    """Case → what each of four ranks was handed; and what Megatron's own code cut. The dataset is aligned to 4."""
+    if not HAS_MEGATRON:
+        pytest.skip("megatron-core is not installed")
+    folder = tmp_path_factory.mktemp("megatron")
+    lengths = [len(tokens) for tokens in corpus.sequences[:300]]
+    pq.write_table(pa.table({"length": lengths}), folder / "lengths.parquet")
+    prepare(
+        folder / "lengths.parquet",
+        length_column="length",
+        output=folder / "root" / "aligned",
+        max_seq_len=256,
+        align=4,
+        progress=False,
+    )
+    script = Path(__file__).with_name("megatron_ranks.py")
+    arguments = (f"embedded:{folder / 'root'}", "aligned", corpus.megatron)
+    done = subprocess.run(
+        [sys.executable, script, folder, *arguments], capture_output=True, text=True, timeout=RUN_SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    came = {
+        name: [torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in range(4)]
+        for name in ("tp2-dp2", "tp2-cp2", "pp4")
+    }
+    return arguments, came, torch.load(folder / "by_megatron.pt", weights_only=True)
+
+
+def flat_batches(arguments, rank=0, world_size=1):
+    """The first micro-batches of a data-parallel rank, end to end, by the preset for loops of one's own."""
+    dataset = PackedDataset(*arguments, batch_size=2, rank=rank, world_size=world_size, preset="megatron")
+    return list(islice(dataset, 3))
+
+
+def test_only_first_tensor_parallel_ranks_read_and_their_peers_have_the_same(of_ranks):
+    arguments, came, _ = of_ranks
+    ranks = came["tp2-dp2"]
+    assert [rank["reads"] for rank in ranks] == [rank["tensor"] == 0 for rank in ranks]
+    assert sorted((rank["data"], rank["tensor"]) for rank in ranks) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for rank in ranks:
+        for batch, plain in zip(rank["batches"], flat_batches(arguments, rank["data"], 2), strict=True):
+            for key in ("tokens", "labels", "loss_mask", "position_ids"):
+                assert torch.equal(batch[key], plain[key])
+                assert batch[key].dtype == plain[key].dtype
+            offsets = plain["cu_seqlens_q_padded"]
+            params = batch["packed_seq_params"]
+            assert params.pop("qkv_format") == "thd"
+            longest = int(offsets.diff().max())
+            assert (params.pop("max_seqlen_q"), params.pop("max_seqlen_kv")) == (longest, longest)
+            assert len(params) == 4
+            assert all(value.dtype == torch.int32 and torch.equal(value, offsets) for value in params.values())
+    states = {tuple(rank["saved"].items()) for rank in ranks if rank["reads"]}
+    assert len(states) == 1  # one cursor for all
+
+
+def test_context_parallel_ranks_share_each_segment(of_ranks):
+    arguments, came, by_megatron = of_ranks
+    ranks = came["tp2-cp2"]
+    assert sorted((rank["context"], rank["tensor"]) for rank in ranks) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for step, plain in enumerate(flat_batches(arguments)):
+        offsets = plain["cu_seqlens_q_padded"].tolist()
+        for rank in ranks:
+            chunks = [[], []]
+            for start, end in pairwise(offsets):
+                quarter = (end - start) // 4
+                pieces = [plain["tokens"][0, start + i * quarter : start + (i + 1) * quarter] for i in range(4)]
+                chunks[0] += [pieces[0], pieces[3]]
+                chunks[1] += [pieces[1], pieces[2]]
+            assert torch.equal(rank["batches"][step]["tokens"][0], torch.cat(chunks[rank["context"]]))
+    # Megatron's own cut of the first row, and ours of the first two rows: each row is cut by itself.
+    for rank in ranks:
+        theirs, ours = by_megatron[rank["context"]], rank["batches"][0]
+        num_tokens = theirs["tokens"].shape[1]
+        for key in ("tokens", "labels", "loss_mask", "position_ids"):
+            assert torch.equal(ours[key][:, :num_tokens], theirs[key])
+        assert theirs["packed_seq_params"].keys() == ours["packed_seq_params"].keys()
+
+
+def test_pipeline_stages_get_what_they_compute_with(of_ranks):
+    arguments, came, _ = of_ranks
+    first, *middle, last = came["pp4"]
+    for step, plain in enumerate(flat_batches(arguments)):
+        assert torch.equal(first["batches"][step]["tokens"], plain["tokens"])
+        assert torch.equal(last["batches"][step]["labels"], plain["labels"])
+        for rank, absent in (
+            (first, {"labels", "loss_mask", "attention_mask"}),
+            *((stage, {"tokens", "labels", "loss_mask", "position_ids", "attention_mask"}) for stage in middle),
+            (last, {"tokens", "position_ids", "attention_mask"}),
+        ):
+            batch = rank["batches"][step]
+            assert {key for key, value in batch.items() if value is None} == absent
+            assert torch.equal(batch["packed_seq_params"]["cu_seqlens_q"], plain["cu_seqlens_q_padded"])
