@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from packhorse.client.batches.layout import PackLayout, as_layout
     from packhorse.client.batches.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
     from packhorse.client.batches.separators import Separators
+    from packhorse.client.batches.sequence_sums import sequence_log_probs, sum_over_sequences
     from packhorse.client.loading.dataset import PackedDataset
     from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
     from packhorse.client.loading.prefetch import DevicePrefetcher
@@ -104,7 +105,16 @@ if TYPE_CHECKING:
         rows_preset,
         torchtune_preset,
     )
-    from packhorse.client.rollouts import OpenInstructPacks, RolloutBatch, pack_rollouts, to_open_instruct
+    from packhorse.client.rollouts import (
+        OpenInstructPacks,
+        PairBatch,
+        PairLogProbs,
+        RolloutBatch,
+        pack_pairs,
+        pack_rollouts,
+        pair_log_probs,
+        to_open_instruct,
+    )
     from packhorse.client.sources import (
         ArrowSource,
         FlatSource,
@@ -166,10 +176,16 @@ _TORCH_PARTS = {
     "rows_preset": "presets",
     "torchtune_preset": "presets",
     "OpenInstructPacks": "rollouts",
+    "PairBatch": "rollouts",
+    "PairLogProbs": "rollouts",
     "RolloutBatch": "rollouts",
+    "pack_pairs": "rollouts",
     "pack_rollouts": "rollouts",
+    "pair_log_probs": "rollouts",
     "to_open_instruct": "rollouts",
     "Separators": "batches.separators",
+    "sequence_log_probs": "batches.sequence_sums",
+    "sum_over_sequences": "batches.sequence_sums",
     "ArrowSource": "sources",
     "FlatSource": "sources",
     "IndexableSource": "sources",
@@ -225,6 +241,8 @@ __all__ = [
     "PackedDataModule",
     "PackedDataset",
     "PackhorseError",
+    "PairBatch",
+    "PairLogProbs",
     "ParquetSource",
     "Preset",
     "RemainderPolicy",
@@ -272,9 +290,13 @@ __all__ = [
     "llama_factory_preset",
     "megatron_lm_preset",
     "megatron_preset",
+    "pack_pairs",
     "pack_rollouts",
     "padding_free_preset",
+    "pair_log_probs",
     "rows_preset",
+    "sequence_log_probs",
+    "sum_over_sequences",
     "to_open_instruct",
     "torchtune_preset",
     "varlen_attention",

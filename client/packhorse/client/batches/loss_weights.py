@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.layout import PackLayout, as_layout
-from packhorse.client.masks._on_device import expand_runs, move, transfer
+from packhorse.client.masks._on_device import move, sequence_index, transfer
 
 
 class LossReduction(StrEnum):
@@ -301,8 +301,7 @@ def _targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
 
 def _of_tokens(of_sequences: torch.Tensor, layout: PackLayout) -> torch.Tensor:
     """Repeats every sequence's value up to the next sequence; 0 before the first: [B, L] of values [n]."""
-    (lengths,) = transfer([np.diff(layout.cu_seqlens_padded, prepend=0)], of_sequences.device)
-    run = expand_runs(lengths, layout.num_rows * layout.row_tokens)
+    run = sequence_index(layout, of_sequences.device)
     return torch.nn.functional.pad(of_sequences, (1, 0))[run].view(layout.num_rows, layout.row_tokens)
 
 

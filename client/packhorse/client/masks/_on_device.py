@@ -49,6 +49,12 @@ def segment_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
     return expand_runs(lengths, layout.num_rows * layout.row_tokens).view(layout.num_rows, layout.row_tokens)
 
 
+def sequence_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
+    """Which sequence every token belongs to, padding to the one before it: int32 [T]; i + 1, and 0 before the first."""
+    (lengths,) = transfer([np.diff(layout.cu_seqlens_padded, prepend=0)], device)
+    return expand_runs(lengths, layout.num_rows * layout.row_tokens)
+
+
 def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
     """Label of every token: int32 [B, L]; 1, 2, 3, … in each row for sequences, 0 for padding of either kind.
 

@@ -1,9 +1,19 @@
-"""Rollouts of reinforcement learning in packed batches.
+"""What a trainer packs on demand: rollouts of reinforcement learning, and pairs of preferences.
 
 Re-exports what the files of this package own.
 """
 
 from packhorse.client.rollouts.open_instruct import OpenInstructPacks, to_open_instruct
 from packhorse.client.rollouts.pack import RolloutBatch, pack_rollouts
+from packhorse.client.rollouts.pairs import PairBatch, PairLogProbs, pack_pairs, pair_log_probs
 
-__all__ = ["OpenInstructPacks", "RolloutBatch", "pack_rollouts", "to_open_instruct"]
+__all__ = [
+    "OpenInstructPacks",
+    "PairBatch",
+    "PairLogProbs",
+    "RolloutBatch",
+    "pack_pairs",
+    "pack_rollouts",
+    "pair_log_probs",
+    "to_open_instruct",
+]

@@ -14,12 +14,10 @@ from packhorse.client.api import Client
 from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.batch import BatchAssembler, PackedBatch
 from packhorse.client.batches.loss_weights import SequenceGroups
-from packhorse.client.errors import InvalidRequestError
+from packhorse.client.rollouts._bins import bins_of_steps, block_of
 from packhorse.client.rollouts._given import GivenRollouts
 from packhorse.client.rollouts._spans import span_indices
-from packhorse.client.service._embedded import EmbeddedPlanner
 from packhorse.client.service.blocks import BinBlock
-from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.sources import IndexableSource
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance
 
@@ -146,8 +144,6 @@ def pack_rollouts(
             set.
         PackhorseError: there is no client, and packhorse[server] is not installed.
     """
-    if world_size < 1 or batch_size < 1:
-        raise ValueError(f"world_size and batch_size must be at least 1, got {world_size} and {batch_size}")
     assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten)
     rollouts = GivenRollouts.check(
         queries,
@@ -162,33 +158,21 @@ def pack_rollouts(
         group_ids=group_ids,
         policy_versions=policy_versions,
     )
-    try:
-        bins = (client or Client(EmbeddedPlanner(), RetryPolicy())).pack_sequences(
-            rollouts.lengths,
-            max_seq_len,
-            algorithm=algorithm,
-            max_sequences_per_bin=max_sequences_per_bin,
-            num_bins_multiple_of=world_size * batch_size,
-            balance=balance,
-            cost_linear=cost_linear,
-            allow_empty=allow_empty,
-            separate_by=rollouts.version_numbers,
-        )
-    except InvalidRequestError as error:
-        if error.metadata.get("field") != "num_bins_multiple_of":
-            raise
-        raise InvalidRequestError(
-            f"world_size {world_size} times batch_size {batch_size} packs make a step ({error}); pass "
-            "allow_empty=True for packs of padding with weight 0, a smaller world_size or batch_size, or more rollouts",
-            error.metadata,
-        ) from None
-    ids = np.concatenate(bins)
-    block = BinBlock(
-        ids=ids,
-        lengths=rollouts.lengths[ids].astype(np.int32),
-        bin_ends=np.cumsum([len(members) for members in bins], dtype=np.int64),
-        positions=np.arange(len(bins)),
+    bins = bins_of_steps(
+        client,
+        rollouts.lengths,
+        max_seq_len,
+        world_size=world_size,
+        batch_size=batch_size,
+        what="rollouts",
+        algorithm=algorithm,
+        max_sequences_per_bin=max_sequences_per_bin,
+        balance=balance,
+        cost_linear=cost_linear,
+        allow_empty=allow_empty,
+        separate_by=rollouts.version_numbers,
     )
+    block = block_of(bins, rollouts.lengths)
     source = IndexableSource(rollouts.sequences)
     return [
         _batch(block.slice(first, first + batch_size), source, assembler, rollouts)

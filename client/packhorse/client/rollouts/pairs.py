@@ -1,0 +1,204 @@
+"""`pack_pairs`: preferences in (a prompt, a chosen and a rejected answer), packed batches for DPO and its kin out.
+
+Owns the keys of such a batch, and that the two answers of a pair share a row; leaves the bins to the service's planner,
+the keys that every batch has to `batch`, and the loss to the trainer.
+
+    batches = pack_pairs(prompts, chosen, rejected, max_seq_len=4096, pad_token_id=0, world_size=8)
+    for batch in batches[rank::8]:
+        policy = pair_log_probs(batch, model(...).logits)
+        reference = pair_log_probs(batch, reference_model(...).logits)
+        margins = (policy.chosen - reference.chosen) - (policy.rejected - reference.rejected)
+        loss = -logsigmoid(beta * margins).sum() / num_pairs
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.api import Client
+from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.loss_weights import SequenceGroups
+from packhorse.client.batches.sequence_sums import sequence_log_probs
+from packhorse.client.rollouts._bins import bins_of_steps, block_of
+from packhorse.client.rollouts._spans import flatten
+from packhorse.client.sources import IndexableSource
+
+_INTEGERS = "iu"
+
+
+class PairBatch(PackedBatch):
+    """A packed batch of pairs: each pair's chosen sequence, then its rejected one, in one row. Legend: n sequences.
+
+    It is a PackedBatch, and so masks, `cu_seqlens` and loss weights come from it as from any other. `labels` are -100
+    on prompts. `ids` are 2·i for the chosen sequence of pair i and 2·i + 1 for the rejected one.
+
+    Example:
+        >>> [batch] = pack_pairs([[1, 2]], [[7, 8]], [[9]], max_seq_len=8, pad_token_id=0)
+        >>> batch["input_ids"].tolist(), batch["labels"].tolist()
+        ([[1, 2, 7, 8, 1, 2, 9, 0]], [[-100, -100, 7, 8, -100, -100, 9, -100]])
+        >>> batch["is_chosen"].tolist(), batch["pair_ids"].tolist()
+        ([True, False], [0, 0])
+    """
+
+    is_chosen: torch.Tensor
+    """Whether a sequence is its pair's chosen one: bool [n], alternately True and False."""
+    pair_ids: torch.Tensor
+    """Index of each sequence's pair in `prompts`: int64 [n]."""
+    groups: SequenceGroups
+    """The pairs, numbered over all batches of the call, so that every rank numbers them alike: what `LossCounts` and
+    `build_loss_weights(batch, "sample")` count. A batch is of n / 2 pairs."""
+    shift_labels: bool
+    """Whether `labels[t]` is the token after t."""
+
+
+class PairLogProbs(NamedTuple):
+    """Log-probabilities of a batch's pairs. Legend: p pairs.
+
+    Example:
+        >>> PairLogProbs(torch.tensor([-1.0]), torch.tensor([-3.0])).chosen.tolist()
+        [-1.0]
+    """
+
+    chosen: torch.Tensor
+    """Of the chosen answers, given their prompts: float32 [p]."""
+    rejected: torch.Tensor
+    """Of the rejected ones: float32 [p]."""
+
+
+def pack_pairs(
+    prompts: Sequence[Any],
+    chosen: Sequence[Any],
+    rejected: Sequence[Any],
+    *,
+    max_seq_len: int,
+    pad_token_id: int,
+    client: Client | None = None,
+    world_size: int = 1,
+    batch_size: int = 1,
+    max_pairs_per_bin: int | None = None,
+    algorithm: str = "best-fit",
+    allow_empty: bool = False,
+    shift_labels: bool = False,
+    flatten: bool = False,
+) -> list[PairBatch]:
+    """Packs preference pairs into batches, as many for every rank; the two sequences of a pair share a row.
+
+    A pair takes the room of both sequences, and each of them has the prompt in front.
+
+    Legend: P pairs. Rows of tokens are lists, arrays or tensors of their own length, without padding.
+
+    Example:
+        >>> batches = pack_pairs(
+        ...     [[1], [2], [3]], [[5], [5, 5], [6]], [[7], [7], [8]], max_seq_len=9, pad_token_id=0
+        ... )
+        >>> [batch["pair_ids"].tolist() for batch in batches]
+        [[1, 1, 0, 0], [2, 2]]
+
+    Args:
+        prompts: P rows of token ids, none empty.
+        chosen: P rows of token ids, the preferred answers, none empty.
+        rejected: P rows of token ids, none empty.
+        max_seq_len: a bin's capacity in tokens; both sequences of a pair must fit.
+        pad_token_id: token that fills a bin's free end.
+        client: whose server packs; None packs in this process, which needs packhorse[server]. The bins are the same.
+        world_size: the number of batches is made a multiple of it; rank r takes `batches[r::world_size]`.
+        batch_size: bins in a batch.
+        max_pairs_per_bin: the most pairs in a bin; None for no limit.
+        algorithm: the packer, as in `Client.pack_sequences`.
+        allow_empty: where there are fewer pairs than packs, the others are padding alone and have no pair.
+        shift_labels: False: `labels[t]` is token t, as Hugging Face models expect. True: the token after t.
+        flatten: whether a batch's sequences come end to end in one row without padding.
+
+    Returns:
+        Batches on the CPU; every row has pairs, unless `allow_empty` is set.
+
+    Raises:
+        ValueError: a row is empty or a pair too long (its index and lengths are named), or an option is out of range.
+        InvalidRequestError: the service refuses, as when there are fewer pairs than packs and `allow_empty` is not set.
+        PackhorseError: there is no client, and packhorse[server] is not installed.
+    """
+    assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten)
+    sequences, num_prompt_tokens = _sequences(prompts, chosen, rejected, max_seq_len)
+    lengths = np.array([len(tokens) for tokens in sequences])
+    bins = bins_of_steps(
+        client,
+        lengths.reshape(-1, 2).sum(axis=1),
+        max_seq_len,
+        world_size=world_size,
+        batch_size=batch_size,
+        what="pairs",
+        algorithm=algorithm,
+        max_sequences_per_bin=max_pairs_per_bin,
+        allow_empty=allow_empty,
+    )
+    block = block_of([(2 * pairs[:, None] + np.arange(2)).reshape(-1) for pairs in bins], lengths)
+    source = IndexableSource(sequences)
+    masks = [np.arange(n) >= start for n, start in zip(lengths, num_prompt_tokens.repeat(2), strict=True)]
+    loss_mask = IndexableSource(masks, takes_bool=True)
+    batches = []
+    for first in range(0, len(bins), batch_size):
+        part = block.slice(first, first + batch_size)
+        pairs = part.ids // 2
+        batch = {
+            **assembler.assemble(part, source, loss_mask=loss_mask),
+            "is_chosen": torch.from_numpy(part.ids % 2 == 0),
+            "pair_ids": torch.from_numpy(pairs),
+            "groups": SequenceGroups(numbers=pairs, num_groups=len(prompts)),
+            "shift_labels": shift_labels,
+        }
+        batches.append(cast(PairBatch, batch))
+    return batches
+
+
+def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogProbs:
+    """Adds up the log-probabilities of each pair's two answers, as DPO and its kin compare them.
+
+    Example:
+        >>> [batch] = pack_pairs([[1, 0]], [[1, 1]], [[0]], max_seq_len=8, pad_token_id=0)
+        >>> log_probs = pair_log_probs(batch, torch.zeros(1, 8, 2))  # both tokens are as likely
+        >>> log_probs.chosen.exp().tolist(), log_probs.rejected.exp().tolist()
+        ([0.25], [0.5])
+
+    Args:
+        batch: of `pack_pairs`.
+        logits: a floating type [B, L, V], on any device, which is not waited for.
+
+    Returns:
+        float32 [n / 2] each, in the order of `pair_ids[::2]`.
+    """
+    chosen, rejected = sequence_log_probs(batch, logits).view(-1, 2).unbind(1)
+    return PairLogProbs(chosen, rejected)
+
+
+def _sequences(
+    prompts: Sequence[Any], chosen: Sequence[Any], rejected: Sequence[Any], max_seq_len: int
+) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
+    """Checks the pairs: chosen and rejected sequence of each in turn, and tokens of their prompts, int64 [P]."""
+    if len(prompts) == 0:
+        raise ValueError("prompts is empty: there is no pair to pack")
+    rows, lengths = {}, {}
+    for name, given in (("prompts", prompts), ("chosen", chosen), ("rejected", rejected)):
+        if len(given) != len(prompts):
+            raise ValueError(f"{name} has {len(given)} entries for {len(prompts)} prompts")
+        tokens, lengths[name] = flatten(name, given, _INTEGERS)
+        rows[name] = np.split(tokens.astype(np.int64, copy=False), np.cumsum(lengths[name])[:-1])
+    of_pairs = 2 * lengths["prompts"] + lengths["chosen"] + lengths["rejected"]
+    for is_bad, what in (
+        (lengths["prompts"] == 0, "an empty prompt leaves the answers' first tokens nothing to be predicted from"),
+        (lengths["chosen"] == 0, "an empty answer has nothing to train on; drop the pair first"),
+        (lengths["rejected"] == 0, "an empty answer has nothing to train on; drop the pair first"),
+        (of_pairs > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),
+    ):
+        if is_bad.any():
+            index = int(is_bad.argmax())
+            raise ValueError(
+                f"pair {index} has {of_pairs[index]} tokens (twice the prompt's {lengths['prompts'][index]}, chosen "
+                f"{lengths['chosen'][index]}, rejected {lengths['rejected'][index]}): {what}"
+            )
+    sequences = []
+    for prompt, *answers in zip(rows["prompts"], rows["chosen"], rows["rejected"], strict=True):
+        sequences += [np.concatenate((prompt, answer)) for answer in answers]
+    return sequences, lengths["prompts"]
