@@ -6,7 +6,9 @@ python megatron_ranks.py FOLDER TARGET DATASET TOKENS
 import os
 import sys
 import warnings
+from contextlib import nullcontext
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +19,11 @@ import torch.multiprocessing as mp
 warnings.simplefilter("ignore")  # Megatron misses Transformer Engine and Apex
 
 from megatron.core import parallel_state, utils  # noqa: E402
+from megatron.core.models.gpt import GPTModel  # noqa: E402
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
 from megatron.core.rerun_state_machine import RerunDataIterator  # noqa: E402
+from megatron.core.tensor_parallel.random import CudaRNGStatesTracker  # noqa: E402
+from megatron.core.transformer import TransformerConfig  # noqa: E402
 
 from packhorse.client import PackedDataset, create_megatron_iterator, get_megatron_batch  # noqa: E402
 
@@ -81,6 +87,50 @@ def partitioned(cu_seqlens, num_tokens, size, rank):
     return torch.tensor(indices)
 
 
+def losses_of_model(arguments):
+    """Loss and gradients of Megatron's own model on a micro-batch, and on its sequences one by one.
+
+    Without Transformer Engine its attention takes a mask and no offsets, so the mask is made of the offsets here.
+    """
+    torch.cuda.current_device = lambda: "cpu"
+    CudaRNGStatesTracker.fork = lambda *_: nullcontext()
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        num_layers=2,
+        hidden_size=16,
+        num_attention_heads=2,
+        use_cpu_initialization=True,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False,
+    )
+    model = GPTModel(config, get_gpt_layer_local_spec(), vocab_size=60_000, max_sequence_length=256)
+
+    def losses(tokens, position_ids, labels, is_hidden):
+        return model(tokens, position_ids, is_hidden[None, None], labels=labels)
+
+    iterator = create_megatron_iterator(
+        *arguments, micro_batch_size=2, rank=0, world_size=1, num_workers=0, device="cpu"
+    )
+    batch = get_megatron_batch(iterator)
+    num_tokens = batch.tokens.shape[1]
+    is_hidden = torch.ones(num_tokens, num_tokens, dtype=torch.bool)
+    for start, end in pairwise(batch.packed_seq_params.cu_seqlens_q.tolist()):
+        is_hidden[start:end, start:end] = ~torch.ones(end - start, end - start).tril().bool()
+    packed = (losses(batch.tokens, batch.position_ids, batch.labels, is_hidden) * batch.loss_mask).sum()
+
+    plain = next(iter(PackedDataset(*arguments, batch_size=2, rank=0, world_size=1, flatten=True)))
+    alone = torch.zeros(())
+    for start, end in pairwise(plain["cu_seqlens"].tolist()):
+        tokens = plain["input_ids"][:, start:end]
+        causal = ~torch.ones(end - start - 1, end - start - 1).tril().bool()
+        positions = torch.arange(end - start - 1)[None]
+        alone = alone + losses(tokens[:, :-1], positions, tokens[:, 1:], causal).sum()
+    parameters = list(model.parameters())
+    return [(loss.detach(), *torch.autograd.grad(loss, parameters)) for loss in (packed, alone)]
+
+
 def main(rank, folder, arguments):
     """Goes through the cases as one of four ranks."""
     torch.set_num_threads(1)
@@ -89,8 +139,10 @@ def main(rank, folder, arguments):
         parallel_state.initialize_model_parallel(**sizes)
         torch.save(of_case(arguments), folder / f"{name}-{rank}.pt")
         parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel()
     if rank == 0:
         torch.save(by_megatron(arguments), folder / "by_megatron.pt")
+        torch.save(losses_of_model(arguments), folder / "losses.pt")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_refused(make_iterator):
 
 @pytest.fixture(scope="module")
 def of_ranks(corpus, tmp_path_factory):
-    """Case → what each of four ranks was handed; and what Megatron's own code cut. The dataset is aligned to 4."""
+    """The dataset, aligned to 4; case → what each of four ranks was handed; what Megatron's own code made of it."""
     if not HAS_MEGATRON:
         pytest.skip("megatron-core is not installed")
     folder = tmp_path_factory.mktemp("megatron")
@@ -124,7 +124,11 @@ def of_ranks(corpus, tmp_path_factory):
         name: [torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in range(4)]
         for name in ("tp2-dp2", "tp2-cp2", "pp4")
     }
-    return arguments, came, torch.load(folder / "by_megatron.pt", weights_only=True)
+    return (
+        arguments,
+        came,
+        {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in ("by_megatron", "losses")},
+    )
 
 
 def flat_batches(arguments, rank=0, world_size=1):
@@ -155,7 +159,7 @@ def test_only_first_tensor_parallel_ranks_read_and_their_peers_have_the_same(of_
 
 
 def test_context_parallel_ranks_share_each_segment(of_ranks):
-    arguments, came, by_megatron = of_ranks
+    arguments, came, made = of_ranks
     ranks = came["tp2-cp2"]
     assert sorted((rank["context"], rank["tensor"]) for rank in ranks) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for step, plain in enumerate(flat_batches(arguments)):
@@ -170,7 +174,7 @@ def test_context_parallel_ranks_share_each_segment(of_ranks):
             assert torch.equal(rank["batches"][step]["tokens"][0], torch.cat(chunks[rank["context"]]))
     # Megatron's own cut of the first row, and ours of the first two rows: each row is cut by itself.
     for rank in ranks:
-        theirs, ours = by_megatron[rank["context"]], rank["batches"][0]
+        theirs, ours = made["by_megatron"][rank["context"]], rank["batches"][0]
         num_tokens = theirs["tokens"].shape[1]
         for key in ("tokens", "labels", "loss_mask", "position_ids"):
             assert torch.equal(ours[key][:, :num_tokens], theirs[key])
@@ -191,3 +195,9 @@ def test_pipeline_stages_get_what_they_compute_with(of_ranks):
             batch = rank["batches"][step]
             assert {key for key, value in batch.items() if value is None} == absent
             assert torch.equal(batch["packed_seq_params"]["cu_seqlens_q"], plain["cu_seqlens_q_padded"])
+
+
+def test_megatron_s_own_model_has_the_loss_of_the_sequences_alone(of_ranks):
+    packed, alone = of_ranks[2]["losses"]
+    assert packed[0] > 1000  # a sum over some hundred tokens
+    torch.testing.assert_close(packed, alone, rtol=1e-4, atol=1e-4)
