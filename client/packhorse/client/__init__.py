@@ -18,14 +18,16 @@ Proof       EpochOfStreams, AuditReport
 A run       Topology, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
 Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSource, ParquetSource, MdsSource,
             IndexableSource, Separators
-Batches     PackedBatch, BatchAssembler, BatchBuffers, BatchTensors, PackLayout, as_layout
-Loss        build_loss_weights, LossCounts, LossReduction, SequenceGroups
+Batches     PackedBatch, BatchAssembler, BatchBuffers, BatchTensors, PackLayout, as_layout, context_parallel_indices
+Loss        build_loss_weights, LossCounts, LossReduction, SequenceGroups, sequence_log_probs, sum_over_sequences
 Masks       build_packing_attention_bias, AttentionBiasBuffer, build_packing_cu_seqlens, build_boolean_mask,
             build_labelled_mask, build_block_mask, build_block_diagonal_mask, build_varlen_offsets, VarlenOffsets,
             varlen_attention, build_unpadding, Unpadding
-Presets     get_preset, list_presets, Preset, jax_preset, llama_factory_preset, megatron_preset, padding_free_preset,
-            rows_preset, torchtune_preset
+Presets     get_preset, list_presets, Preset, jax_preset, llama_factory_preset, megatron_preset, megatron_lm_preset,
+            padding_free_preset, rows_preset, torchtune_preset
 Rollouts    pack_rollouts, RolloutBatch, OpenInstructPacks, to_open_instruct
+Pairs       pack_pairs, PairBatch, pair_log_probs, PairLogProbs
+Megatron    create_megatron_iterator, MegatronIterator, get_megatron_batch, MegatronBatch
 Errors      PackhorseError, above those of the service (`help(packhorse.client.errors)` draws them); TokenSourceError
 
 Log lines go to the logger "packhorse" and its children. It is quiet until you give it a handler, for example by

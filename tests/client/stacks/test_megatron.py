@@ -90,6 +90,12 @@ def test_what_does_not_fit_is_refused(make_iterator):
         ValueError, match=r"max_seq_len 96, and seq_length is 512; start Megatron with --seq-length 96,"
     ):
         next(make_iterator(seq_length=512))
+    with pytest.raises(ValueError, match=r"sets the preset itself; leave preset out"):
+        make_iterator(preset="megatron")
+    with pytest.raises(
+        TypeError, match=r"create_megatron_iterator has no option 'num_worker'; did you mean num_workers"
+    ):
+        make_iterator(num_worker=2)
     with pytest.raises(ValueError, match=r"consumed_samples 90 is no multiple of the 60 bins"):
         make_iterator(consumed_samples=90)
     with pytest.raises(ValueError, match=r"an epoch of this dataset has no step of this size"):

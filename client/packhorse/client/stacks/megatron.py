@@ -8,7 +8,7 @@ ranks to `_ranks`. Importing this needs no Megatron.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from packhorse.client.api import Client
 from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.context_parallel import context_parallel_indices
+from packhorse.client.loading._options import LoadingOptions, check_options
 from packhorse.client.loading._ranks import megatron_state
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
 from packhorse.client.presets import megatron_lm_preset
@@ -158,7 +159,7 @@ def create_megatron_iterator(
     seq_length: int | None = None,
     sequence_parallel: bool = False,
     consumed_samples: int = 0,
-    **options: Any,
+    **options: Unpack[LoadingOptions],
 ) -> MegatronIterator | None:
     """Returns an iterator of packed micro-batches for Megatron, on ranks that read data; None on the others.
 
@@ -198,17 +199,21 @@ def create_megatron_iterator(
             `world_size` where Megatron's parallel state is not initialised.
 
     Raises:
-        ValueError: an argument is out of range.
+        TypeError: there is no option of such a name.
+        ValueError: an argument is out of range, or `preset` is given.
     """
+    check_options("create_megatron_iterator", options)
+    if "preset" in options:
+        raise ValueError("create_megatron_iterator sets the preset itself; leave preset out")
     state = megatron_state()
     if state is not None and state.get_tensor_model_parallel_rank() != 0:
         return None
     tensor_parallel_size = state.get_tensor_model_parallel_world_size() if state is not None else 1
-    preset = megatron_lm_preset(
+    options["preset"] = megatron_lm_preset(
         context_parallel_size=state.get_context_parallel_world_size() if state is not None else 1,
         tensor_parallel_size=tensor_parallel_size if sequence_parallel else 1,
     )
-    loader = create_packed_dataloader(target, dataset, tokens, batch_size=micro_batch_size, preset=preset, **options)
+    loader = create_packed_dataloader(target, dataset, tokens, batch_size=micro_batch_size, **options)
     iterator = MegatronIterator(loader, seq_length=seq_length)
     if consumed_samples:
         iterator.skip_samples(consumed_samples)
