@@ -11,7 +11,8 @@ import packhorse.client
 
 PACKAGES = ("jobs", "packing", "epoch", "dataset", "prepare", "tokenize")
 REPOSITORY = Path(__file__).parents[1]
-ROOMS = ("batches", "loading", "masks", "presets", "rollouts", "service", "sources", "stacks")
+OF_STACKS = "packhorse.client.stacks."  # imported one by one, since each needs its stack
+ROOMS = ("batches", "loading", "masks", "presets", "rollouts", "service", "sources")
 
 
 def defined_in(path: Path) -> set[str]:
@@ -55,5 +56,5 @@ def test_outsiders_import_the_package_and_not_its_modules(name: str) -> None:
         if f"/packhorse/{name}/" in path.as_posix():
             continue
         for imported in imports_of(path):
-            if imported.startswith(package):
+            if imported.startswith(package) and not imported.startswith(OF_STACKS):
                 assert imported.removeprefix(package) in exported, path
