@@ -27,11 +27,8 @@ class Twin:
         self.num_columns = 1 << self.half_bits
         self.num_lines = -(-size // self.num_columns)
         self.passes = 1 if size >= 4096 else 2 if size >= 16 else 5
-        state = self.splitmix(key ^ self.splitmix(tweak + 0x9E3779B97F4A7C15))
-        self.words = []
-        for _ in range(4):
-            state = (state + 0x9E3779B97F4A7C15) & MASK_64
-            self.words.append(self.splitmix(state))
+        keys = self.splitmix(self.splitmix(key ^ self.splitmix(tweak + 0x9E3779B97F4A7C15)) + 0x9E3779B97F4A7C15)
+        self.key, self.step = keys % 2**32, keys // 2**32 | 1
 
     @staticmethod
     def splitmix(value):
@@ -42,19 +39,19 @@ class Twin:
 
     @staticmethod
     def hash_half(half, key):
-        value = ((half ^ key) * 0xBF58476D1CE4E5B9) & MASK_64
-        value = ((value ^ (value >> 32)) * 0x94D049BB133111EB) & MASK_64
-        return value >> 32
+        value = (half ^ key) * 0x7FEB352D % 2**32
+        return (value ^ (value >> 15)) * 0x846CA68B % 2**32
+
+    def round_key(self, number):
+        return (self.key + number * self.step) % 2**32
 
     def once(self, x):
         """A bijection of the rectangle."""
         line, column = divmod(x, self.num_columns)
-        for number in range(self.passes):
-            for word in self.words[:3]:
-                key = word ^ (self.words[3] * number & MASK_64)
-                turn = self.hash_half(column, key % 2**32) * self.num_lines // 2**32
-                line = (line + turn) % self.num_lines
-                column ^= self.hash_half(line, key >> 32) % self.num_columns
+        for number in range(0, 6 * self.passes, 2):
+            turn = self.hash_half(column, self.round_key(number)) * self.num_lines // 2**32
+            line = (line + turn) % self.num_lines
+            column ^= self.hash_half(line, self.round_key(number + 1)) // 2 // 2 ** (31 - self.half_bits)
         return line * self.num_columns + column
 
     def __call__(self, x):

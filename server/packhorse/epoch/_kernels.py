@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from packhorse.epoch.permutation import permute_pools, permute_positions
+from packhorse.epoch.permutation import BLOCK, permute_pools, permute_positions, pool_scratch
 
 _BUCKETS = 1024
 
@@ -64,45 +64,45 @@ def draw_ids(
 ) -> None:
     """Fills in the ids and lengths of the bins that `find_bins` found, and first_tokens where the pool holds pieces.
 
-    Draws are brought into the order of their lengths first, by a counting sort over at most _BUCKETS groups of
-    neighbouring lengths. Fetches then walk through the pool from its beginning to its end rather than jump about in
-    all of it, which matters in a large pool, whose pages the processor's tables do not hold; and permutations find
-    their parameters in cache.
+    Draws are made, permuted and fetched in blocks that stay in the first cache.
     """
-    first_run, run_length, run_copies = tables.first_run, tables.run_length, tables.run_copies
-    shift = 0
-    while (len(tables.lengths) - 1) >> shift >= _BUCKETS:
-        shift += 1
-    next_draw = np.zeros(_BUCKETS, dtype=np.int64)
+    scratch = pool_scratch()
+    rows, draws = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint64)
+    slot, num = 0, 0
     for p in range(len(templates)):
-        for run in range(first_run[templates[p]], first_run[templates[p] + 1]):
-            next_draw[run_length[run] >> shift] += run_copies[run]
-    begin = 0
-    for bucket in range(_BUCKETS):
-        size = next_draw[bucket]
-        next_draw[bucket] = begin
-        begin += size
+        for run in range(tables.first_run[templates[p]], tables.first_run[templates[p] + 1]):
+            length_index, copies_left = tables.run_length[run], tables.run_copies[run]
+            draw = tables.run_first_draw[run] + copies[p] * copies_left
+            while copies_left:
+                taken = min(copies_left, BLOCK - num)
+                for i in range(taken):
+                    rows[num + i] = length_index
+                    draws[num + i] = np.uint64(draw + i)
+                    lengths_out[slot + num + i] = tables.lengths[length_index]
+                num, draw, copies_left = num + taken, draw + taken, copies_left - taken
+                if num == BLOCK:
+                    _fetch(scratch, pool_rows, rows, draws, pool, first_tokens, slot, num, ids_out, first_tokens_out)
+                    slot, num = slot + num, 0
+    _fetch(scratch, pool_rows, rows, draws, pool, first_tokens, slot, num, ids_out, first_tokens_out)
 
-    pool_of = np.empty(len(ids_out), dtype=np.int32)
-    entries = np.empty(len(ids_out), dtype=np.uint64)
-    slot_of = np.empty(len(ids_out), dtype=np.uint32)
-    slot = 0
-    for p in range(len(templates)):
-        for run in range(first_run[templates[p]], first_run[templates[p] + 1]):
-            length_index, num = run_length[run], run_copies[run]
-            first = tables.run_first_draw[run] + copies[p] * num
-            begin = next_draw[length_index >> shift]
-            next_draw[length_index >> shift] = begin + num
-            for i in range(num):
-                slot_of[begin + i] = slot + i
-                pool_of[begin + i] = length_index
-                entries[begin + i] = np.uint64(first + i)
-                lengths_out[slot + i] = tables.lengths[length_index]
-            slot += num
 
-    permute_pools(pool_rows, pool_of, entries)
-    for i in range(slot):
-        ids_out[slot_of[i]] = pool[entries[i]]
+@numba.njit(nogil=True, cache=True)
+def _fetch(
+    scratch: Any,
+    pool_rows: Any,
+    rows: Any,
+    draws: Any,
+    pool: Any,
+    first_tokens: Any,
+    slot: Any,
+    num: Any,
+    ids_out: Any,
+    first_tokens_out: Any,
+) -> None:
+    """Fetches what a block of draws stands for, into the slots from `slot` on."""
+    permute_pools(scratch, pool_rows, rows, draws, num)
+    for i in range(num):
+        ids_out[slot + i] = pool[draws[i]]
     if first_tokens is not None:
-        for i in range(slot):
-            first_tokens_out[slot_of[i]] = first_tokens[entries[i]]
+        for i in range(num):
+            first_tokens_out[slot + i] = first_tokens[draws[i]]

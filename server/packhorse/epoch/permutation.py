@@ -9,10 +9,11 @@ lands there is permuted again). The rectangle is at most 2^half_bits - 1 cells l
 Six rounds scatter large sizes; small ones, whose halves have few bits to mix, take twelve, and tiny ones thirty.
 
 Source: J. Black, P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002 (generalised Feistel network, cycle
-walking). The hashes are multiply-xorshift finalisers with the constants of splitmix64.
+walking). A round hashes a half of 32 bits at most, in arithmetic of 32 bits, with the constants of C. Wellons'
+lowbias32; parameters come from splitmix64.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -30,10 +31,12 @@ TINY_SIZE = 16
 MAX_SIZE = 2**62
 """Largest size: both halves then fit 32 bits."""
 
-# Columns of a parameter row, one cache line of uint64: what a permutation of one size under one key needs.
-SIZE, HALF_BITS, NUM_LINES, OFFSET = 0, 1, 2, 3  # OFFSET is the owner's (a pool's start)
-FIRST_KEY = 4  # three words of two 32-bit round keys each, and a fourth that turns them into those of later rounds
-ROW_WIDTH = 8
+# Columns of a parameter row of uint64: what a permutation of one size under one key needs.
+SIZE, OFFSET = 0, 1  # OFFSET is the owner's (a pool's start)
+_FORM = 2  # 31 - half_bits, and above 32 bits the number of lines
+_KEYS = 3  # the first round's key, and above 32 bits what each further round adds to it
+ROW_WIDTH = 4
+_SHIFT_32, _NUM_LINES_32, _KEY_32, _STEP_32 = 4, 5, 6, 7  # the same row read as uint32
 
 BLOCK = 512
 """Values that are permuted together: their parameters then fit a core's first cache."""
@@ -41,10 +44,11 @@ BLOCK = 512
 _MULTIPLIER_A = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_B = np.uint64(0x94D049BB133111EB)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_LOW_32 = np.uint64(0xFFFFFFFF)
+_HALF_A, _HALF_B = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 _SMALL, _TINY = np.uint64(SMALL_SIZE), np.uint64(TINY_SIZE)
-_I63 = np.int64(63)
 _U0, _U1, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32))
+_1, _15, _31 = np.uint32(1), np.uint32(15), np.uint32(31)
+_SIGN = np.int32(31)
 
 
 @numba.njit(inline="always")
@@ -57,10 +61,9 @@ def mix(value: Any) -> Any:
 
 @numba.njit(inline="always")
 def _hash_half(half: Any, key: Any) -> Any:
-    """Hash of a 32-bit half under a 32-bit key: uint64 in [0, 2^32)."""
-    value = (half ^ key) * _MULTIPLIER_A
-    value = (value ^ (value >> _U32)) * _MULTIPLIER_B
-    return value >> _U32
+    """Hash of a half under a key: uint32, whose first bits are the best mixed ones."""
+    value = np.uint32((half ^ key) * _HALF_A)
+    return np.uint32((value ^ (value >> _15)) * _HALF_B)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -82,58 +85,71 @@ def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any)
             bits += _U1
         half_bits = bits >> _U1
         table[i, SIZE] = size
-        table[i, HALF_BITS] = half_bits
-        table[i, NUM_LINES] = ((size - _U1) >> half_bits) + _U1
         table[i, OFFSET] = offsets[i]
-        state = mix(key ^ mix(tweaks[i] + _GOLDEN))
-        for k in range(FIRST_KEY, ROW_WIDTH):
-            state += _GOLDEN
-            table[i, k] = mix(state)
+        table[i, _FORM] = (_U31 - half_bits) | ((((size - _U1) >> half_bits) + _U1) << _U32)
+        table[i, _KEYS] = mix(mix(key ^ mix(tweaks[i] + _GOLDEN)) + _GOLDEN) | (_U1 << _U32)  # an odd step
+
+
+@numba.njit(inline="always")
+def _turn(column: Any, key: Any, num_lines: Any) -> Any:
+    """By how many lines a column is turned: uint32 in [0, num_lines)."""
+    return np.uint32((np.uint64(_hash_half(column, key)) * np.uint64(num_lines)) >> _U32)
 
 
 @numba.njit(inline="always")
 def _rotate(line: Any, turn: Any, num_lines: Any) -> Any:
-    """(line + turn) mod num_lines for line and turn below num_lines, without a branch."""
-    over = line + turn - num_lines
-    return over + (np.uint64(np.int64(over) >> _I63) & num_lines)
+    """(line + turn) mod num_lines for line and turn of at most num_lines, without a branch: uint32."""
+    over = np.int32(line + turn - num_lines)
+    return np.uint32(np.uint32(over) + (np.uint32(over >> _SIGN) & num_lines))
 
 
 @numba.njit(inline="always")
-def _two_rounds(line: Any, column: Any, keys: Any, num_lines: Any, column_mask: Any) -> Any:
-    line = _rotate(line, (_hash_half(column, keys & _LOW_32) * num_lines) >> _U32, num_lines)
-    column ^= _hash_half(line, keys >> _U32) & column_mask
-    return line, column
+def _flip(line: Any, key: Any, shift: Any) -> Any:
+    """Which bits of a column a line flips: uint32 of 31 - shift bits."""
+    return np.uint32((_hash_half(line, key) >> _1) >> shift)
 
 
 @numba.njit(inline="always")
-def _undo_two_rounds(line: Any, column: Any, keys: Any, num_lines: Any, column_mask: Any) -> Any:
-    column ^= _hash_half(line, keys >> _U32) & column_mask
-    turn = (_hash_half(column, keys & _LOW_32) * num_lines) >> _U32
-    return _rotate(line, num_lines - turn, num_lines), column
+def _round_key(key: Any, step: Any, number: Any) -> Any:
+    return np.uint32(key + np.uint32(np.uint32(number) * step))
 
 
 @numba.njit(inline="always")
-def _six_rounds(row: Any, x: Any, twist: Any) -> Any:
-    num_lines = row[NUM_LINES]
-    column_mask = (_U1 << row[HALF_BITS]) - _U1
-    line = x >> row[HALF_BITS]
-    column = x & column_mask
-    line, column = _two_rounds(line, column, row[FIRST_KEY] ^ twist, num_lines, column_mask)
-    line, column = _two_rounds(line, column, row[FIRST_KEY + 1] ^ twist, num_lines, column_mask)
-    line, column = _two_rounds(line, column, row[FIRST_KEY + 2] ^ twist, num_lines, column_mask)
-    return (line << row[HALF_BITS]) | column
+def _line_of(x: Any, shift: Any) -> Any:
+    return np.uint32(x >> np.uint64(_31 - shift))
 
 
 @numba.njit(inline="always")
-def _undo_six_rounds(row: Any, y: Any, twist: Any) -> Any:
-    num_lines = row[NUM_LINES]
-    column_mask = (_U1 << row[HALF_BITS]) - _U1
-    line = y >> row[HALF_BITS]
-    column = y & column_mask
-    line, column = _undo_two_rounds(line, column, row[FIRST_KEY + 2] ^ twist, num_lines, column_mask)
-    line, column = _undo_two_rounds(line, column, row[FIRST_KEY + 1] ^ twist, num_lines, column_mask)
-    line, column = _undo_two_rounds(line, column, row[FIRST_KEY] ^ twist, num_lines, column_mask)
-    return (line << row[HALF_BITS]) | column
+def _column_of(x: Any, shift: Any) -> Any:
+    return np.uint32(x & ((_U1 << np.uint64(_31 - shift)) - _U1))
+
+
+@numba.njit(inline="always")
+def _joined(line: Any, column: Any, shift: Any) -> Any:
+    return (np.uint64(line) << np.uint64(_31 - shift)) | np.uint64(column)
+
+
+@numba.njit(inline="always")
+def _six_rounds(row: Any, x: Any, turn: Any) -> Any:
+    shift, num_lines = np.uint32(row[_FORM]), np.uint32(row[_FORM] >> _U32)
+    key, step = np.uint32(row[_KEYS]), np.uint32(row[_KEYS] >> _U32)
+    line, column = _line_of(x, shift), _column_of(x, shift)
+    for number in range(6 * turn, 6 * turn + 6, 2):
+        line = _rotate(line, _turn(column, _round_key(key, step, number), num_lines), num_lines)
+        column ^= _flip(line, _round_key(key, step, number + 1), shift)
+    return _joined(line, column, shift)
+
+
+@numba.njit(inline="always")
+def _undo_six_rounds(row: Any, y: Any, turn: Any) -> Any:
+    shift, num_lines = np.uint32(row[_FORM]), np.uint32(row[_FORM] >> _U32)
+    key, step = np.uint32(row[_KEYS]), np.uint32(row[_KEYS] >> _U32)
+    line, column = _line_of(y, shift), _column_of(y, shift)
+    for number in range(6 * turn + 4, 6 * turn - 1, -2):
+        column ^= _flip(line, _round_key(key, step, number + 1), shift)
+        turned = _turn(column, _round_key(key, step, number), num_lines)
+        line = _rotate(line, np.uint32(num_lines - turned), num_lines)
+    return _joined(line, column, shift)
 
 
 @numba.njit(inline="always")
@@ -149,17 +165,17 @@ def _finish(row: Any, x: Any) -> Any:
     """From the first six rounds' result to σ: the further rounds of small sizes, then the walk."""
     extra = _extra_passes(row[SIZE])
     for turn in range(extra):
-        x = _six_rounds(row, x, row[FIRST_KEY + 3] * np.uint64(turn + 1))
+        x = _six_rounds(row, x, turn + 1)
     while x >= row[SIZE]:
         for turn in range(extra + 1):
-            x = _six_rounds(row, x, row[FIRST_KEY + 3] * np.uint64(turn))
+            x = _six_rounds(row, x, turn)
     return x
 
 
 @numba.njit(inline="always")
 def forward(row: Any, x: Any) -> Any:
     """σ(x): uint64 in [0, size) → uint64 in [0, size), under a parameter row (uint64 [ROW_WIDTH])."""
-    return _finish(row, _six_rounds(row, x, _U0))
+    return _finish(row, _six_rounds(row, x, 0))
 
 
 @numba.njit(inline="always")
@@ -167,141 +183,160 @@ def backward(row: Any, y: Any) -> Any:
     """σ⁻¹(y): undoes `forward`."""
     while True:
         for turn in range(_extra_passes(row[SIZE]), -1, -1):
-            y = _undo_six_rounds(row, y, row[FIRST_KEY + 3] * np.uint64(turn))
+            y = _undo_six_rounds(row, y, turn)
         if y < row[SIZE]:
             return y
 
 
-@numba.njit(inline="always")
-def _turn_lines(lines: Any, columns: Any, keys: Any, num_lines: Any, num: int) -> None:
-    for s in range(num):
-        turn = (_hash_half(columns[s], keys[s] & _LOW_32) * num_lines[s]) >> _U32
-        lines[s] = _rotate(lines[s], turn, num_lines[s])
+class _Block(NamedTuple):
+    """Values that go through six rounds together, each under parameters of its own: uint32 [BLOCK] each."""
 
-
-@numba.njit(inline="always")
-def _flip_columns(lines: Any, columns: Any, keys: Any, half_bits: Any, num: int) -> None:
-    for s in range(num):
-        columns[s] ^= _hash_half(lines[s], keys[s] >> _U32) & ((_U1 << half_bits[s]) - _U1)
-
-
-@numba.njit(nogil=True, cache=True)
-def six_rounds_each(values: Any, half_bits: Any, num_lines: Any, keys: Any, columns: Any, num: int) -> None:
-    """Six rounds of a block of values, each under parameters of its own.
-
-    One loop for each round: its iterations are short and independent, so they compile to vector instructions and many
-    are in flight at once, which takes less than half the time of one loop over all six.
-
-    Args:
-        values: uint64 [at least num], overwritten.
-        half_bits: uint64, as long.
-        num_lines: uint64, as long.
-        keys: three uint64 arrays, as long: the round keys, twisted where that is due.
-        columns: uint64, as long: scratch.
-        num: how many values there are.
-    """
-    keys_1_2, keys_3_4, keys_5_6 = keys
-    for s in range(num):
-        value = values[s]
-        columns[s] = value & ((_U1 << half_bits[s]) - _U1)
-        values[s] = value >> half_bits[s]
-    _turn_lines(values, columns, keys_1_2, num_lines, num)
-    _flip_columns(values, columns, keys_1_2, half_bits, num)
-    _turn_lines(values, columns, keys_3_4, num_lines, num)
-    _flip_columns(values, columns, keys_3_4, half_bits, num)
-    _turn_lines(values, columns, keys_5_6, num_lines, num)
-    _flip_columns(values, columns, keys_5_6, half_bits, num)
-    for s in range(num):
-        values[s] = (values[s] << half_bits[s]) | columns[s]
-
-
-@numba.njit(nogil=True, cache=True)
-def permute_pools(table: Any, pool_of: Any, values: Any) -> None:
-    """Replaces each draw by its index into the pool array: values[s] = offset + σ(values[s]).
-
-    Works in blocks that stay in cache. Values that need more rounds, because their permutation is small or because
-    they landed beyond its size, are collected without branches and go through the same loops again.
-
-    Args:
-        table: uint64 [n, ROW_WIDTH], parameter rows.
-        pool_of: int32 [S], each value's row.
-        values: uint64 [S], overwritten.
-    """
-    x, columns, half_bits, num_lines = _block(), _block(), _block(), _block()
-    keys = (_block(), _block(), _block())
-    done, size, offset = _block(), _block(), _block()
-    walking = np.empty(BLOCK, dtype=np.int64)  # those that are not in [0, size) yet
-    turning = np.empty(BLOCK, dtype=np.int64)  # those of them with rounds left in this pass
-    for first in range(0, len(values), BLOCK):
-        num = min(BLOCK, len(values) - first)
-        pools, block = pool_of[first : first + num], values[first : first + num]
-        for s in range(num):
-            row = table[pools[s]]
-            size[s] = row[SIZE]
-            offset[s] = row[OFFSET]
-            half_bits[s] = row[HALF_BITS]
-            num_lines[s] = row[NUM_LINES]
-            keys[0][s] = row[FIRST_KEY]
-            keys[1][s] = row[FIRST_KEY + 1]
-            keys[2][s] = row[FIRST_KEY + 2]
-            done[s] = block[s]
-            walking[s] = s
-        six_rounds_each(done, half_bits, num_lines, keys, columns, num)
-        num_turning = 0
-        for s in range(num):
-            turning[num_turning] = s
-            num_turning += _extra_passes(size[s]) > 0
-        num_walking, turn = num, 1
-        while num_walking:
-            while num_turning:
-                for i in range(num_turning):
-                    row = table[pools[turning[i]]]
-                    twist = row[FIRST_KEY + 3] * np.uint64(turn)
-                    x[i] = done[turning[i]]
-                    half_bits[i] = row[HALF_BITS]
-                    num_lines[i] = row[NUM_LINES]
-                    keys[0][i] = row[FIRST_KEY] ^ twist
-                    keys[1][i] = row[FIRST_KEY + 1] ^ twist
-                    keys[2][i] = row[FIRST_KEY + 2] ^ twist
-                six_rounds_each(x, half_bits, num_lines, keys, columns, num_turning)
-                turn += 1
-                num_left = 0
-                for i in range(num_turning):
-                    s = turning[i]
-                    done[s] = x[i]
-                    turning[num_left] = s
-                    num_left += turn <= _extra_passes(size[s])
-                num_turning = num_left
-            num_left = 0
-            for i in range(num_walking):
-                s = walking[i]
-                walking[num_left] = s
-                num_left += done[s] >= size[s]
-            turning[:num_left] = walking[:num_left]
-            num_walking, num_turning, turn = num_left, num_left, 0
-        for s in range(num):
-            block[s] = offset[s] + done[s]
+    lines: Any
+    columns: Any
+    shifts: Any
+    num_lines: Any
+    keys: Any
+    steps: Any
 
 
 @numba.njit(inline="always")
 def _block() -> Any:
-    return np.empty(BLOCK, dtype=np.uint64)
+    return _Block(_words(), _words(), _words(), _words(), _words(), _words())
+
+
+@numba.njit(inline="always")
+def _words() -> Any:
+    return np.empty(BLOCK, dtype=np.uint32)
+
+
+@numba.njit(inline="always")
+def _set_parameters(block: Any, s: Any, table_32: Any, row: Any) -> None:
+    """Copies a row's parameters to a value of a block."""
+    block.shifts[s] = table_32[row, _SHIFT_32]
+    block.num_lines[s] = table_32[row, _NUM_LINES_32]
+    block.keys[s] = table_32[row, _KEY_32]
+    block.steps[s] = table_32[row, _STEP_32]
+
+
+@numba.njit(inline="always")
+def _set_value(block: Any, s: Any, value: Any) -> None:
+    block.lines[s] = _line_of(value, block.shifts[s])
+    block.columns[s] = _column_of(value, block.shifts[s])
+
+
+@numba.njit(inline="always")
+def _value(block: Any, s: Any) -> Any:
+    return _joined(block.lines[s], block.columns[s], block.shifts[s])
+
+
+@numba.njit(inline="always")
+def _turn_lines(block: Any, number: int, num: int) -> None:
+    lines, columns, num_lines, keys, steps = block.lines, block.columns, block.num_lines, block.keys, block.steps
+    for s in range(num):
+        turn = _turn(columns[s], _round_key(keys[s], steps[s], number), num_lines[s])
+        lines[s] = _rotate(lines[s], turn, num_lines[s])
+
+
+@numba.njit(inline="always")
+def _flip_columns(block: Any, number: int, num: int) -> None:
+    lines, columns, shifts, keys, steps = block.lines, block.columns, block.shifts, block.keys, block.steps
+    for s in range(num):
+        columns[s] ^= _flip(lines[s], _round_key(keys[s], steps[s], number), shifts[s])
+
+
+@numba.njit(nogil=True, cache=True)
+def _six_rounds_each(block: Any, num: int) -> None:
+    """Six rounds of the first values of a block.
+
+    One loop for each round: its iterations are short and independent, so they compile to vector instructions and many
+    are in flight at once, which takes a fraction of the time of one loop over all six.
+    """
+    _turn_lines(block, 0, num)
+    _flip_columns(block, 1, num)
+    _turn_lines(block, 2, num)
+    _flip_columns(block, 3, num)
+    _turn_lines(block, 4, num)
+    _flip_columns(block, 5, num)
+
+
+class PoolScratch(NamedTuple):
+    """What `permute_pools` works in; made once a call of a kernel by `pool_scratch`."""
+
+    block: Any
+    sizes: Any
+    turns: Any
+    """How many times six rounds were done in this pass."""
+    still: Any
+    """Values that are not at their end."""
+
+
+@numba.njit(inline="always")
+def pool_scratch() -> Any:
+    """Scratch for blocks of any parameters."""
+    return PoolScratch(_block(), np.empty(BLOCK, np.uint64), _words(), np.empty(BLOCK, np.int64))
+
+
+@numba.njit(nogil=True, cache=True)
+def permute_pools(scratch: Any, table: Any, rows: Any, draws: Any, num: int) -> None:
+    """Replaces the first draws of a block by their indices into the pool array: offset + σ(draw).
+
+    Values that need more rounds, because their permutation is small or because they landed beyond its size, are
+    collected without branches and go through the same loops again.
+
+    Args:
+        scratch: from `pool_scratch`.
+        table: uint64 [n, ROW_WIDTH], parameter rows.
+        rows: int64 [BLOCK], each draw's row.
+        draws: uint64 [BLOCK], overwritten.
+        num: how many draws there are.
+    """
+    block, sizes, turns, still = scratch
+    table_32 = table.view(np.uint32)
+    for s in range(num):
+        sizes[s] = table[rows[s], SIZE]
+        _set_parameters(block, s, table_32, rows[s])
+    for s in range(num):
+        _set_value(block, s, draws[s])
+    _six_rounds_each(block, num)
+    num_still = 0
+    for s in range(num):
+        draws[s] = _value(block, s)
+        turns[s] = sizes[s] < _SMALL
+        still[num_still] = s
+        num_still += (sizes[s] < _SMALL) | (draws[s] >= sizes[s])
+    while num_still:
+        for i in range(num_still):
+            s = still[i]
+            _set_parameters(block, i, table_32, rows[s])
+            block.keys[i] = _round_key(block.keys[i], block.steps[i], 6 * turns[s])
+            _set_value(block, i, draws[s])
+        _six_rounds_each(block, num_still)
+        num_left = 0
+        for i in range(num_still):
+            s = still[i]
+            draws[s] = _value(block, i)
+            is_last = turns[s] >= _extra_passes(sizes[s])
+            turns[s] = 0 if is_last else turns[s] + 1
+            still[num_left] = s
+            num_left += (not is_last) | (draws[s] >= sizes[s])
+        num_still = num_left
+    for s in range(num):
+        draws[s] += table[rows[s], OFFSET]
 
 
 @numba.njit(nogil=True, cache=True)
 def permute_positions(row: Any, positions: Any, out: Any) -> None:
     """out[p] = σ(positions[p]), all under one parameter row; positions and out are int64 [N]."""
-    x, columns, half_bits, num_lines = _block(), _block(), _block(), _block()
-    keys = (_block(), _block(), _block())
-    half_bits[:], num_lines[:] = row[HALF_BITS], row[NUM_LINES]
-    keys[0][:], keys[1][:], keys[2][:] = row[FIRST_KEY], row[FIRST_KEY + 1], row[FIRST_KEY + 2]
+    block, table_32 = _block(), row.view(np.uint32).reshape(1, 2 * ROW_WIDTH)
+    for s in range(min(BLOCK, len(positions))):
+        _set_parameters(block, s, table_32, 0)
     for first in range(0, len(positions), BLOCK):
         num = min(BLOCK, len(positions) - first)
         for s in range(num):
-            x[s] = np.uint64(positions[first + s])
-        six_rounds_each(x, half_bits, num_lines, keys, columns, num)
+            _set_value(block, s, np.uint64(positions[first + s]))
+        _six_rounds_each(block, num)
         for s in range(num):
-            out[first + s] = np.int64(_finish(row, x[s]))
+            out[first + s] = np.int64(_finish(row, _value(block, s)))
 
 
 @numba.njit(nogil=True, cache=True)
