@@ -1,6 +1,6 @@
 """The compiled loops of the way back: from ids to the pool's entries, and from entries to positions.
 
-Owns what `EpochView.locate` runs without the GIL; every array and its meaning is documented in `plan_index`, and the
+Owns what `EpochView.locate` runs without the GIL. Every array and its meaning is documented in `plan_index`, and the
 way there is in `kernels`.
 """
 
