@@ -140,7 +140,7 @@ def _print(
         size_bytes = sum(file.size_bytes for file in inputs.files)
         files = f"{inputs.num_files:,} files, the first {len(inputs.files)} of {size_bytes:,} bytes"
         if inputs.num_files <= len(inputs.files):
-            files = f"{inputs.num_files:,} files of {size_bytes:,} bytes"
+            files = f"{inputs.num_files:,} file{'s' * (inputs.num_files != 1)} of {size_bytes:,} bytes"
         console.print(f"read: {inputs.kind}{column}, {inputs.rows:,} rows, {files}", markup=False)
         if inputs.skipped.rows:
             console.print(f"bad rows: {inputs.skipped.rows:,} skipped; manifest.json or skipped.jsonl names them")

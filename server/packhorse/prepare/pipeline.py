@@ -76,6 +76,8 @@ def prepare(
         >>> manifest = prepare("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
         >>> manifest.n_bins, manifest.efficiency
         (2, 1.0)
+        >>> prepare(lengths=[5, 3, 3, 5], max_seq_len=8, output="datasets/held", progress=False).n_bins
+        2
 
     Args:
         input: what serves as tokens, or lengths, told apart by a look at it. Parquet or Arrow files, folders of them,

@@ -189,6 +189,22 @@ def test_kinds_are_not_mixed_and_folders_say_what_they_hold(tmp_path: Path) -> N
         run(tmp_path / "empty", tmp_path / "out")
 
 
+@pytest.mark.parametrize("layout", ["packhorse", "seqpack"])
+def test_a_prepared_dataset_is_no_input(tmp_path: Path, layout: str) -> None:
+    prepare(lengths=LENGTHS, max_seq_len=16, output=tmp_path / "root" / "set", format=layout, progress=False)
+    for source in (tmp_path / "root", tmp_path / "root" / "set", next((tmp_path / "root").rglob("*.npy"))):
+        with pytest.raises(ValueError, match=r"\.npy holds ids of the prepared dataset .*set, no lengths"):
+            run(source, tmp_path / "out")
+
+
+def test_messages_about_wide_tables_stay_short(tmp_path: Path) -> None:
+    pq.write_table(pa.table({f"column {number}": [1] for number in range(500)}), tmp_path / "x.parquet")
+    for options in ({}, {"length_column": "n"}, {"length_column": "column 1", "id_column": "id"}):
+        with pytest.raises(ValueError, match=r"'column 5'.* and 494 more") as caught:
+            run(tmp_path / "x.parquet", tmp_path / "out", **options)
+        assert len(str(caught.value).replace(str(tmp_path), "")) < 400
+
+
 def test_help_lists_every_reader() -> None:
     shown = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     for reader in READERS:

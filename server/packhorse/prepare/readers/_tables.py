@@ -7,7 +7,7 @@ from typing import Any
 
 from packhorse.formats import require
 from packhorse.formats.columns import evident_column
-from packhorse.prepare.readers._base import Columns
+from packhorse.prepare.readers._base import Columns, listed
 
 
 def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, bool]:
@@ -26,10 +26,9 @@ def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, 
     if length is None:
         length = evident_column([field.name for field in schema if is_tokens(field.type)])
         if length is None:
-            listed = ", ".join(f"{field.name!r} ({field.type})" for field in list(schema)[:20])
             raise ValueError(
                 f"{where}: which column holds the tokens is not evident; --length-column must name one, of lengths or "
-                f"of lists of tokens. Its columns are: {listed or 'none'}"
+                f"of lists of tokens. Its columns are: {listed(f'{field.name!r} ({field.type})' for field in schema)}"
             )
     kind = _type_of(schema, length, where)
     if not (types.is_integer(kind) or is_tokens(kind)):
@@ -61,7 +60,7 @@ def is_tokens(kind: Any) -> bool:
 def _type_of(schema: Any, column: str, where: str) -> Any:
     found = schema.get_all_field_indices(column)
     if not found:
-        raise ValueError(f"{where} has no column {column!r}; its columns are: {', '.join(map(repr, schema.names))}")
+        raise ValueError(f"{where} has no column {column!r}; its columns are: {listed(map(repr, schema.names))}")
     if len(found) > 1:
         raise ValueError(f"{where} has {len(found)} columns named {column!r}; give them names of their own")
     return schema.field(found[0]).type

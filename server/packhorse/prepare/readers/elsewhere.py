@@ -42,5 +42,6 @@ class HistogramReader(WholeFiles):
         """Says what to do instead."""
         raise ValueError(
             f"{paths[0]} is JSON: a histogram has no ids, and a prepared dataset serves ids. `packhorse plan compare "
-            f"{shlex.quote(paths[0])} --max-seq-len N` plans it; to serve it, prepare from the lengths themselves"
+            f"{shlex.quote(paths[0])} --max-seq-len N` plans it; to serve it, prepare from the lengths. Text "
+            "as JSON lines is for `packhorse tokenize`"
         )

@@ -9,7 +9,7 @@ from packhorse.formats import MdsShards
 from packhorse.formats.columns import evident_column
 from packhorse.formats.files import FileStamp
 from packhorse.formats.mds import INDEX, INTEGERS, array_type
-from packhorse.prepare.readers._base import Columns, InputFile, Opened, RawRows, Span, WholeFiles
+from packhorse.prepare.readers._base import Columns, InputFile, Opened, RawRows, Span, WholeFiles, listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +80,15 @@ class MdsReader(WholeFiles):
 
 def _chosen(shards: MdsShards, columns: Columns) -> Columns:
     where = Path(shards.path)
-    listed = ", ".join(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
+    there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
     for name in (columns.length, columns.id):
         if name is not None and name not in shards.columns:
-            raise ValueError(f"{where} has no column {name!r}; its columns are: {listed}")
+            raise ValueError(f"{where} has no column {name!r}; its columns are: {there}")
     length = columns.length or evident_column([name for name in shards.columns if _is_tokens(shards.columns[name])])
     if length is None:
         raise ValueError(
             f"{where}: which column holds the tokens is not evident; --length-column must name one, of lengths or of "
-            f"tokens. Its columns are: {listed}"
+            f"tokens. Its columns are: {there}"
         )
     if shards.columns[length] not in INTEGERS and not _is_tokens(shards.columns[length]):
         raise ValueError(

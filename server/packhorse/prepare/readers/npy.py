@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,11 @@ from packhorse.prepare.readers._base import (
     WholeFiles,
     changed,
     cut,
+    listed,
 )
+
+_OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
+"""Arrays, and a folder of them, of prepared datasets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,17 @@ class NpyReader(WholeFiles):
     takes = "a .npy file of lengths, or of records with fields of lengths and ids; a folder of them, or a pattern"
     suffixes = (".npy",)
     magic = b"\x93NUMPY"
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`; ids of a prepared dataset, which are arrays too, are refused."""
+        found = super().files(source)
+        for path in map(Path, found):
+            for folder in path.parents[:2]:
+                if (folder / "manifest.json").exists() and path.relative_to(folder).parts[0] in _OF_DATASETS:
+                    raise ValueError(
+                        f"{path} holds ids of the prepared dataset {folder}, no lengths; give what it is made of"
+                    )
+        return found
 
     def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
@@ -90,11 +106,11 @@ def check_array(array: NDArray[Any], columns: Columns, where: str) -> None:
         kinds = {"lengths": array.dtype}
     else:
         if columns.length is None:
-            raise ValueError(f"{where} has fields {', '.join(map(repr, names))}: --length-column must name the lengths")
+            raise ValueError(f"{where} has fields {listed(map(repr, names))}: --length-column must name the lengths")
         wanted = [name for name in (columns.length, columns.id) if name is not None]
         for name in wanted:
             if name not in names:
-                raise ValueError(f"{where} has no field {name!r}; its fields are: {', '.join(map(repr, names))}")
+                raise ValueError(f"{where} has no field {name!r}; its fields are: {listed(map(repr, names))}")
         kinds = {f"field {name!r}": array.dtype[name] for name in wanted}
     for what, kind in kinds.items():
         if kind.kind not in "iu":
