@@ -1,19 +1,15 @@
 """The trainer's side of it all: how long a step waits for its batch, and how many tokens a second come at most."""
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import count
-from pathlib import Path
 
-import numpy as np
-import pyarrow.parquet as pq
 from harness import Row, Sample, interleaved
+from loops import token_file, tokens_per_second, wait_share
 from torch.utils.data import DataLoader
 from workload import Workspace, in_words, serving
 
 from packhorse.client import PackedDataset, create_packed_dataloader
-from packhorse.formats import write_flat_tokens
 
 NOTE = (
     "training: `packhorse serve` in a process of its own, two dataloader workers, a memory-mapped uint16 token file, "
@@ -21,14 +17,14 @@ NOTE = (
     "the time in `next`, without the epoch's first batch. Beside `create_packed_dataloader`, which fetches ahead in a "
     "thread, a plain DataLoader over the same PackedDataset. Tokens per second are without a step's 50 ms."
 )
-BATCH_SIZE, WORKERS, STEP_SECONDS = 8, 2, 0.05
+BATCH_SIZE, WORKERS = 8, 2
 _SEQUENCES = 200_000
 
 
 def run(workspace: Workspace) -> list[Row]:
     """Measures, and returns rows."""
     num_sequences = min(_SEQUENCES, workspace.sizes.small)
-    name, tokens = f"bench-{num_sequences}", _tokens(workspace, num_sequences)
+    name, tokens = f"bench-{num_sequences}", token_file(workspace, num_sequences)
     options = {"batch_size": BATCH_SIZE, "seed": 3, "rank": 0, "world_size": 1}
     steps = 40 * workspace.sizes.repeats
     with serving(workspace.root_of(num_sequences)) as (address, _):
@@ -43,10 +39,10 @@ def run(workspace: Workspace) -> list[Row]:
         epochs = count()
 
         def wait_of(loader: Iterable[dict[str, object]]) -> float:
-            return _wait_share(_epoch(loader, next(epochs)), steps)
+            return wait_share(_epoch(loader, next(epochs)), steps)
 
         def rate_of(loader: Iterable[dict[str, object]]) -> float:
-            return _tokens_per_second(_epoch(loader, next(epochs)), steps)
+            return tokens_per_second(_epoch(loader, next(epochs)), 10 * steps, lambda batch: batch["layout"].num_tokens)
 
         with closing(ready):
             waits = interleaved(3, lambda: wait_of(ready), lambda: wait_of(plain))
@@ -78,34 +74,3 @@ def _epoch(loader: Iterable[dict[str, object]], epoch: int) -> Iterator[dict[str
     dataset = loader.dataset  # type: ignore[attr-defined]
     dataset.set_epoch(epoch)
     return iter(loader)
-
-
-def _wait_share(batches: Iterator[dict[str, object]], steps: int) -> float:
-    """Percent of a step's time that `next` takes."""
-    next(batches)
-    waited = 0.0
-    started = time.perf_counter()
-    for _ in range(steps):
-        time.sleep(STEP_SECONDS)
-        asked = time.perf_counter()
-        next(batches)
-        waited += time.perf_counter() - asked
-    return 100 * waited / (time.perf_counter() - started)
-
-
-def _tokens_per_second(batches: Iterator[dict[str, object]], steps: int) -> float:
-    """Millions of tokens, padding not counted."""
-    next(batches)
-    started, num_tokens = time.perf_counter(), 0
-    for _ in range(10 * steps):
-        num_tokens += next(batches)["layout"].num_tokens  # type: ignore[attr-defined]
-    return num_tokens / (time.perf_counter() - started) / 1e6
-
-
-def _tokens(workspace: Workspace, num_sequences: int) -> Path:
-    """A flat token file whose sequences have the lengths of the workspace's rows."""
-    lengths = pq.read_table(workspace.parquet(num_sequences))["length"].to_pylist()
-    path = workspace.root / f"training-{num_sequences}.bin"
-    random = np.random.default_rng(1)
-    write_flat_tokens(path, (random.integers(0, 50_000, n, dtype=np.uint16) for n in lengths), np.uint16)
-    return path

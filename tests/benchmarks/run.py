@@ -22,6 +22,7 @@ import bench_pack_sequences
 import bench_packers
 import bench_planning
 import bench_prepare
+import bench_random_access
 import bench_streaming
 import bench_training
 import bench_waiting
@@ -40,6 +41,7 @@ BENCHMARKS = {
     "waiting": bench_waiting,
     "assembling": bench_assembling,
     "training": bench_training,
+    "random-access": bench_random_access,
     "balanced-training": bench_balanced_training,
     "masks": bench_masks,
     "memory": bench_memory,

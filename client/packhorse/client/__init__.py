@@ -12,6 +12,8 @@ it is first asked for; connecting, streaming and locating do without, and so doe
 
 Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, DevicePrefetcher
 Stacks      PackedData, PackedDataModule; trainers for Hugging Face, TRL and torchdata are below packhorse.client.stacks
+Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDataModule, DevicePrefetcher,
+            PackedBins for loaders and samplers of other people's making
 Service     connect, Client, DatasetInfo, BinStream, StreamHeader, BinBlock, SequenceLocation, PackStream, RetryPolicy
             MemoryDatasets
 Proof       EpochOfStreams, AuditReport
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     from packhorse.client.batches.sequence_sums import sequence_log_probs, sum_over_sequences
     from packhorse.client.loading.dataset import PackedDataset
     from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
+    from packhorse.client.loading.packed_bins import PackedBins
     from packhorse.client.loading.prefetch import DevicePrefetcher
     from packhorse.client.masks import (
         AttentionBiasBuffer,
@@ -142,6 +145,7 @@ _TORCH_PARTS = {
     "PackedBatch": "batches.batch",
     "BatchBuffers": "batches.buffers",
     "BatchTensors": "batches.buffers",
+    "PackedBins": "loading.packed_bins",
     "PackedDataset": "loading.dataset",
     "context_parallel_indices": "batches.context_parallel",
     "PackLayout": "batches.layout",
@@ -238,6 +242,7 @@ __all__ = [
     "PackLayout",
     "PackStream",
     "PackedBatch",
+    "PackedBins",
     "PackedData",
     "PackedDataLoader",
     "PackedDataModule",

@@ -103,18 +103,16 @@ def test_flattened_batches_have_no_padding(target, corpus, sequences, load):
 def test_a_preset_decides_the_form(target, corpus):
     dataset = open_dataset(target, corpus, "tight", preset="padding-free")
     batch = next(iter(dataset))
-    assert set(batch) == {*get_preset("padding-free").convert(assemble_like(dataset)), "cursor"}
+    assert set(batch) == {*get_preset("padding-free").convert(assemble_like(target, corpus, "tight")), "cursor"}
     with pytest.raises(ValueError, match=r"shift_labels=True contradicts preset 'padding-free'"):
         open_dataset(target, corpus, "tight", preset="padding-free", shift_labels=True)
     with pytest.raises(ValueError, match=r"no preset 'nothing'; there are .*padding-free"):
         open_dataset(target, corpus, "tight", preset="nothing")
 
 
-def assemble_like(dataset):
-    """A batch in the form that the dataset's preset converts from."""
-    plain = PackedDataset(
-        dataset._target, dataset.dataset, dataset._tokens, batch_size=4, seed=5, rank=0, world_size=1, flatten=True
-    )
+def assemble_like(target, corpus, name):
+    """A batch in the form that a padding-free preset converts from."""
+    plain = open_dataset(target, corpus, name, flatten=True)
     batch = next(iter(plain))
     del batch["cursor"]
     return batch

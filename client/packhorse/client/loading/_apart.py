@@ -8,6 +8,7 @@ the question to its caller, and the knowledge of what this process has used to `
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -24,7 +25,8 @@ TIMEOUT_SECONDS = 180.0  # beyond the time for which a client tries again by def
 def ask_apart(question: Callable[[], _Answer], *, timeout_seconds: float = TIMEOUT_SECONDS) -> _Answer:
     """Returns what `question` returns, asked in a forked child while this process has not used gRPC itself.
 
-    Where it has, or where there is no fork, the question is asked right here.
+    Where it has, where there is no fork, and where JAX runs, whose threads no fork survives, the question is asked
+    right here.
 
     Args:
         question: need not be picklable; its answer is. Objects that it changes, it changes in the child.
@@ -35,7 +37,7 @@ def ask_apart(question: Callable[[], _Answer], *, timeout_seconds: float = TIMEO
         RuntimeError: the child died, or its exception cannot be pickled.
         Exception: whatever the question raised.
     """
-    if has_used_grpc() or not hasattr(os, "fork"):
+    if has_used_grpc() or not hasattr(os, "fork") or "jax" in sys.modules:
         return question()
     receiver, sender = Pipe(duplex=False)
     child = os.fork()

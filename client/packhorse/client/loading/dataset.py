@@ -3,7 +3,7 @@
 Owns how a worker finds its stream and what a checkpoint holds; leaves streams to `stream` and tensors to `batch`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -11,28 +11,22 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from packhorse.client.api import NO_SKIPS, Client, connect
-from packhorse.client.batches.batch import BatchAssembler, PackedBatch
-from packhorse.client.batches.separators import Separators, check_token_id
-from packhorse.client.loading._apart import ask_apart
+from packhorse.client.api import NO_SKIPS, Client
+from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.separators import Separators
+from packhorse.client.loading._arguments import Connection, Skip, SkipsByEpoch, Target
+from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading._ranks import find_rank
 from packhorse.client.loading._shared_resume import SharedResume
-from packhorse.client.presets import Preset, get_preset
-from packhorse.client.service._embedded import PREFIX
+from packhorse.client.presets import Preset
 from packhorse.client.service.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume, window_shape
-from packhorse.client.service.memory import MemoryDatasets
-from packhorse.client.service.retry import RetryPolicy, policy_of
+from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.service.stream import BinStream
-from packhorse.client.sources import as_token_source
-from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, StreamMode, Topology
+from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, StreamMode, Topology
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-
-_APART_SECONDS = 60.0
-"""How much longer than a client tries a child process may take to ask."""
 
 
 class PackedDataset(IterableDataset[PackedBatch]):
@@ -97,7 +91,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     def __init__(
         self,
-        target: str | MemoryDatasets | Callable[[], Client],
+        target: Target,
         dataset: str,
         tokens: Any,
         *,
@@ -112,7 +106,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         balance: Balance | str = Balance.NONE,
         accumulation: int = 1,
         cost_linear: int = DEFAULT_COST_LINEAR,
-        skip: Skips | str | Mapping[int, Skips | str] = NO_SKIPS,
+        skip: Skip = NO_SKIPS,
         loss_mask: Any = None,
         separators: Separators | None = None,
         preset: Preset | str | None = None,
@@ -135,25 +129,21 @@ class PackedDataset(IterableDataset[PackedBatch]):
         )
         self.dataset = dataset
         self.batch_size = batch_size
-        self.skip = {epoch: _skips(some) for epoch, some in skip.items()} if isinstance(skip, Mapping) else _skips(skip)
+        self.skip = SkipsByEpoch(skip)
         self.seed = seed
-        self._target = target
-        self._retry = policy_of(timeout_seconds, retry)
-        if callable(target) and (timeout_seconds, retry) != (None, None):
-            raise ValueError("timeout_seconds and retry are for a target; the function that is given returns a Client")
-        self._tokens = as_token_source(tokens)
-        self._loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
-        self._preset = get_preset(preset) if isinstance(preset, str) else preset
-        if self._preset is not None:
-            self._preset.warn_of_cost(batch_size)
-        self._assembler_of = partial(
-            BatchAssembler,
-            pad_token_id=check_token_id("pad_token_id", pad_token_id),
-            separators=separators or Separators(),
-            flatten=self._as_preset("flatten", flatten),
-            shift_labels=self._as_preset("shift_labels", shift_labels),
+        self._connection = Connection(target, timeout_seconds, retry)
+        self._maker = BatchMaker(
+            tokens,
+            loss_mask=loss_mask,
+            separators=separators,
+            preset=preset,
+            pad_token_id=pad_token_id,
+            flatten=flatten,
+            shift_labels=shift_labels,
             continue_positions=continue_positions,
         )
+        if self._maker.preset is not None:
+            self._maker.preset.warn_of_cost(batch_size)
         self.progress = SharedResume(Resume(epoch=epoch))
         self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
         self._state: tuple[int, dict[str, Any]] | None = None  # of which choice, and where it stands
@@ -221,10 +211,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         if self._is_independent and get_worker_info() is None:
             raise TypeError("an INDEPENDENT dataset has as many batches as epochs times workers; no length is known")
         if self._num_steps is None or self._num_steps[0] != resume:
-            is_here = isinstance(self._target, MemoryDatasets) or str(self._target).startswith(PREFIX)
-            count = partial(self._count_steps, resume)
-            longest = self._retry.deadline_seconds + _APART_SECONDS
-            self._num_steps = (resume, count() if is_here else ask_apart(count, timeout_seconds=longest))
+            self._num_steps = (resume, self._connection.ask(partial(self._count_steps, resume)))
         return self._num_steps[1]
 
     def __iter__(self) -> Iterator[PackedBatch]:
@@ -268,25 +255,16 @@ class PackedDataset(IterableDataset[PackedBatch]):
                 "'partition'"
             )
         self._own = None
-        with self._connect() as client, self._stream(client, resume, worker, workers_per_rank) as stream:
+        with self._connection.open() as client, self._stream(client, resume, worker, workers_per_rank) as stream:
             yield from self._batches(stream, resume, workers_per_rank)
 
     def _batches(self, stream: BinStream, resume: Resume, workers_per_rank: int) -> Iterator[PackedBatch]:
         header, choice = stream.header, self.progress.choice
-        self._tokens = self._tokens.for_ids(header.id_column)
-        if self._loss_mask is not None:
-            self._loss_mask = self._loss_mask.for_ids(header.id_column)
-        assembler = self._assembler_of(
-            header.max_seq_len,
-            truncate=header.over_length == "split" or (header.over_length, header.keep) == ("truncate", "head"),
-            align=header.align,
-            extra_tokens=header.extra_tokens,
-            pin_memory=get_worker_info() is None and torch.cuda.is_available(),
-        )
+        self._maker.prepare(header, pin_memory=get_worker_info() is None and torch.cuda.is_available())
         for block in stream:
             for i, step in enumerate(block.steps):
                 bins = block.slice(i * self.batch_size, (i + 1) * self.batch_size)
-                batch = assembler.assemble(bins, self._tokens, loss_mask=self._loss_mask)
+                batch = self._maker.assemble(bins)
                 has_position = not self._is_independent or workers_per_rank == 1
                 cursor = Cursor(
                     digest=header.digest,
@@ -302,23 +280,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self._state = choice, self._state_at(resume, header.digest, header.num_steps) | finished
 
     def _count_steps(self, resume: Resume) -> int:
-        with self._connect() as client, self._stream(client, resume, 0, 1) as stream:
+        with self._connection.open() as client, self._stream(client, resume, 0, 1) as stream:
             return stream.header.num_steps - resume.first_step
 
-    def _as_preset(self, name: str, wanted: bool | None) -> bool:
-        if self._preset is None:
-            return bool(wanted)
-        declared: bool = getattr(self._preset, name)
-        if wanted not in (None, declared):
-            raise ValueError(
-                f"{name}={wanted} contradicts preset {self._preset.name!r}, which is {name}={declared}: "
-                f"{self._preset.consumer}"
-            )
-        return declared
-
     def _deliver(self, batch: PackedBatch, cursor: Cursor) -> PackedBatch:
-        keys = batch if self._preset is None else self._preset.convert(batch)
-        return cast(PackedBatch, Parcel(keys, cursor=cursor))
+        return cast(PackedBatch, Parcel(self._maker.convert(batch), cursor=cursor))
 
     @property
     def _is_independent(self) -> bool:
@@ -352,14 +318,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             rank=self.rank,
             worker=(worker + first_turn) % workers_per_rank,
             topology=replace(self.topology, workers_per_rank=workers_per_rank, start_position=resume.start_position),
-            skip=self.skip if isinstance(self.skip, Skips) else self.skip.get(resume.epoch, NO_SKIPS),
+            skip=self.skip.of(resume.epoch),
             first_step=resume.first_step,
             expected_digest=resume.digest,
         )
-
-    def _connect(self) -> Client:
-        return self._target() if callable(self._target) else connect(self._target, retry=self._retry)
-
-
-def _skips(given: Skips | str) -> Skips:
-    return Skips.parse([given]) if isinstance(given, str) else given

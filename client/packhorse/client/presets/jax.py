@@ -52,6 +52,7 @@ def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
         shift_labels=True,
         labels="shifted; 0, with segment id 0, on the last token of each sequence, on padding and where not predicted",
         flatten=False,
+        has_rows=True,
         padding="tokens as chosen; segment ids, positions and targets 0",
         build=partial(_build, segment_ids=segment_ids, positions=positions),
     )

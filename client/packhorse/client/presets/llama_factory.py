@@ -47,6 +47,7 @@ def llama_factory_preset(*, pad_token_id: int = 0) -> Preset:
         shift_labels=False,
         labels="unshifted, since the model shifts them; -100 on the first token of each sequence and on padding",
         flatten=False,
+        has_rows=True,
         padding="at least one token in each row; attention_mask and positions 0, labels -100",
         build=partial(_build, pad_token_id=pad_token_id),
     )

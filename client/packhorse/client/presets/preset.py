@@ -49,6 +49,8 @@ class Preset:
     """Whether attention costs the square of all tokens of a batch where no FlashAttention is there."""
     build: Callable[[PackedBatch], dict[str, Any]]
     """Makes the consumer's keys from a batch of the declared form, and leaves that batch as it is."""
+    has_rows: bool = False
+    """Whether every key holds one item for each bin, so that a bin alone is a row, which `PackedBins` can give."""
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
         """Turns a batch, assembled with `shift_labels` and `flatten` as declared, into the consumer's keys.

@@ -32,6 +32,7 @@ def rows_preset() -> Preset:
         shift_labels=False,
         labels=UNSHIFTED + " and on padding",
         flatten=False,
+        has_rows=True,
         padding="a sequence of its own at the end of its row, its labels -100",
         build=_build,
     )

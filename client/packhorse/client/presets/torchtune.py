@@ -41,6 +41,7 @@ def torchtune_preset(*, shift_labels: bool = True) -> Preset:
         if shift_labels
         else "unshifted, since the recipe shifts them; -100 on the first token of each sequence and on padding",
         flatten=False,
+        has_rows=True,
         padding="the last segment of its row; positions go on counting, labels -100",
         build=_build,
     )

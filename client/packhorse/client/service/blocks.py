@@ -3,8 +3,8 @@
 Owns the arrays and their decoding; leaves where blocks come from to the transports and streams.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,38 @@ class BinBlock:
             positions=self.positions[first:last],
             first_tokens=None if self.first_tokens is None else self.first_tokens[start:end],
         )
+
+    def padded(self, num_bins: int) -> "BinBlock":
+        """Returns a block of `num_bins` bins: these, and empty ones behind them."""
+        missing = num_bins - len(self)
+        end = int(self.bin_ends[-1]) if len(self) else 0
+        return replace(
+            self,
+            bin_ends=np.pad(self.bin_ends, (0, missing), constant_values=end),
+            positions=np.pad(self.positions, (0, missing), constant_values=-1),
+        )
+
+
+def joined(blocks: Sequence[BinBlock]) -> BinBlock:
+    """Lays the bins of some blocks of one dataset end to end; their steps are left out.
+
+    Args:
+        blocks: at least one.
+    """
+    if len(blocks) == 1:
+        return replace(blocks[0], steps=range(0))
+    ends, num_before = [], 0
+    for block in blocks:
+        ends.append(block.bin_ends + num_before)
+        num_before += len(block.ids)
+    firsts = [block.first_tokens for block in blocks if block.first_tokens is not None]
+    return BinBlock(
+        ids=np.concatenate([block.ids for block in blocks]),
+        lengths=np.concatenate([block.lengths for block in blocks]),
+        bin_ends=np.concatenate(ends),
+        positions=np.concatenate([block.positions for block in blocks]),
+        first_tokens=np.concatenate(firsts) if firsts else None,
+    )
 
 
 def decode_bins(bins: pb.Bins, id_type: pb.IdType, *, context: int = 0, steps: range = range(0)) -> BinBlock:

@@ -1,0 +1,85 @@
+"""Arguments that every dataset takes alike: where bins come from, and what is left out of them.
+
+Owns what they mean; leaves their documentation to `PackedDataset`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from packhorse.client.api import NO_SKIPS, Client, connect
+from packhorse.client.loading._apart import ask_apart
+from packhorse.client.service._embedded import PREFIX
+from packhorse.client.service.memory import MemoryDatasets
+from packhorse.client.service.retry import RetryPolicy, policy_of
+from packhorse.topology import Skips
+
+Target = str | MemoryDatasets | Callable[[], Client]
+Skip = Skips | str | Mapping[int, Skips | str]
+
+_APART_SECONDS = 60.0
+"""How much longer than a client tries a child process may take to ask."""
+
+_Answer = TypeVar("_Answer")
+
+
+class Connection:
+    """How each process reaches the service; it travels to workers by pickle.
+
+    Args:
+        target: what `connect` takes, or a function that returns a Client.
+        timeout_seconds: as `connect` takes it.
+        retry: as `connect` takes it.
+
+    Raises:
+        ValueError: a function is given, whose Client knows the other two.
+    """
+
+    def __init__(self, target: Target, timeout_seconds: float | None = None, retry: RetryPolicy | None = None) -> None:
+        self._target = target
+        self._retry = policy_of(timeout_seconds, retry)
+        if callable(target) and (timeout_seconds, retry) != (None, None):
+            raise ValueError("timeout_seconds and retry are for a target; the function that is given returns a Client")
+
+    def open(self) -> Client:
+        """Returns a new client."""
+        return self._target() if callable(self._target) else connect(self._target, retry=self._retry)
+
+    def ask(self, question: Callable[[], _Answer]) -> _Answer:
+        """Returns what `question` returns, without this process using gRPC where that can be avoided; see `_apart`."""
+        if isinstance(self._target, MemoryDatasets) or str(self._target).startswith(PREFIX):
+            return question()
+        return ask_apart(question, timeout_seconds=self._retry.deadline_seconds + _APART_SECONDS)
+
+
+class SkipsByEpoch:
+    """What each epoch leaves out.
+
+    Example:
+        >>> skips = SkipsByEpoch({3: "1200:1300"})
+        >>> str(skips.of(3)), str(skips.of(4))
+        ('1200:1300', '')
+
+    Args:
+        skip: positions to leave out of every epoch, or of some by their numbers.
+
+    Raises:
+        ValueError: a range is empty, or a text is no range.
+    """
+
+    def __init__(self, skip: Skip) -> None:
+        self._of_all = NO_SKIPS if isinstance(skip, Mapping) else _skips(skip)
+        self._of_some = {epoch: _skips(some) for epoch, some in skip.items()} if isinstance(skip, Mapping) else {}
+
+    def of(self, epoch: int) -> Skips:
+        """Returns what one epoch leaves out."""
+        return self._of_some.get(epoch, self._of_all)
+
+    def __str__(self) -> str:
+        """The ranges, by epoch where they differ; empty where nothing is left out."""
+        if not self._of_some:
+            return str(self._of_all)
+        return "; ".join(f"{epoch}: {skips}" for epoch, skips in sorted(self._of_some.items()))
+
+
+def _skips(given: Skips | str) -> Skips:
+    return Skips.parse([given]) if isinstance(given, str) else given

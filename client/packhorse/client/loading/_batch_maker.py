@@ -1,0 +1,92 @@
+"""From blocks of bins to batches: what a dataset's options say once, and every block after that goes through.
+
+Owns the token sources and the preset, and what a plan asks of both; leaves where blocks come from to `dataset` and
+`packed_bins`, and the tensors to `batch`.
+"""
+
+from functools import partial
+from typing import Any, cast
+
+from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.separators import Separators, check_token_id
+from packhorse.client.presets import Preset, get_preset
+from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.stream import StreamHeader
+from packhorse.client.sources import as_token_source
+
+
+class BatchMaker:
+    """Makes batches of one dataset's blocks; it travels to workers by pickle.
+
+    Args:
+        tokens: what `as_token_source` takes.
+        loss_mask: likewise; None where every token is predicted.
+        separators: special tokens put around each sequence.
+        preset: name of a training stack, or a Preset; None for PackedBatch's own keys.
+        pad_token_id: token that fills a bin's free end.
+        flatten: whether sequences come end to end in one row; None as the preset wants it, else False.
+        shift_labels: whether labels are shifted; None as the preset wants it, else False.
+        continue_positions: whether position ids of a split sequence's pieces go on.
+
+    Raises:
+        ValueError: an argument is out of range, or contradicts the preset.
+    """
+
+    def __init__(
+        self,
+        tokens: Any,
+        *,
+        loss_mask: Any,
+        separators: Separators | None,
+        preset: Preset | str | None,
+        pad_token_id: int,
+        flatten: bool | None,
+        shift_labels: bool | None,
+        continue_positions: bool,
+    ) -> None:
+        self.preset = get_preset(preset) if isinstance(preset, str) else preset
+        self.flatten = self._as_preset("flatten", flatten)
+        self._tokens = as_token_source(tokens)
+        self._loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
+        self._assembler_of = partial(
+            BatchAssembler,
+            pad_token_id=check_token_id("pad_token_id", pad_token_id),
+            separators=separators or Separators(),
+            flatten=self.flatten,
+            shift_labels=self._as_preset("shift_labels", shift_labels),
+            continue_positions=continue_positions,
+        )
+        self._assembler: BatchAssembler | None = None
+
+    def prepare(self, plan: StreamHeader, *, pin_memory: bool = False) -> None:
+        """Learns what the plan asks of batches; before the first of them."""
+        self._tokens = self._tokens.for_ids(plan.id_column)
+        if self._loss_mask is not None:
+            self._loss_mask = self._loss_mask.for_ids(plan.id_column)
+        self._assembler = self._assembler_of(
+            plan.max_seq_len,
+            truncate=plan.over_length == "split" or (plan.over_length, plan.keep) == ("truncate", "head"),
+            align=plan.align,
+            extra_tokens=plan.extra_tokens,
+            pin_memory=pin_memory,
+        )
+
+    def assemble(self, bins: BinBlock) -> PackedBatch:
+        """Assembles bins into one batch of PackedBatch's keys; see `BatchAssembler.assemble`."""
+        assert self._assembler is not None
+        return self._assembler.assemble(bins, self._tokens, loss_mask=self._loss_mask)
+
+    def convert(self, batch: PackedBatch) -> dict[str, Any]:
+        """Returns the preset's keys of a batch; the batch itself where there is no preset."""
+        return cast(dict[str, Any], batch) if self.preset is None else self.preset.convert(batch)
+
+    def _as_preset(self, name: str, wanted: bool | None) -> bool:
+        if self.preset is None:
+            return bool(wanted)
+        declared: bool = getattr(self.preset, name)
+        if wanted not in (None, declared):
+            raise ValueError(
+                f"{name}={wanted} contradicts preset {self.preset.name!r}, which is {name}={declared}: "
+                f"{self.preset.consumer}"
+            )
+        return declared

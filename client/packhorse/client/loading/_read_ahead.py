@@ -1,0 +1,124 @@
+"""Bins by position, for readers that mostly walk: one request brings what the next hundreds of calls will want.
+
+A bin's plan is some dozens of bytes and a request costs a millisecond, so whoever reads positions one after the other
+(a rank's share of them, a worker's batches, a thread pool that runs ahead) is given runs that were read before. A
+reader that jumps gets exactly what it asks for. Owns that judgement and the runs; leaves requests to `fetch`.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from packhorse.client.service.blocks import BinBlock, joined
+
+_RUN_BYTES = (
+    64 << 10
+)  # some hundreds of usual bins; a request for them takes half as long again as one for a single bin
+_MOST_BINS = 512
+_MOST_RUNS = 4  # threads that run ahead of each other are in two of them at most
+_REMEMBERED = 64  # positions that tell a walk from jumps
+_FEWEST = 4
+_SPARSEST = 32  # a walk asks for one position of so many in its range: the others are other workers'
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Bins at first, first + stride, …, as they were answered."""
+
+    first: int
+    stride: int
+    block: BinBlock
+
+    def find(self, position: int) -> int:
+        """Index of a position's bin; -1 where it is not in this run."""
+        index, rest = divmod(position - self.first, self.stride)
+        return index if rest == 0 and 0 <= index < len(self.block) else -1
+
+
+class ReadAhead:
+    """The bins of one epoch, by position; usable from many threads at once.
+
+    Args:
+        fetch: returns the bins at some positions, in their order, as one block.
+        num_bins: positions are in [0, num_bins).
+    """
+
+    def __init__(self, fetch: Callable[[Sequence[int]], BinBlock], num_bins: int) -> None:
+        self._fetch = fetch
+        self._num_bins = num_bins
+        self._seen: deque[int] = deque(maxlen=_REMEMBERED)
+        self._runs: deque[_Run] = deque(maxlen=_MOST_RUNS)
+        self._bins_per_run = 0  # not known before the first answer
+        self._lock = threading.Lock()
+        self._fetching = threading.Lock()
+
+    def bins(self, positions: Sequence[int]) -> BinBlock:
+        """Returns the bins at these positions, in their order; at most one call of `fetch`, which may raise."""
+        with self._lock:
+            self._seen.extend(positions)
+            found = _taken(positions, self._runs)
+            stride = 0 if found is not None or not self._bins_per_run else _stride_of(self._seen)
+        if found is not None:
+            return found
+        if not stride:
+            block = self._fetch(positions)
+            self._bins_per_run = self._bins_per_run or _bins_in(block)
+            return block
+        with self._fetching:  # of the threads that walk, the first one reads for all
+            with self._lock:
+                runs = list(self._runs)
+            if (found := _taken(positions, runs)) is None:
+                runs = self._read(positions, stride, runs)
+                found = _taken(positions, runs)
+            assert found is not None
+            return found
+
+    def _read(self, positions: Sequence[int], stride: int, known: Sequence[_Run]) -> list[_Run]:
+        """Reads the runs that hold what is missing, and returns them with those that are known."""
+        span = self._bins_per_run * stride
+        missing = [position for position in positions if all(run.find(position) < 0 for run in known)]
+        begins = sorted({position // span * span + position % stride for position in missing})
+        ranges = [range(begin, min(begin + span, self._num_bins), stride) for begin in begins]
+        block = self._fetch([position for some in ranges for position in some])
+        runs, taken = [], 0
+        for some in ranges:
+            runs.append(_Run(some.start, stride, block.slice(taken, taken + len(some))))
+            taken += len(some)
+        with self._lock:
+            self._runs.extend(runs)
+        return [*runs, *known]
+
+
+def _stride_of(seen: Sequence[int]) -> int:
+    """The step of a walk through these positions; 0 where they are no walk."""
+    first = min(seen)
+    stride = gcd(*(position - first for position in seen))
+    if len(seen) < _FEWEST or not stride or max(seen) - first > _SPARSEST * len(seen) * stride:
+        return 0
+    return stride
+
+
+def _taken(positions: Sequence[int], runs: Sequence[_Run] | deque[_Run]) -> BinBlock | None:
+    """The bins at these positions, where the runs hold all of them."""
+    parts: list[tuple[_Run, int, int]] = []
+    for position in positions:
+        for run in runs:
+            if (index := run.find(position)) >= 0:
+                break
+        else:
+            return None
+        if parts and parts[-1][0] is run and parts[-1][2] == index:
+            parts[-1] = (run, parts[-1][1], index + 1)
+        else:
+            parts.append((run, index, index + 1))
+    return joined([run.block.slice(first, end) for run, first, end in parts]) if parts else None
+
+
+def _bins_in(block: BinBlock) -> int:
+    """Bins in a run, a power of two, judged by the first that were answered."""
+    bytes_per_sequence = block.ids.itemsize + block.lengths.itemsize
+    num_bytes = bytes_per_sequence * len(block.ids) + block.bin_ends.itemsize * len(block)
+    bytes_per_bin = max(num_bytes // max(len(block), 1), 1)
+    return min(1 << (max(_RUN_BYTES // bytes_per_bin, 1).bit_length() - 1), _MOST_BINS)

@@ -1,0 +1,411 @@
+"""`PackedBins`: an epoch's bins by position, for loaders and samplers of other people's making.
+
+Owns what an index means and the rows that are handed out; leaves who reads which index to the sampler, requests and
+reading ahead to `_read_ahead`, and tensors to `_batch_maker`.
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import index as as_index
+from typing import Any, Literal, SupportsIndex, cast
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from packhorse.client.api import NO_SKIPS, Client
+from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.separators import Separators
+from packhorse.client.errors import RequestTooLargeError
+from packhorse.client.loading._arguments import Connection, Skip, SkipsByEpoch, Target
+from packhorse.client.loading._batch_maker import BatchMaker
+from packhorse.client.loading._indices import Indices, Place
+from packhorse.client.loading._parcel import Parcel
+from packhorse.client.loading._read_ahead import ReadAhead
+from packhorse.client.loading._rows import Rows
+from packhorse.client.loading._shared_resume import SharedResume
+from packhorse.client.presets import Preset
+from packhorse.client.service.blocks import BinBlock, joined
+from packhorse.client.service.cursor import Cursor, Resume
+from packhorse.client.service.retry import RetryPolicy
+from packhorse.client.service.stream import StreamHeader
+from packhorse.topology import Topology
+
+_ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")
+"""Of PackedBatch, what a row holds without a preset. No `attention_mask`: with one, a model of Hugging Face would look
+for padding and not for sequences."""
+
+_OPEN_EPOCHS = 2  # a loader that reads ahead is in two at their border
+_ONE_BIN = Topology()
+_NO_BINS = BinBlock(
+    ids=np.zeros(0, dtype=np.int64),
+    lengths=np.zeros(0, dtype=np.int32),
+    bin_ends=np.zeros(0, dtype=np.int64),
+    positions=np.zeros(0, dtype=np.int64),
+)
+
+
+class PackedBins(Dataset[dict[str, Any]]):
+    """An epoch's bins as a map-style dataset: `len`, `[position]`, many positions in one request.
+
+    For a DataLoader with a sampler, Hugging Face's Trainer, accelerate, Grain and whoever else reads by index. The
+    order is that of the epoch, which is shuffled already: `shuffle=False` loses nothing, and `shuffle=True` is exact
+    as well. Who reads which index is the sampler's business, so a sampler that repeats indices (DistributedSampler,
+    accelerate, where the rows do not fill a step) repeats sequences: `num_bins_multiple_of` prevents that.
+
+    ```
+    bins = PackedBins("127.0.0.1:50051", "corpus", "corpus.idx", seed=1, num_bins_multiple_of=world_size * 8)
+    sampler = DistributedSampler(bins, shuffle=False)
+    for epoch in range(3):
+        bins.set_epoch(epoch)
+        for batch in DataLoader(bins, batch_size=8, sampler=sampler, num_workers=2):
+            ...
+    ```
+
+    A row is a dict of tensors [max_seq_len] that stack: `input_ids`, `labels`, `sequence_ids` and `position_ids` as in
+    PackedBatch, and `position`, int64 of no dimension, -1 for an empty bin; with a preset, that training stack's keys.
+    For whole batches, with the layout that masks are made from, give the DataLoader `collate_fn=bins.collate`.
+
+    Forked and pickled copies connect by themselves when they are first read. Bins are read ahead where the indices that
+    are asked for go on by some step, so reading one after the other makes few requests.
+
+    Example:
+        >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1)
+        >>> len(bins), bins[1]["input_ids"].tolist()
+        (2, [0, 1, 2, 3, 4, 0, 1, 2])
+        >>> batch = next(iter(torch.utils.data.DataLoader(bins, batch_size=2)))
+        >>> batch["input_ids"].shape, batch["position"].tolist()
+        (torch.Size([2, 8]), [0, 1])
+
+    Args:
+        target: what `connect` takes, or a function without arguments that returns a Client.
+        dataset: its name on the server.
+        tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id.
+        seed: of the run, in [0, 2^64).
+        epoch: to begin with.
+        num_epochs: epochs that follow each other in the indices, each in its own order, for loaders without
+            `set_epoch` (Grain): with N bins, index N is position 0 of the next epoch.
+        num_bins_multiple_of: each epoch is made up to a multiple of so many rows by empty bins, all padding.
+        skip: as in PackedDataset.
+        loss_mask: as in PackedDataset.
+        separators: as in PackedDataset.
+        preset: as in PackedDataset. Those that lay the bins of a batch end to end make no rows: they want
+            `collate_fn=bins.collate`.
+        pad_token_id: token that fills a bin's free end, in [0, 2^31).
+        flatten: whether `collate` lays sequences end to end in one row. None: as the preset wants it, else False.
+        shift_labels: as in PackedDataset.
+        continue_positions: as in PackedDataset.
+        output: "torch" for tensors; "numpy" for arrays in plain dicts, as Grain and JAX take them.
+        timeout_seconds: as in PackedDataset.
+        retry: as in PackedDataset.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        dataset: str,
+        tokens: Any,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        num_epochs: int = 1,
+        num_bins_multiple_of: int = 1,
+        skip: Skip = NO_SKIPS,
+        loss_mask: Any = None,
+        separators: Separators | None = None,
+        preset: Preset | str | None = None,
+        pad_token_id: int = 0,
+        flatten: bool | None = None,
+        shift_labels: bool | None = None,
+        continue_positions: bool = False,
+        output: Literal["torch", "numpy"] = "torch",
+        timeout_seconds: float | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        for name, value in (("num_epochs", num_epochs), ("num_bins_multiple_of", num_bins_multiple_of)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if output not in ("torch", "numpy"):
+            raise ValueError(f"output must be 'torch' or 'numpy', got {output!r}")
+        self.dataset = dataset
+        self.seed = seed
+        self.skip = SkipsByEpoch(skip)
+        self.num_epochs = num_epochs
+        self.num_bins_multiple_of = num_bins_multiple_of
+        self._connection = Connection(target, timeout_seconds, retry)
+        self._output = output
+        self._maker = BatchMaker(
+            tokens,
+            loss_mask=loss_mask,
+            separators=separators,
+            preset=preset,
+            pad_token_id=pad_token_id,
+            flatten=flatten,
+            shift_labels=shift_labels,
+            continue_positions=continue_positions,
+        )
+        self._resume = SharedResume(Resume(epoch=epoch))
+        self._headers: dict[tuple[str, int], StreamHeader] = {}  # by what is skipped and where the epoch begins
+        self._indices: Indices | None = None
+        self._reader: _Reader | None = None
+        self._locks: dict[int, threading.RLock] = {}  # by process: one that was forked must not wait for another's
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of index 0."""
+        return self._resume.load().epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of index 0, for workers that live on as well; call it between iterations.
+
+        The epoch that is set already stays as it is, so that a resumed epoch keeps its position.
+
+        Raises:
+            ValueError: the epoch is negative, or was done before the cursor that was loaded.
+        """
+        self._resume.set_epoch(epoch)
+
+    def cursor_after(self, num_rows: int) -> Cursor:
+        """Returns where training stands when rows [0, num_rows) have been trained on, by all ranks together.
+
+        Save it with the model. `load_state_dict` of PackedBins or PackedDataset goes on there, under any number of
+        ranks.
+
+        Example:
+            >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1)
+            >>> cursor = bins.cursor_after(1)
+            >>> bins.load_state_dict(cursor)
+            >>> len(bins), cursor["epoch"], cursor["position"]
+            (1, 0, 1)
+
+        Raises:
+            IndexError: there are not as many rows.
+        """
+        if not num_rows:
+            resume = self._resume.load()
+            epoch, position, digest = resume.epoch, resume.start_position, self._indexed().headers[0].digest
+        else:
+            place = self._indexed().place(num_rows - 1)
+            epoch, digest = place.epoch, place.header.digest
+            position = min(place.position + 1, place.header.num_bins)
+        return Cursor(digest=digest, seed=self.seed, epoch=epoch, position=position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on at a cursor: index 0 is its position, and what lies before is no longer there.
+
+        Raises:
+            ValueError: it is none, or of another seed.
+        """
+        resume = Resume.from_state(state, seed=self.seed, topology=_ONE_BIN)
+        if resume.first_step:
+            raise ValueError(
+                "the cursor stands within an optimizer step of a balanced run, whose bins were not trained on in their "
+                "order; resume with PackedDataset, or from a cursor at an optimizer step's end"
+            )
+        self._headers = {}
+        self._resume.choose(resume)
+
+    def __len__(self) -> int:
+        """Rows of all epochs together; the service is asked once, in a child process (see `_apart`)."""
+        return self._indexed().ends[-1]
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        """Returns one row; negative indices count from the end.
+
+        Raises:
+            IndexError: there is no such row.
+            ValueError: the preset makes no rows.
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Iterable[SupportsIndex]) -> "Rows":
+        """Returns many rows, which one request brings; a DataLoader asks for a batch this way.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        indexed = self._indexed()
+        return Rows(self._bins([indexed.place(as_index(index)) for index in indices]), self._rows_of)
+
+    def _getitems(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """The same under the name by which Grain reads many records at once."""
+        return list(self.__getitems__(indices))
+
+    def collate(self, rows: "Rows") -> PackedBatch:
+        """Makes one batch of the bins that `__getitems__` returned; a DataLoader's `collate_fn`.
+
+        The batch is what PackedDataset yields, without a cursor: with `layout`, `cu_seqlens` and `ids`, or in the
+        preset's form. It crosses from a worker in one piece.
+
+        Example:
+            >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1, preset="padding-free")
+            >>> loader = torch.utils.data.DataLoader(bins, batch_size=2, collate_fn=bins.collate)
+            >>> next(iter(loader))["cu_seq_lens_q"].tolist()
+            [0, 5, 8, 13, 16]
+
+        Raises:
+            ValueError: the rows are others.
+        """
+        if not isinstance(rows, Rows):
+            raise ValueError(
+                "collate takes what bins.__getitems__ returned, whole; give bins itself (or a Subset of it) to the "
+                "DataLoader with batch_size, and Hugging Face's Trainer remove_unused_columns=False"
+            )
+        return cast(PackedBatch, Parcel(self._maker.convert(self._assemble(rows.bins))))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yields every row in order."""
+        for index in range(len(self)):
+            yield self[index]
+
+    def __repr__(self) -> str:
+        """Names the dataset and its order, not the server: Grain compares it with what a checkpoint was saved with."""
+        facts = [repr(self.dataset), f"seed={self.seed}", f"epoch={self.epoch}", f"num_epochs={self.num_epochs}"]
+        if self.num_bins_multiple_of > 1:
+            facts.append(f"num_bins_multiple_of={self.num_bins_multiple_of}")
+        if text := str(self.skip):
+            facts.append(f"skip={text!r}")
+        return f"PackedBins({', '.join(facts)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reader": None, "_locks": {}}
+
+    def _rows_of(self, bins: BinBlock) -> list[dict[str, Any]]:
+        """Makes one row of each bin.
+
+        Raises:
+            ValueError: the preset lays the bins of a batch end to end, or has keys that belong to a batch as a whole.
+        """
+        preset = self._maker.preset
+        if self._maker.flatten or not (preset is None or preset.has_rows):
+            what = "flatten=True" if preset is None else f"preset {preset.name!r}"
+            raise ValueError(
+                f"{what} makes one batch of many bins, and no row of one; give the DataLoader collate_fn=bins.collate"
+            )
+        batch = self._assemble(bins)
+        keys: dict[str, Any] = self._maker.convert(batch)
+        if preset is None:
+            keys = {name: keys[name] for name in _ROW_KEYS} | {"position": torch.tensor(bins.positions)}
+        as_row: type[dict[str, Any]] = Parcel
+        if self._output == "numpy":
+            keys = {name: [np.asarray(item) for item in value] for name, value in keys.items()}
+            as_row = dict  # JAX and Grain look into plain dicts alone
+        return [as_row({name: value[i] for name, value in keys.items()}) for i in range(len(bins))]
+
+    def _assemble(self, bins: BinBlock) -> PackedBatch:
+        reader = self._opened()
+        with reader.assembling:  # sources may hold what they have fetched between two calls
+            if not reader.is_prepared:
+                self._maker.prepare(self._indexed().headers[0])
+                reader.is_prepared = True
+            return self._maker.assemble(bins)
+
+    def _bins(self, places: Sequence[Place]) -> BinBlock:
+        """The bins at some places: one request, or one for each epoch at the border between two."""
+        parts = []
+        for (epoch, is_empty), group in groupby(places, key=lambda place: (place.epoch, place.is_empty)):
+            some = list(group)
+            if is_empty:
+                parts.append(_NO_BINS.padded(len(some)))
+            else:
+                read = self._opened().epoch(epoch, some[0].header)
+                parts.append(read.bins([place.position for place in some]))
+        return joined(parts or [_NO_BINS])
+
+    def _indexed(self) -> Indices:
+        """What indices mean, as long as the same epoch is chosen."""
+        choice = self._resume.choice
+        if self._indices is None or self._indices.choice != choice:
+            with self._lock:
+                resume = self._resume.load()
+                later = (resume.at_epoch(resume.epoch + number) for number in range(1, self.num_epochs))
+                headers = [self._header(each) for each in (resume, *later)]
+                self._indices = Indices(choice, resume, headers, self.num_bins_multiple_of)
+        return self._indices
+
+    def _header(self, resume: Resume) -> StreamHeader:
+        """The facts of one epoch from where it begins, which the service has compared with the cursor's digest."""
+        key = str(self.skip.of(resume.epoch)), resume.start_position
+        if key not in self._headers:
+            is_apart = get_worker_info() is None and (self._reader is None or self._reader.pid != os.getpid())
+            if is_apart:
+                self._headers[key] = self._connection.ask(partial(self._ask_header, resume))
+            else:
+                self._headers[key] = self._ask_header(resume, self._opened().client)
+        return self._headers[key]
+
+    def _ask_header(self, resume: Resume, client: Client | None = None) -> StreamHeader:
+        if client is None:
+            with self._connection.open() as own:
+                return self._ask_header(resume, own)
+        with client.stream_bins(
+            self.dataset,
+            epoch=resume.epoch,
+            seed=self.seed,
+            topology=Topology(start_position=resume.start_position),
+            skip=self.skip.of(resume.epoch),
+            expected_digest=resume.digest or next((header.digest for header in self._headers.values()), ""),
+        ) as stream:
+            return stream.header
+
+    def _opened(self) -> "_Reader":
+        """What this process reads with."""
+        reader = self._reader
+        if reader is None or reader.pid != os.getpid():
+            with self._lock:
+                reader = self._reader
+                if reader is None or reader.pid != os.getpid():
+                    reader = self._reader = _Reader(self)
+        return reader
+
+    @property
+    def _lock(self) -> threading.RLock:
+        return self._locks.setdefault(os.getpid(), threading.RLock())
+
+
+class _Reader:
+    """One process's connection, and the epochs that it reads."""
+
+    def __init__(self, owner: PackedBins) -> None:
+        self.pid = os.getpid()
+        self.client = owner._connection.open()
+        self.is_prepared = False
+        self.assembling = threading.Lock()
+        self._owner = owner
+        self._epochs: dict[tuple[int, str], ReadAhead] = {}
+
+    def epoch(self, epoch: int, header: StreamHeader) -> ReadAhead:
+        """The bins of one epoch."""
+        key = epoch, header.digest
+        if key not in self._epochs:
+            with self._owner._lock:
+                fetch = partial(self._fetch, epoch, header.digest)
+                self._epochs[key] = self._epochs.get(key) or ReadAhead(fetch, header.num_bins)
+                for old in list(self._epochs)[:-_OPEN_EPOCHS]:
+                    del self._epochs[old]
+        return self._epochs[key]
+
+    def _fetch(self, epoch: int, digest: str, positions: Sequence[int]) -> BinBlock:
+        """Asks for bins, in parts where they are more than one message holds."""
+        owner = self._owner
+        try:
+            return self.client.get_bins(
+                owner.dataset,
+                epoch=epoch,
+                seed=owner.seed,
+                positions=positions,
+                skip=owner.skip.of(epoch),
+                expected_digest=digest,
+            )
+        except RequestTooLargeError as error:
+            fitting = int(error.metadata.get("limit", 0))
+            if not 0 < fitting < len(positions):
+                raise
+        parts = (positions[:fitting], positions[fitting:])
+        return joined([self._fetch(epoch, digest, part) for part in parts])

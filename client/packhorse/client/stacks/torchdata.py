@@ -1,0 +1,65 @@
+"""torchdata's node graphs: packed batches as their source.
+
+Owns the node; leaves batches, workers and where training stands to `PackedDataLoader`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchdata.nodes import BaseNode
+
+from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.loading.loader import PackedDataLoader
+
+
+class PackedNode(BaseNode):
+    """A source for `torchdata.nodes`: the batches of a loader, its state a cursor.
+
+    ```
+    loader = create_packed_dataloader("127.0.0.1:50051", "corpus", "corpus.idx", batch_size=8, seed=1)
+    node = Prefetcher(PackedNode(loader), prefetch_factor=4)
+    graph = Loader(node)
+    for epoch in range(3):
+        for batch in graph:
+            ...
+    ```
+
+    A graph that comes to an epoch's end goes on with the next epoch; one that is left early begins its epoch again, as
+    graphs do. The state of the graph resumes under any world size, batch size and number of workers, where the nodes
+    behind this one hand on batch by batch; what they have fetched ahead does not count.
+
+    Example:
+        >>> from packhorse.client import create_packed_dataloader
+        >>> from torchdata.nodes import Loader, Prefetcher
+        >>> loader = create_packed_dataloader(
+        ...     "embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1, num_workers=0, device="cpu"
+        ... )
+        >>> graph = Loader(Prefetcher(PackedNode(loader), prefetch_factor=2))
+        >>> [batch["ids"].tolist() for batch in graph]
+        [[3, 2], [0, 1]]
+
+    Args:
+        loader: whose batches; made by `create_packed_dataloader`, and used by this node alone.
+    """
+
+    def __init__(self, loader: PackedDataLoader) -> None:
+        super().__init__()
+        self._loader = loader
+        self._batches: Iterator[PackedBatch] = iter(())
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        """Begins the epoch, or goes on behind a state; torchdata calls it."""
+        super().reset(initial_state)
+        if initial_state is not None:
+            self._loader.load_state_dict(initial_state)
+        else:
+            self._loader.set_epoch(self._loader.epoch)
+        self._batches = iter(self._loader)
+
+    def next(self) -> PackedBatch:
+        """Returns the next batch."""
+        return next(self._batches)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the cursor of the last batch handed out."""
+        return self._loader.state_dict()
