@@ -117,6 +117,14 @@ EDITS: dict[str, tuple[Callable[[Content], None], str]] = {
     "digest": (at("digest", value="0"), "digest"),
     "id column of numbers": (at("id_column", value=3), "id_column"),
     "half a surrogate": (at("id_column", value="\ud800"), "id_column"),
+    "null inputs": (at("inputs", value=None), "states inputs, but none"),
+    "inputs without rows": (without("inputs", "rows"), "lacks 'inputs.rows'"),
+    "inputs of negative rows": (at("inputs", "rows", value=-1), "inputs counts"),
+    "more files than named": (at("inputs", "num_files", value=7), "inputs names the first files"),
+    "more skipped than named": (at("inputs", "skipped", "rows", value=1), "inputs names the first rows skipped"),
+    "many skipped without a list": (at("inputs", "skipped", value={"rows": 10**6, "first": []}), "inputs names"),
+    "file of text": (at("inputs", "files", value=["x"]), "inputs.files is not an object"),
+    "files of nothing": (at("inputs", "files", value={}), "inputs.files"),
     "cut off as text": (at("plan_cut_off", value="no"), "plan_cut_off"),
     "epoch version as text": (at("epoch_version", value="1"), "epoch_version"),
     "format version as list": (at("format_version", value=[1]), "format version"),
@@ -191,6 +199,15 @@ def test_what_is_no_file_of_ours_is_refused_without_waiting(
     for load in (open_prepared, load_prepared):
         with pytest.raises(PreparedDatasetError, match=f"set/{name}"):
             load(prepared)
+
+
+def test_a_manifest_of_before_inputs_were_recorded_opens(prepared: Path) -> None:
+    content = read(prepared)
+    del content["inputs"]
+    (prepared / "manifest.json").write_bytes(sealed(content))
+    manifest = open_prepared(prepared).manifest
+    assert manifest.inputs is None
+    assert manifest.render() == (prepared / "manifest.json").read_bytes()
 
 
 def test_a_large_manifest_is_refused_unread(prepared: Path) -> None:
