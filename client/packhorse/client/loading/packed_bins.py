@@ -68,6 +68,8 @@ class PackedBins(Dataset[dict[str, Any]]):
     A row is a dict of tensors [max_seq_len] that stack: `input_ids`, `labels`, `sequence_ids` and `position_ids` as in
     PackedBatch, and `position`, int64 of no dimension, -1 for an empty bin; with a preset, that training stack's keys.
     For whole batches, with the layout that masks are made from, give the DataLoader `collate_fn=bins.collate`.
+    Hugging Face's Trainer takes `preset="rows"` as it is, and `preset="padding-free"` with `data_collator=bins.collate`
+    and `remove_unused_columns=False`.
 
     Forked and pickled copies connect by themselves when they are first read. Bins are read ahead where the indices that
     are asked for go on by some step, so reading one after the other makes few requests.
