@@ -12,7 +12,7 @@ import packhorse.client
 PACKAGES = ("jobs", "packing", "epoch", "dataset", "prepare", "tokenize")
 REPOSITORY = Path(__file__).parents[1]
 OF_STACKS = "packhorse.client.stacks."  # imported one by one, since each needs its stack
-ROOMS = ("batches", "loading", "masks", "presets", "rollouts", "service", "sources")
+ROOMS = ("batches", "loading", "masks", "presets", "rollouts", "seeing", "service", "sources")
 
 
 def defined_in(path: Path) -> set[str]:

@@ -69,7 +69,7 @@ def test_an_audit_of_no_bins_is_no_success(packhorse, corpus, monkeypatch):
             end = dataclasses.replace(topology, start_position=self.client.get_dataset(name).num_bins)
             return self.client.stream_bins(name, topology=end, **options)
 
-    monkeypatch.setattr(audit_module, "connect", lambda target: Empty(connect(target), None))
+    monkeypatch.setattr(audit_module, "asking", lambda target, timeout_seconds: Empty(connect(target), None))
     result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "few")
     assert result.exit_code == 1
     assert "nothing was audited: few has no bins; prepare it again" in result.stderr
@@ -207,10 +207,10 @@ def test_an_overfull_bin_is_named(audited):
 
 @pytest.mark.parametrize("fault", [lose_a_block, repeat_a_block, swap_an_id])
 def test_the_command_exits_with_1_and_names_the_ids(packhorse, corpus, monkeypatch, fault):
-    def faulty(target):
+    def faulty(target, timeout_seconds):
         return Faulty(connect(target), fault)
 
-    monkeypatch.setattr(audit_module, "connect", faulty)
+    monkeypatch.setattr(audit_module, "asking", faulty)
     flags = ["--world-size", 2, "--workers-per-rank", 2, "--batch-size", 3]
     result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "rows", *flags)
     assert result.exit_code == 1
@@ -297,3 +297,43 @@ def test_faults_are_named_beside_skips_and_balance(embedded, fault):
     report = streams.audit()
     assert any(problem.startswith(("missing: ", "repeated: ")) for problem in report.problems)
     assert report.left_out["--skip"].bins == 5
+
+
+def test_tokens_are_compared(packhorse, target, corpus):
+    flags = ["--tokens", corpus.megatron.with_suffix(".idx"), "--world-size", 2, "--batch-size", 4]
+    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    assert result.exit_code == 0, result.output
+    tokens = sum(map(len, corpus.sequences))
+    assert f"{tokens:,} tokens of the source in batches, {tokens - 2000:,} targets" in result.stdout
+    assert result.stdout.endswith("exactly once: yes\nevery token as in its source: yes\n")
+
+
+def test_tokens_that_are_not_those_of_the_dataset_are_named(packhorse, target, corpus, tmp_path):
+    from packhorse.formats import MegatronWriter
+
+    sequences = [*corpus.sequences]
+    sequences[11] = sequences[11] + 1
+    with MegatronWriter(tmp_path / "other", vocab_size=60_001) as writer:
+        for tokens in sequences:
+            writer.append(tokens)
+    flags = ["--tokens", tmp_path / "other.idx", "--against", corpus.megatron.with_suffix(".idx")]
+    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    assert result.exit_code == 1
+    (wrong,) = result.stderr.splitlines()
+    assert wrong.startswith("WRONG: sequence 11, token 0: input_ids hold ")
+    assert result.stdout.endswith("exactly once: yes\nevery token as in its source: no\n")
+
+
+def test_truncated_tokens_are_those_of_the_ledger(packhorse, corpus):
+    flags = ["--tokens", corpus.megatron.with_suffix(".idx")]
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "truncated", *flags)
+    assert result.exit_code == 1  # the source has 2,000 sequences, 400 of which were prepared
+    cut = sum(max(len(tokens) - 96, 0) for tokens in corpus.sequences[:400])
+    assert f"cut off by --over-length truncate: {cut:,} tokens" in result.stdout
+    assert re.search("holds 2,000 sequences, but 400 came: no batch holds the ids 400, 401, ", result.stderr)
+
+
+def test_flags_about_tokens_want_tokens(packhorse):
+    result = packhorse("audit", "--dataset", "rows", "--eos-token-id", 2)
+    assert result.exit_code == 2
+    assert "--eos-token-id says how to read --tokens; give --tokens as well" in result.stderr

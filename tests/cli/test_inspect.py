@@ -128,3 +128,17 @@ def test_training_without_packing_is_shown(prepared: PreparedDataset) -> None:
     assert ways["padded"]["rows"] == 500
     assert ways["padded"]["efficiency"] == pytest.approx(prepared.manifest.total_tokens / (500 * 64))
     assert "rows filled in random order" in run(str(prepared.path))
+
+
+def test_a_seqpack_folder_is_refused_with_the_way_out(prepared: PreparedDataset, tmp_path: Path) -> None:
+    folder = tmp_path / "seqpack"
+    prepare(
+        tmp_path / "lengths.parquet",
+        length_column="n",
+        max_seq_len=64,
+        output=folder,
+        format="seqpack",
+        progress=False,
+    )
+    with pytest.raises(ValueError, match=r"seqpack has seqpack's layout.*prepare it with --format packhorse"):
+        CliRunner().invoke(command, [str(folder)], catch_exceptions=False)

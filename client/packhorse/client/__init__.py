@@ -16,7 +16,8 @@ Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDat
             PackedBins for loaders and samplers of other people's making
 Service     connect, Client, DatasetInfo, BinStream, StreamHeader, BinBlock, SequenceLocation, PackStream, RetryPolicy
             MemoryDatasets
-Proof       EpochOfStreams, AuditReport
+Proof       EpochOfStreams, AuditReport, TokenAudit, TokenReport
+Seeing      draw_batch, draw_bins, explain_step, Picture, ExplainedStep
 A run       Topology, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
 Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSource, ParquetSource, MdsSource,
             IndexableSource, Separators
@@ -62,6 +63,7 @@ from packhorse.client.errors import (
     TooManyStreamsError,
     TransientError,
 )
+from packhorse.client.seeing import ExplainedStep, Picture, draw_batch, draw_bins, explain_step
 from packhorse.client.service.audit import AuditReport, EpochOfStreams
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.costs import cost_linear_of
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
     from packhorse.client.loading.packed_bins import PackedBins
     from packhorse.client.loading.prefetch import DevicePrefetcher
+    from packhorse.client.loading.token_audit import TokenAudit, TokenReport
     from packhorse.client.masks import (
         AttentionBiasBuffer,
         Unpadding,
@@ -189,6 +192,8 @@ _TORCH_PARTS = {
     "pack_rollouts": "rollouts",
     "pair_log_probs": "rollouts",
     "to_open_instruct": "rollouts",
+    "TokenAudit": "loading.token_audit",
+    "TokenReport": "loading.token_audit",
     "Separators": "batches.separators",
     "sequence_log_probs": "batches.sequence_sums",
     "sum_over_sequences": "batches.sequence_sums",
@@ -227,6 +232,7 @@ __all__ = [
     "DevicePrefetcher",
     "DigestMismatchError",
     "EpochOfStreams",
+    "ExplainedStep",
     "FlatSource",
     "IndexableSource",
     "InvalidRequestError",
@@ -251,6 +257,7 @@ __all__ = [
     "PairBatch",
     "PairLogProbs",
     "ParquetSource",
+    "Picture",
     "Preset",
     "RemainderPolicy",
     "RequestTooLargeError",
@@ -266,6 +273,8 @@ __all__ = [
     "StreamHeader",
     "StreamInterruptedError",
     "StreamMode",
+    "TokenAudit",
+    "TokenReport",
     "TokenSource",
     "TokenSourceError",
     "TooManyRequestsError",
@@ -290,6 +299,9 @@ __all__ = [
     "cost_linear_of",
     "create_megatron_iterator",
     "create_packed_dataloader",
+    "draw_batch",
+    "draw_bins",
+    "explain_step",
     "get_megatron_batch",
     "get_preset",
     "jax_preset",

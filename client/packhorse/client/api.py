@@ -411,6 +411,9 @@ class Client:
         """Lets go of connections; later calls connect again. Calls that another thread is waiting for fail."""
         self._transport.close()
 
+    def __repr__(self) -> str:
+        return f"<Client of {self.target}>"
+
     def _ask(self, attempt: Callable[[float], _Answer]) -> _Answer:
         return with_retries(self._retry, attempt, has_answered=lambda: self._transport.has_answered)
 

@@ -4,7 +4,7 @@ Owns the arithmetic of steps, ranks, workers, slots and windows. Leaves which bi
 what a last step that is not full holds, to the server's assignments.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from packhorse.topology.checks import checked_integer
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice
@@ -16,7 +16,7 @@ DEFAULT_COST_LINEAR = 24_576
 """Cost of a token beside attention, in units of one attended pair: six times a hidden size of 4,096."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Topology:
     """The shape of a run: ranks, workers, batches, and who waits for whom.
 
@@ -64,6 +64,16 @@ class Topology:
             object.__setattr__(self, name, as_choice(name, kind, getattr(self, name)))
         if self.mode is StreamMode.INDEPENDENT and self.balance is not Balance.NONE:
             raise ValueError("balance must be none where mode is independent: such ranks share no bins to balance")
+
+    def __repr__(self) -> str:
+        """What differs from one rank with one worker and one bin a step."""
+        given = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        differs = (
+            f"{name}={str(value)!r}" if isinstance(value, str) else f"{name}={value}"
+            for name, value, default in given
+            if value != default
+        )
+        return f"Topology({', '.join(differs)})"
 
     @property
     def bins_per_step(self) -> int:

@@ -1,12 +1,18 @@
-"""`packhorse audit`: proof that an epoch gives every sequence exactly once, under a given topology."""
+"""`packhorse audit`: proof that an epoch gives every sequence, and every token, exactly once under a given topology."""
+
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packhorse.cli.options import epoch_options, target_option, topology_options
 from packhorse.cli.service import asking, timeout_option
-from packhorse.client import AuditReport, DatasetInfo, EpochOfStreams
+from packhorse.cli.token_options import open_tokens
+from packhorse.client import AuditReport, Client, DatasetInfo, EpochOfStreams
 from packhorse.jobs import show_progress
 from packhorse.topology import Skips, Topology
+
+if TYPE_CHECKING:
+    from packhorse.client import TokenAudit, TokenReport
 
 
 @click.command("audit", context_settings={"show_default": True})
@@ -14,6 +20,12 @@ from packhorse.topology import Skips, Topology
 @timeout_option
 @epoch_options
 @topology_options
+@click.option("--tokens", help="Token file or folder of the trainers: compare every token that batches hold with it.")
+@click.option("--id-column", help="The column of --tokens that holds ids; the dataset's own when left out.")
+@click.option("--against", help="Compare with these files instead, e.g. what the dataset was prepared from.")
+@click.option("--loss-mask", help="Loss mask of the trainers, beside --tokens: compare every target too.")
+@click.option("--bos-token-id", type=click.IntRange(0), help="Token that the trainers put before every sequence.")
+@click.option("--eos-token-id", type=click.IntRange(0), help="Token that the trainers put behind every sequence.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -25,18 +37,31 @@ def command(
     seed: int,
     topology: Topology,
     skip: Skips,
+    tokens: str | None,
+    **token_options: Any,
 ) -> None:
     """Read every stream of an epoch and check that each sequence comes exactly once.
 
     Bins that no stream carries (left out by `--remainder drop` or --skip, or before --start-position) are read by
     position and reported. Exits with 0 when every sequence came once, but for those; with 1 when not, naming the ids,
     and when no stream carries a bin.
+
+    With --tokens every bin is made into tensors as trainers make them, and each token, target and padding is compared
+    with the source, read one sequence at a time. All of its tokens must come once, but for those that the ledger of
+    over-length sequences says were cut off or dropped. Exits with 1 when one differs, naming its sequence.
     """
+    if tokens is None and (unused := [name for name, value in token_options.items() if value is not None]):
+        raise click.UsageError(f"--{unused[0].replace('_', '-')} says how to read --tokens; give --tokens as well")
     with asking(target, timeout_seconds) as client, show_progress() as progress:
         info = client.get_dataset(dataset)
         streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=seed, topology=topology, skip=skip)
+        token_audit = None if tokens is None else _token_audit(client, streams, tokens, **token_options)
         with progress.task("auditing", info.num_bins, "bins") as advance:
-            report = streams.audit(on_bins=advance)
+            if token_audit is None:
+                token_report, report = None, streams.audit(on_bins=advance)
+            else:
+                token_report = token_audit.audit(on_bins=advance)
+                report = token_report.streams
     if not report.streamed_bins and not report.problems:
         raise click.ClickException(f"nothing was audited: {_why_nothing(info, topology, skip)}")
     click.echo(
@@ -52,10 +77,52 @@ def command(
     ):
         if count:
             click.echo(f"{count:,} {what}")
-    for problem in report.problems:
+    if token_report is not None:
+        _print_tokens(token_report, info)
+    problems = report.problems if token_report is None else token_report.problems
+    for problem in problems:
         click.echo(f"WRONG: {problem}", err=True)
     click.echo(_verdict(report))
-    context.exit(1 if report.problems else 0)
+    if token_report is not None:
+        click.echo(f"every token as in its source: {'no' if token_report.problems else 'yes'}")
+    context.exit(1 if problems else 0)
+
+
+def _token_audit(
+    client: Client,
+    streams: EpochOfStreams,
+    tokens: str,
+    *,
+    id_column: str | None,
+    against: str | None,
+    loss_mask: str | None,
+    bos_token_id: int | None,
+    eos_token_id: int | None,
+) -> "TokenAudit":
+    from packhorse.client import PackedDataset, Separators, TokenAudit, as_token_source
+
+    dataset = PackedDataset(
+        lambda: client,
+        streams.dataset.name,
+        open_tokens(tokens, id_column),
+        batch_size=streams.topology.batch_size,
+        rank=0,
+        world_size=1,
+        loss_mask=None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True),
+        separators=Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id),
+    )
+    # Opened anew, so that ids are looked up where the dataset says, whatever --id-column says.
+    return TokenAudit(streams=streams, dataset=dataset, against=as_token_source(against or tokens))
+
+
+def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
+    click.echo(f"{report.tokens:,} tokens of the source in batches, {report.targets:,} targets")
+    if report.cut_tokens:
+        click.echo(f"cut off by --over-length {info.over_length}: {report.cut_tokens:,} tokens")
+    if report.dropped_sequences:
+        click.echo(
+            f"dropped by --over-length: {report.dropped_sequences:,} sequences, {report.dropped_tokens:,} tokens"
+        )
 
 
 def _verdict(report: AuditReport) -> str:

@@ -40,13 +40,22 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def epoch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --dataset, --epoch and --seed."""
+    return click.option("--dataset", required=True, help="The dataset's name: its folder's name.")(run_options(command))
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --epoch and --seed."""
     for option in (
         click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the run."),
         click.option("--epoch", default=0, type=click.IntRange(0), help="Epoch, 0-based."),
-        click.option("--dataset", required=True, help="The dataset's name: its folder's name."),
     ):
         command = option(command)
     return command
+
+
+def dataset_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the argument DATASET: a folder, or a name of --target's."""
+    return click.argument("dataset")(command)
 
 
 def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:

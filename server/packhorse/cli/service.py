@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from packhorse.cli.options import Seconds
 from packhorse.client import Client, connect
 
 _CLEAR_LINE = "\r\x1b[2K"
+_MANIFEST = "manifest.json"  # named here, so that asking a server needs nothing that opens folders
 
 
 def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,6 +44,27 @@ def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
     finally:
         logger.removeHandler(line)
         line.clear()
+
+
+@contextmanager
+def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iterator[tuple[Client, str]]:
+    """Connects a command to what has a dataset: the service or, where a prepared folder is named, that folder.
+
+    Args:
+        target: of the service.
+        timeout_seconds: how long to go on without an answer.
+        dataset: the folder, or the dataset's name at the target.
+
+    Yields:
+        A client, and the dataset's name there.
+    """
+    folder = Path(dataset).resolve()
+    if (folder / _MANIFEST).is_file():
+        target, dataset = f"embedded:{folder.parent}", folder.name
+    elif len(Path(dataset).parts) > 1:
+        raise click.UsageError(f"{dataset} is no prepared folder: {_MANIFEST} is missing; packhorse prepare writes one")
+    with asking(target, timeout_seconds) as client:
+        yield client, dataset
 
 
 class _Line(logging.Handler):

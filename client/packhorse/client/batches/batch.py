@@ -6,7 +6,7 @@ Owns the keys of a packed batch and how they are filled; leaves the tokens thems
 
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from packhorse.client.batches._values import check_loss_mask, check_tokens
 from packhorse.client.batches.buffers import BatchBuffers
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
 from packhorse.client.batches.separators import Separators, check_token_id
+from packhorse.client.seeing._dict import SeenDict
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import TokenSource, TokenSourceError
 from packhorse.topology import RoomRule
@@ -171,7 +172,7 @@ class BatchAssembler:
         check_tokens(input_ids, layout, block.ids, source)
         write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=self.shift_labels)
 
-        return PackedBatch(
+        batch = PackedBatch(
             input_ids=tensors.input_ids,
             labels=tensors.labels,
             sequence_ids=tensors.sequence_ids,
@@ -182,6 +183,7 @@ class BatchAssembler:
             ids=torch.tensor(block.ids),
             layout=layout,
         )
+        return cast(PackedBatch, SeenDict(batch))
 
     def _content(self, block: BinBlock, source: TokenSource) -> "_Content":
         """Finds out what goes into each room."""

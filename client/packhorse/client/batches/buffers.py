@@ -55,6 +55,10 @@ class BatchBuffers:
         self._wide = torch.empty(_NUM_WIDE * num_tokens, dtype=torch.int64, pin_memory=pin_memory)
         self._narrow = torch.empty(num_tokens, dtype=torch.int32, pin_memory=pin_memory)
 
+    def __repr__(self) -> str:
+        pinned = ", pinned" if self._wide.is_pinned() else ""
+        return f"<BatchBuffers for {self.num_tokens:,} tokens{pinned}>"
+
     def tensors(self, num_rows: int, row_tokens: int) -> tuple[BatchTensors, list[NDArray[Any]]]:
         """Returns the tensors of a batch of B rows of L tokens, over the same memory each time.
 

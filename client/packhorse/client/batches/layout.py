@@ -23,7 +23,7 @@ class OverfullRowError(ValueError):
         self.filled = filled
 
 
-@dataclass(eq=False)  # not frozen: Lightning walks through batches, and refuses dataclasses that are
+@dataclass(eq=False, repr=False)  # not frozen: Lightning walks through batches, and refuses dataclasses that are
 class PackLayout:
     """Where sequences lie in rows; known from the plan, so nothing scans tokens and no device is waited for.
 
@@ -221,6 +221,12 @@ class PackLayout:
             return NotImplemented
         pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
         return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+    def __repr__(self) -> str:
+        return (
+            f"<PackLayout of {self.num_rows:,} rows of {self.row_tokens:,} tokens: {self.num_sequences:,} sequences, "
+            f"{self.num_tokens:,} tokens>"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}

@@ -40,6 +40,12 @@ class Connection:
         if callable(target) and (timeout_seconds, retry) != (None, None):
             raise ValueError("timeout_seconds and retry are for a target; the function that is given returns a Client")
 
+    @property
+    def where(self) -> str:
+        """The target, or the name of the function, for messages."""
+        target = self._target
+        return getattr(target, "__qualname__", type(target).__qualname__) if callable(target) else str(target)
+
     def open(self) -> Client:
         """Returns a new client."""
         return self._target() if callable(self._target) else connect(self._target, retry=self._retry)

@@ -10,6 +10,7 @@ from typing import Any, cast
 from packhorse.client.batches.batch import BatchAssembler, PackedBatch
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.presets import Preset, get_preset
+from packhorse.client.service._over_length import cuts_ends
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.stream import StreamHeader
 from packhorse.client.sources import as_token_source
@@ -46,12 +47,14 @@ class BatchMaker:
     ) -> None:
         self.preset = get_preset(preset) if isinstance(preset, str) else preset
         self.flatten = self._as_preset("flatten", flatten)
-        self._tokens = as_token_source(tokens)
-        self._loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
+        self.tokens = as_token_source(tokens)
+        self.loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
+        self.pad_token_id = check_token_id("pad_token_id", pad_token_id)
+        self.separators = separators or Separators()
         self._assembler_of = partial(
             BatchAssembler,
-            pad_token_id=check_token_id("pad_token_id", pad_token_id),
-            separators=separators or Separators(),
+            pad_token_id=self.pad_token_id,
+            separators=self.separators,
             flatten=self.flatten,
             shift_labels=self._as_preset("shift_labels", shift_labels),
             continue_positions=continue_positions,
@@ -60,12 +63,12 @@ class BatchMaker:
 
     def prepare(self, plan: StreamHeader, *, pin_memory: bool = False) -> None:
         """Learns what the plan asks of batches; before the first of them."""
-        self._tokens = self._tokens.for_ids(plan.id_column)
-        if self._loss_mask is not None:
-            self._loss_mask = self._loss_mask.for_ids(plan.id_column)
+        self.tokens = self.tokens.for_ids(plan.id_column)
+        if self.loss_mask is not None:
+            self.loss_mask = self.loss_mask.for_ids(plan.id_column)
         self._assembler = self._assembler_of(
             plan.max_seq_len,
-            truncate=plan.over_length == "split" or (plan.over_length, plan.keep) == ("truncate", "head"),
+            truncate=cuts_ends(plan.over_length, plan.keep),
             align=plan.align,
             extra_tokens=plan.extra_tokens,
             pin_memory=pin_memory,
@@ -74,7 +77,7 @@ class BatchMaker:
     def assemble(self, bins: BinBlock) -> PackedBatch:
         """Assembles bins into one batch of PackedBatch's keys; see `BatchAssembler.assemble`."""
         assert self._assembler is not None
-        return self._assembler.assemble(bins, self._tokens, loss_mask=self._loss_mask)
+        return self._assembler.assemble(bins, self.tokens, loss_mask=self.loss_mask)
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
         """Returns the preset's keys of a batch; the batch itself where there is no preset."""

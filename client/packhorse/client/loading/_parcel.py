@@ -9,10 +9,12 @@ from typing import Any, Self
 
 import torch
 
+from packhorse.client.seeing._dict import SeenDict
+
 _ALIGNMENT_BYTES = 64
 
 
-class Parcel(dict[str, Any]):
+class Parcel(SeenDict):
     """A dict whose tensors are laid into one shared memory when it is pickled, and then are views of it."""
 
     def __copy__(self) -> Self:

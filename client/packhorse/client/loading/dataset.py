@@ -132,7 +132,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self.skip = SkipsByEpoch(skip)
         self.seed = seed
         self._connection = Connection(target, timeout_seconds, retry)
-        self._maker = BatchMaker(
+        self.maker = BatchMaker(
             tokens,
             loss_mask=loss_mask,
             separators=separators,
@@ -142,8 +142,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
             shift_labels=shift_labels,
             continue_positions=continue_positions,
         )
-        if self._maker.preset is not None:
-            self._maker.preset.warn_of_cost(batch_size)
+        if self.maker.preset is not None:
+            self.maker.preset.warn_of_cost(batch_size)
         self.progress = SharedResume(Resume(epoch=epoch))
         self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
         self._state: tuple[int, dict[str, Any]] | None = None  # of which choice, and where it stands
@@ -201,6 +201,15 @@ class PackedDataset(IterableDataset[PackedBatch]):
         # epoch's end goes to workers that are replaced at once, and the others begin where these say.
         if info.id == 0 and resume.epoch >= self.progress.load().epoch:
             self.progress.store(resume)
+
+    def __repr__(self) -> str:
+        resume, maker = self._next_resume(), self.maker
+        preset = "" if maker.preset is None else f", preset {maker.preset.name!r}"
+        return (
+            f"<PackedDataset of {self.dataset!r} at {self._connection.where}: {maker.tokens!r}, rank {self.rank} of "
+            f"{self.world_size}, batch_size {self.batch_size}, seed {self.seed}, epoch {resume.epoch}, next position "
+            f"{resume.start_position:,}{preset}>"
+        )
 
     def __len__(self) -> int:
         """Batches that the next iteration yields to this rank, over all its workers; asks the server once.
@@ -260,11 +269,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     def _batches(self, stream: BinStream, resume: Resume, workers_per_rank: int) -> Iterator[PackedBatch]:
         header, choice = stream.header, self.progress.choice
-        self._maker.prepare(header, pin_memory=get_worker_info() is None and torch.cuda.is_available())
+        self.maker.prepare(header, pin_memory=get_worker_info() is None and torch.cuda.is_available())
         for block in stream:
             for i, step in enumerate(block.steps):
                 bins = block.slice(i * self.batch_size, (i + 1) * self.batch_size)
-                batch = self._maker.assemble(bins)
+                batch = self.maker.assemble(bins)
                 has_position = not self._is_independent or workers_per_rank == 1
                 cursor = Cursor(
                     digest=header.digest,
@@ -284,7 +293,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             return stream.header.num_steps - resume.first_step
 
     def _deliver(self, batch: PackedBatch, cursor: Cursor) -> PackedBatch:
-        return cast(PackedBatch, Parcel(self._maker.convert(batch), cursor=cursor))
+        return cast(PackedBatch, Parcel(self.maker.convert(batch), cursor=cursor))
 
     @property
     def _is_independent(self) -> bool:

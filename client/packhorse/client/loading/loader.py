@@ -115,6 +115,10 @@ class PackedDataLoader:
         """Goes on where a batch's `cursor` or a `state_dict()` stands; see `PackedDataset.load_state_dict`."""
         self.dataset.load_state_dict(state)
 
+    def __repr__(self) -> str:
+        device = "" if self._device is None else f", device {self._device}"
+        return f"<PackedDataLoader with {self._num_workers} workers{device}: {self.dataset!r}>"
+
     def __len__(self) -> int:
         """Batches that the next iteration yields to this rank."""
         return len(self.dataset)

@@ -61,6 +61,10 @@ class DevicePrefetcher(Generic[_Batch]):
             raise TypeError(f"{type(self._batches).__name__} has no length")
         return len(self._batches)
 
+    def __repr__(self) -> str:
+        device = "the current device" if self._device is None else self._device
+        return f"<DevicePrefetcher to {device}, {self._depth} ahead: {self._batches!r}>"
+
     def __iter__(self) -> Iterator[_Batch]:
         """Yields the source's batches; fetching begins with the first `next`."""
         self.close()

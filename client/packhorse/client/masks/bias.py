@@ -110,6 +110,10 @@ class AttentionBiasBuffer:
         self._bias = allocate((num_rows, 1, row_tokens, row_tokens), dtype).fill_(-torch.inf)
         self._segments = np.zeros(1, dtype=np.int32)
 
+    def __repr__(self) -> str:
+        num_rows, _, row_tokens, _ = self._bias.shape
+        return f"<AttentionBiasBuffer for {num_rows:,} rows of {row_tokens:,} tokens, {self._bias.dtype}>"
+
     def build(self, where: PackLayout | Mapping[str, Any]) -> torch.Tensor:
         """Builds the bias of a batch, as `build_packing_attention_bias` does.
 

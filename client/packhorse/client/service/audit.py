@@ -120,18 +120,26 @@ class EpochOfStreams:
     skip: Skips = NO_SKIPS
     """Positions that are left out."""
 
-    def audit(self, *, on_bins: Callable[[int], None] = lambda _: None) -> AuditReport:
+    def audit(
+        self,
+        *,
+        on_bins: Callable[[int], None] = lambda _: None,
+        on_block: Callable[[BinBlock, StreamHeader], None] = lambda block, header: None,
+    ) -> AuditReport:
         """Reads every stream once, and tells what came.
 
         Where no stream carries a bin, there is nothing to tell: no problem, and `streamed_bins` is 0.
 
         Args:
             on_bins: called with the number of bins of every block read, for progress.
+            on_block: called with every block, and with the header of a stream of the epoch.
         """
         report = AuditReport()
-        for block in self._blocks(report):
+        for block, header in self._blocks(report):
             report.add(block, self.dataset.max_seq_len, repeats=self._repeats)
+            on_block(block, header)
             on_bins(len(block))
+            del block
         if not report.streamed_bins:
             return report
         expected = (self.dataset.num_sequences, self.dataset.total_tokens, self.dataset.ids_sum)
@@ -143,11 +151,16 @@ class EpochOfStreams:
             report.problems += self._explain()
         return report
 
+    def blocks(self) -> Iterator[BinBlock]:
+        """Yields every block of every stream, then the bins that no stream carries."""
+        for block, _ in self._blocks(AuditReport()):
+            yield block
+
     @property
     def _repeats(self) -> bool:
         return self.topology.remainder is RemainderPolicy.REPEAT
 
-    def _blocks(self, report: AuditReport) -> Iterator[BinBlock]:
+    def _blocks(self, report: AuditReport) -> Iterator[tuple[BinBlock, StreamHeader]]:
         """Every block of every stream, then the bins that no stream carries."""
         header: StreamHeader | None = None
         streamed_bins = 0
@@ -164,7 +177,7 @@ class EpochOfStreams:
                         )
                     for block in stream:
                         num_bins += len(block)
-                        yield block
+                        yield block, header
             assert header is not None
             streamed_bins += num_bins
             report.num_steps = header.num_steps
@@ -183,7 +196,7 @@ class EpochOfStreams:
             for block in self._bins_at(positions, skip):
                 bins += len(block)
                 sequences += len(block.ids)
-                yield block
+                yield block, header
             if bins:
                 report.left_out[option] = LeftOut(bins, sequences)
 
@@ -213,7 +226,7 @@ class EpochOfStreams:
         """Names ids that the streams miss or repeat, against the same epoch read by position."""
         scratch = AuditReport()
         streamed = [
-            scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block in self._blocks(scratch)
+            scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block, _ in self._blocks(scratch)
         ]
         whole = self._bins_at([range(self.dataset.num_bins)], NO_SKIPS)
         known = [_entries(block.ids, block.first_tokens) for block in whole]

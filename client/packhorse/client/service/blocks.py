@@ -17,7 +17,7 @@ from packhorse.wire import bins_checksum
 _ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BinBlock:
     """Many bins laid end to end.
 
@@ -46,6 +46,14 @@ class BinBlock:
     def __len__(self) -> int:
         """Number of bins."""
         return len(self.bin_ends)
+
+    def __repr__(self) -> str:
+        steps = f", steps {self.steps[0]:,} to {self.steps[-1]:,}" if self.steps else ""
+        first = f" from position {self.positions[0]:,}" if len(self) else ""
+        return (
+            f"<BinBlock of {len(self):,} bins{first}{steps}: {len(self.ids):,} sequences, "
+            f"{int(self.lengths.sum(dtype=np.int64)):,} tokens>"
+        )
 
     def bin_starts(self) -> NDArray[np.int64]:
         """Inclusive start of every bin: int64 [N]."""

@@ -129,6 +129,12 @@ class PackStream:
         if close is not None:
             close()
 
+    def __repr__(self) -> str:
+        return (
+            f"<PackStream at {self._transport.target}: max_seq_len {self._options.max_seq_len:,}, "
+            f"{self._num_sent:,} sequences sent, {self.num_held:,} held back>"
+        )
+
     def __enter__(self) -> "PackStream":
         """Returns itself."""
         return self

@@ -149,6 +149,15 @@ class BinStream:
         """Closes the stream."""
         self.close()
 
+    def __repr__(self) -> str:
+        request, step = self._request, self._next_step()
+        steps = "not opened" if self._header is None else f"next step {step:,} of {self._header.num_steps:,}"
+        return (
+            f"<BinStream of {request.dataset!r} at {self._transport.target}: epoch {request.epoch}, seed "
+            f"{request.seed}, rank {request.rank} of {self.topology.world_size}, worker {request.worker} of "
+            f"{self.topology.workers_per_rank}, {steps}>"
+        )
+
     def _open(self) -> Iterator[pb.StreamBinsResponse]:
         self._attempts.begin()
         messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds())

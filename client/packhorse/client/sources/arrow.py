@@ -89,6 +89,11 @@ class ArrowSource(TableSource, SpanSource):
     def _check_id_column(self, name: str) -> None:
         check_id_type(self._tables.schema(), name, self.where)
 
+    def origin(self, sequence_id: int) -> str:
+        """The row of the data."""
+        (row,) = self._find(np.array([sequence_id])).tolist()
+        return f"row {row} of {self.where}"
+
     def _spans(self, ids: NDArray[np.int64]) -> Spans:
         tokens, selection = self._open()
         rows = self._find(ids)

@@ -5,6 +5,7 @@ tokens lie to the other files of this package.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sized
 from typing import Any, NoReturn
 
 import numpy as np
@@ -51,6 +52,24 @@ class TokenSource(ABC):
     def where(self) -> str:
         """What it reads, for messages; a path where there is one."""
         return type(self).__name__
+
+    @property
+    def num_sequences(self) -> int | None:
+        """How many sequences it holds; None where it does not say."""
+        return len(self) if isinstance(self, Sized) else None
+
+    def __repr__(self) -> str:
+        where = "" if self.where == type(self).__name__ else f" of {self.where}"
+        count = "" if self.num_sequences is None else f": {self.num_sequences:,} sequences"
+        return f"<{type(self).__name__}{where}{count}>"
+
+    def origin(self, sequence_id: int) -> str:
+        """Returns where a sequence lies, e.g. "row 812 of corpus.bin"; empty where the source does not say.
+
+        Raises:
+            TokenSourceError: the source has no such id.
+        """
+        return ""
 
     def for_ids(self, id_column: str) -> "TokenSource":
         """Returns this source, or one like it, that takes the ids of a dataset.

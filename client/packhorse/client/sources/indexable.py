@@ -3,7 +3,7 @@
 Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to `fetched` and `base`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,11 @@ class IndexableSource(FetchSource):
     def where(self) -> str:
         """The object's type, for messages."""
         return f"the {type(self._indexable).__name__}"
+
+    @property
+    def num_sequences(self) -> int | None:
+        """The object's length; None where it has none."""
+        return len(self._indexable) if isinstance(self._indexable, Sized) else None
 
     def for_ids(self, id_column: str) -> "IndexableSource":
         """Returns itself where it takes ids; see `TokenSource.for_ids`."""

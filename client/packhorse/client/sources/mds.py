@@ -91,11 +91,19 @@ class MdsSource(TableSource, FetchSource):
         if encoding not in INTEGERS:
             raise TokenSourceError(f"{self.where}: column {name!r} is encoded as {encoding!r}, but ids are integers")
 
-    def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
+    def origin(self, sequence_id: int) -> str:
+        """The row of the shards, numbered over all of them."""
+        (row,) = self._find(np.array([sequence_id])).tolist()
+        return f"row {row} of {self.where}"
+
+    def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._lookup is None:
             held = None if self._id_column is None else self._shards.integers(self._id_column)
             self._lookup = RowLookup(str(self._shards.path), len(self), held)
-        rows = self._lookup.rows(ids)
+        return self._lookup.rows(ids)
+
+    def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
+        rows = self._find(ids)
         return [
             as_integers(sequence_id, self._decode(sequence_id, self._shards.cell(row, self._column)))
             for sequence_id, row in zip(ids.tolist(), rows.tolist(), strict=True)

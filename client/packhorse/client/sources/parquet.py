@@ -141,6 +141,14 @@ class ParquetSource(TableSource, FetchSource):
                 fetched[i] = np.frombuffer(bytes(buffer[at : at + length * dtype.itemsize]), dtype)
         return fetched
 
+    def origin(self, sequence_id: int) -> str:
+        """The file, and the row of it."""
+        (row,) = self._find(np.array([sequence_id])).tolist()
+        number = self._file_of(int(np.searchsorted(self._row_ends, row, side="right")))
+        first_group = int(self._group_ends[number - 1]) if number else 0
+        first_row = int(self._row_ends[first_group - 1]) if first_group else 0
+        return f"row {row - first_row} of {self._paths[number]}"
+
     def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._lookup is None:
             held = None

@@ -54,6 +54,11 @@ class _StoredSource(SpanSource):
             )
         return self
 
+    def origin(self, sequence_id: int) -> str:
+        """The row of the token file."""
+        (row,) = self._lookup.rows(np.array([sequence_id])).tolist()
+        return f"row {row} of {self.where}"
+
     def _spans(self, ids: NDArray[np.int64]) -> Spans:
         rows = self._lookup.rows(ids)
         if self._mapped is None:

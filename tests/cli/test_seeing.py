@@ -1,0 +1,120 @@
+"""`packhorse show` and `packhorse explain`: folders and servers, text, JSON and HTML."""
+
+import json
+import re
+
+import pytest
+
+from packhorse.client import connect
+
+TOKENIZER = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": {"type": "WhitespaceSplit"},
+    "post_processor": None,
+    "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {f"w{n}": n for n in range(60_000)}, "unk_token": "w0"},
+}
+
+
+@pytest.fixture(params=["server", "folder"])
+def dataset(request, corpus):
+    """Arguments that name the dataset `rows`."""
+    if request.param == "folder":
+        return [corpus.root / "rows"]
+    return ["rows", "--target", request.getfixturevalue("target")]
+
+
+@pytest.fixture
+def words(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(TOKENIZER))
+    return path
+
+
+def test_bins_are_drawn(packhorse, dataset, embedded):
+    result = packhorse("show", *dataset, "--position", 5, "--limit", 2, "--seed", 3)
+    assert result.exit_code == 0, result.output
+    title, summary, *rows = result.stdout.splitlines()
+    assert (title, summary[:22]) == ("rows, epoch 0, seed 3", "2 rows of 256 tokens: ")
+    assert [row[:11] for row in rows] == ["position 5 ", "position 6 "]
+    assert max(map(len, rows)) <= 140
+    assert str(embedded.get_bins("rows", positions=[5], seed=3).ids[0]) in rows[0]
+
+
+def test_json_and_html_hold_the_same_bins(packhorse, dataset, embedded, tmp_path):
+    page = tmp_path / "bins.html"
+    result = packhorse("show", *dataset, "--limit", 3, "--json", "--html", page)
+    assert result.exit_code == 0, result.output
+    ids = [s["id"] for row in json.loads(result.stdout)["rows"] for s in row["sequences"]]
+    assert ids == embedded.get_bins("rows", positions=[0, 1, 2]).ids.tolist()
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert len(re.findall(r"sequence \d+: id", text)) == len(ids)
+
+
+def test_a_step_is_shown_and_explained_alike(packhorse, dataset):
+    run = ["--step", 2, "--rank", 1, "--world-size", 2, "--batch-size", 3, "--epoch", 1]
+    shown = json.loads(packhorse("show", *dataset, *run, "--json").stdout)
+    explained = json.loads(packhorse("explain", *dataset, *run, "--json").stdout)
+    assert shown["rows"] == explained["bins"]
+    assert (explained["step"], explained["rank"], explained["world_size"]) == (2, 1, 2)
+    text = packhorse("explain", *dataset, *run).stdout
+    assert text.startswith("rows, epoch 1, seed 0: step 2 of ")
+    assert text.count("\nslot ") == 3
+
+
+def test_documents_are_told_with_their_words(packhorse, dataset, corpus, words):
+    flags = ["--tokens", f"{corpus.megatron}.idx", "--tokenizer", words]
+    result = packhorse("explain", *dataset, "--step", 0, *flags, "--json")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)["bins"]
+    for sequence in row["sequences"]:
+        tokens = corpus.sequences[sequence["id"]]
+        said = " ".join(f"w{token}" for token in tokens[:24].tolist())
+        assert sequence["text"] == (said if len(said) <= 80 else said[:79] + "…")
+        assert sequence["origin"].startswith(f"row {sequence['id']} of ")
+    shown = packhorse("show", *dataset, "--limit", 1, *flags).stdout
+    assert f"id {row['sequences'][0]['id']}, " in shown
+
+
+def test_a_tokenizer_beside_its_tokens_is_found(packhorse, dataset, corpus, words, tmp_path):
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"x{suffix}").symlink_to(f"{corpus.megatron}{suffix}")
+    (tmp_path / "x.tokenizer.json").symlink_to(words)
+    flags = ["--step", 0, "--tokens", tmp_path / "x.idx", "--json"]
+    (row,) = json.loads(packhorse("explain", *dataset, *flags).stdout)["bins"]
+    assert row["sequences"][0]["text"].startswith("w")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["show", "rows", "--position", 99_999], r"--position 99999 is beyond the epoch's end; give one below \d+"),
+        (["show", "rows", "--tokenizer", "t.json"], "--tokenizer decodes tokens; give --tokens as well"),
+        (["show", "rows", "--id-column", "x"], "--id-column says how to find ids in --tokens"),
+        (["show", "no/such/folder"], r"no/such/folder is no prepared folder: manifest\.json is missing"),
+        (["explain", "rows", "--step", 99_999], r"step must be in \[0, \d+\), got 99999"),
+        (["explain", "rows", "--step", 0, "--rank", 1], "rank must be"),
+        (["explain", "nothing", "--step", 0], "nothing"),
+        (["explain", "rows", "--step", 0, "--tokens", "nowhere.idx"], "nowhere"),
+        (["explain", "rows"], "Missing option '--step'"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(packhorse, corpus, arguments, why):
+    result = packhorse(*arguments, "--target", f"embedded:{corpus.root}")
+    assert result.exit_code in (1, 2)
+    assert re.search(why, result.stderr)
+    assert "Traceback" not in result.output
+
+
+def test_a_dataset_of_the_working_folder_is_found(packhorse, corpus, monkeypatch):
+    monkeypatch.chdir(corpus.root)
+    with connect("embedded:.") as client:
+        num_bins = client.get_dataset("few").num_bins
+    result = packhorse("show", "few")
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 2 + num_bins
