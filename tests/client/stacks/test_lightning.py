@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
-from packhorse.client import PackedDataModule
+from packhorse.client import PackedData, PackedDataModule
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers, loggers and checkpoint folders
 
@@ -151,6 +151,54 @@ def test_accumulated_gradients_and_a_limit_keep_the_cursor(fit, tmp_path):
     assert len(cursors) == 8
     model = fit(1, resume=tmp_path / "step=2.ckpt", accumulate_grad_batches=2, limit_train_batches=8)
     assert model.cursors == cursors[4:]
+
+
+class Validating(Recorder):
+    """Notes what it was validated on, run by run."""
+
+    def __init__(self):
+        super().__init__()
+        self.runs = []
+
+    def on_validation_epoch_start(self):
+        self.runs.append([])
+
+    def validation_step(self, batch, batch_index):
+        self.runs[-1].append(batch)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_validation_set_comes_whole_and_the_same_each_time(
+    running_server, corpus, assert_same_batches, sequences_of, whole, num_workers
+):
+    """In the middle of epochs too, behind a look at its first batches, without any effect on training."""
+    data = PackedDataModule(
+        running_server.target,
+        "rows",
+        corpus.megatron,
+        batch_size=32,
+        seed=3,
+        num_workers=num_workers,
+        validation=PackedData(running_server.target, "truncated", corpus.megatron, batch_size=7),
+    )
+    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(max_epochs=2, val_check_interval=4, num_sanity_val_steps=2, enable_checkpointing=False, **options)
+    model = Validating()
+    trainer.fit(model, data)
+    looked_at, *runs = model.runs
+    assert len(looked_at) == 2
+    assert len(runs) > 4
+    for batches in runs:
+        assert_same_batches(batches, runs[0])
+    assert sequences_of(runs[0]) == whole("truncated")
+    assert ids_by_epoch(model) == {0: Counter(range(2000)), 1: Counter(range(2000))}
+
+
+def test_max_steps_end_within_an_epoch_and_are_gone_on_behind(fit, tmp_path):
+    first = fit(-1, max_steps=9, every_n_train_steps=9)
+    assert len(first.batches) == 9
+    second = fit(2, resume=tmp_path / "step=9.ckpt")
+    assert ids_by_epoch(first, second) == {0: Counter(range(2000)), 1: Counter(range(2000))}
 
 
 def test_other_batches_go_lightning_s_way(running_server, corpus):

@@ -16,6 +16,7 @@ from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.batches.separators import Separators
 from packhorse.client.loading._arguments import Connection, Skip, SkipsByEpoch, Target
 from packhorse.client.loading._batch_maker import BatchMaker
+from packhorse.client.loading._dispatching import refuse_dispatching
 from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading._ranks import find_rank
 from packhorse.client.loading._shared_resume import SharedResume
@@ -188,6 +189,9 @@ class PackedDataset(IterableDataset[PackedBatch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where a batch's `cursor` or a `state_dict()` stands, from the next iteration on.
 
+        The whole state of a StatefulDataLoader, given to the dataset, goes on behind the loader's last batch, under any
+        world size, batch size and number of workers. Given to such a loader, it wants those that saved it.
+
         Raises:
             ValueError: it is neither, or of another seed or topology.
         """
@@ -196,6 +200,12 @@ class PackedDataset(IterableDataset[PackedBatch]):
         if info is None:
             self.progress.choose(replace(resume, first_turn=resume.first_step))  # workers, if any, are new ones
             return
+        if state.get("workers_per_rank", info.num_workers) != info.num_workers:
+            raise ValueError(
+                f"the loader's state was saved with {state['workers_per_rank']} workers, now there are "
+                f"{info.num_workers}; give the state to the dataset, dataset.load_state_dict(state), or load it into a "
+                "PackedStatefulDataLoader (packhorse.client.stacks.stateful), which do with any"
+            )
         self._state, self._own = None, resume
         # The main process is to know of it too: its StatefulDataLoader sent the state unread. One that was saved at an
         # epoch's end goes to workers that are replaced at once, and the others begin where these say.
@@ -224,15 +234,20 @@ class PackedDataset(IterableDataset[PackedBatch]):
         return self._num_steps[1]
 
     def __iter__(self) -> Iterator[PackedBatch]:
-        """Yields this worker's batches of the epoch; the client's exceptions pass through.
+        """Goes through this worker's batches of the epoch; the client's exceptions pass through.
 
         Without workers, an iteration that has come to the epoch's end is followed by one of the next epoch. A
         DataLoader's workers cannot tell its end from a loop that was left, so loop over `epochs` there.
 
         Raises:
             ValueError: workers have gone through the epoch already, and nothing says which one comes next; or a cursor
-                is to be resumed at which several workers of an INDEPENDENT dataset do not stand.
+                is to be resumed at which several workers of an INDEPENDENT dataset do not stand; or accelerate was
+                given a DataLoader of this dataset to prepare.
         """
+        refuse_dispatching()
+        return self._epoch_of_worker()
+
+    def _epoch_of_worker(self) -> Iterator[PackedBatch]:
         info = get_worker_info()
         choice, iteration = self.progress.choice, self.progress.iteration
         is_first = info is None or info.id == 0
@@ -306,6 +321,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         topology = self.topology
         return {
             "version": STATE_VERSION,
+            "workers_per_rank": getattr(get_worker_info(), "num_workers", 0),
             "digest": digest,
             "seed": self.seed,
             "epoch": resume.epoch,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NotRequired, TypedDict
 
+from packhorse.client.service._loader_states import furthest_state, is_loader_state
 from packhorse.topology import Topology
 
 _LOG = logging.getLogger(__name__)
@@ -83,14 +84,16 @@ class Resume:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, seed: int, topology: Topology) -> "Resume":
-        """Reads a cursor, or the fuller state that `PackedDataset.state_dict` returns.
+        """Reads a cursor, the fuller state that `PackedDataset.state_dict` returns, or a StatefulDataLoader's.
 
-        A cursor resumes under any topology. A worker's own state, which a StatefulDataLoader saves, also holds which
+        A cursor and a whole StatefulDataLoader's state resume under any topology. A worker's own state also holds which
         step comes next for that worker; it fits only the topology that it was saved under.
 
         Raises:
             ValueError: fields are missing, the seed is another, or a worker's state meets another topology.
         """
+        if is_loader_state(state):
+            state = furthest_state(state)
         missing = [name for name in REQUIRED_FIELDS if name not in state]
         if missing:
             raise ValueError(f"not a cursor: {', '.join(missing)} missing; pass a batch's 'cursor' or a state_dict()")

@@ -1,7 +1,7 @@
 """Glue to training stacks: their own trainers and loaders, packed and resumable, one file a stack.
 
-`transformers` and `trl` hold trainers, `lightning` a data module, `torchdata` a loader, `megatron` a data iterator.
-Importing one of the first four needs that stack. What is here needs torch alone.
+`transformers` and `trl` hold trainers, `lightning` a data module, `stateful` and `torchdata` loaders, `megatron` a data
+iterator. Importing one of them needs that stack, Megatron's aside. What is here needs torch alone.
 """
 
 from packhorse.client.stacks._data import PackedData

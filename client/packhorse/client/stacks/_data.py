@@ -9,7 +9,9 @@ from typing import Any
 
 from packhorse.client.api import Client
 from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.loading._options import check_options
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
+from packhorse.client.service.memory import MemoryDatasets
 
 
 class PackedData:
@@ -28,9 +30,15 @@ class PackedData:
         tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
         options: further ones of `create_packed_dataloader`, such as `loss_mask` or `balance`. They come before what the
             trainer says.
+
+    Raises:
+        TypeError: an option is neither the dataset's nor the loader's; names those that are spelled alike.
     """
 
-    def __init__(self, target: str | Callable[[], Client], dataset: str, tokens: Any, **options: Any) -> None:
+    def __init__(
+        self, target: str | MemoryDatasets | Callable[[], Client], dataset: str, tokens: Any, **options: Any
+    ) -> None:
+        check_options("PackedData", {name: value for name, value in options.items() if name != "batch_size"})
         self.target = target
         self.dataset = dataset
         self.tokens = tokens

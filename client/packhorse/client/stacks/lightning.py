@@ -13,8 +13,9 @@ from packhorse.client.api import Client
 from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.loading._options import LoadingOptions, check_options
 from packhorse.client.loading._parcel import Parcel
-from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
+from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.service.memory import MemoryDatasets
+from packhorse.client.stacks._data import PackedData, ValidationBatches
 
 try:
     from lightning.pytorch import LightningDataModule, Trainer
@@ -41,6 +42,8 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         dataset: its name on the server.
         tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
         batch_size: bins in a batch, for each rank.
+        validation: what is validated on: all of it, in the same batches each time, as many on every rank. Its options
+            are those of training unless it says otherwise.
         options: further ones of `create_packed_dataloader`; `rank` and `world_size` where data-parallel ranks are not
             the Trainer's processes.
 
@@ -56,33 +59,36 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         tokens: Any,
         *,
         batch_size: int,
+        validation: PackedData | None = None,
         **options: Unpack[LoadingOptions],
     ) -> None:
         if LightningDataModule is None:
             raise ImportError("PackedDataModule needs Lightning: install packhorse[lightning]")
         super().__init__()
         check_options("PackedDataModule", options)
-        self._arguments = (target, dataset, tokens)
-        self._batch_size = batch_size
-        self._options = options
+        self._data = PackedData(target, dataset, tokens, batch_size=batch_size, **options)
+        self._validation = validation
         self._epochs: _TrainerEpochs | None = None
+        self._validated: ValidationBatches | None = None
         self._resumed: Mapping[str, Any] | None = None
 
     def train_dataloader(self) -> "_TrainerEpochs":
         """Returns this process's batches; Lightning calls it once the processes know one another."""
-        self.teardown("fit")
-        trainer = self.trainer
-        of_trainer: LoadingOptions = {
-            "device": trainer.strategy.root_device,
-            "rank": trainer.global_rank,
-            "world_size": trainer.world_size,
-        }
-        loader = create_packed_dataloader(*self._arguments, batch_size=self._batch_size, **(of_trainer | self._options))
-        self._epochs = _TrainerEpochs(loader, trainer)
+        if self._epochs is not None:
+            self._epochs.close()
+        self._epochs = _TrainerEpochs(self._data.loader(**self._of_trainer()), self.trainer)
         if self._resumed is not None:
             self._epochs.resume(self._resumed)
             self._resumed = None
         return self._epochs
+
+    def val_dataloader(self) -> ValidationBatches | list[Any]:
+        """Returns this process's batches of the validation set; nothing where there is none."""
+        if self._validation is None:
+            return []
+        if self._validated is None:
+            self._validated = ValidationBatches(self._validation.loader(**(self._of_trainer() | self._data.options)))
+        return self._validated
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the cursor of the last batch trained on, for the Trainer's checkpoints."""
@@ -98,8 +104,17 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
 
     def teardown(self, stage: str) -> None:
         """Ends the workers."""
-        if self._epochs is not None:
-            self._epochs.close()
+        for batches in (self._epochs, self._validated):
+            if batches is not None:
+                batches.close()
+
+    def _of_trainer(self) -> dict[str, Any]:
+        trainer = self.trainer
+        return {
+            "device": trainer.strategy.root_device,
+            "rank": trainer.global_rank,
+            "world_size": trainer.world_size,
+        }
 
 
 class _TrainerEpochs:
