@@ -28,7 +28,7 @@ def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] |
         >>> print(draw_batch(batch).text(width=60))
         batch, epoch 0, next position 1
         1 row of 8 tokens: 2 sequences, 8 tokens (100.00 % full)
-        row 0  │───────── 3 (5) ──────────│──── 1 (3) ────│  8 of 8
+        row 0  │───────── 0 (5) ──────────│──── 1 (3) ────│  8 of 8
                       ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔      ▔▔▔▔▔▔▔▔▔▔
 
     Args:
