@@ -129,7 +129,7 @@ class Client:
             ...     client.get_dataset("corpus").max_seq_len
             8
         """
-        request = pb.GetDatasetRequest(name=name)
+        request = message(pb.GetDatasetRequest, name=name)
         return read_dataset(self._ask(lambda seconds: self._transport.answer(GET_DATASET, request, seconds)).dataset)
 
     def stream_bins(

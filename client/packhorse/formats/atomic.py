@@ -100,7 +100,7 @@ def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder, and a file is to be written there; choose another output")
         if path.exists() and not overwrite:
-            raise FileExistsError(f"{path} is already there; remove it, choose another output, or allow overwriting")
+            raise FileExistsError(f"{path} is already there; remove it, choose another output, or set overwrite=True")
 
 
 def _sync_folder(folder: Path) -> None:

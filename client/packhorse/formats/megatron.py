@@ -10,6 +10,7 @@ int8[S] modes. `.bin`: the tokens, no header.
 import mmap
 import os
 import struct
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     Raises:
         ValueError: vocab_size is not in [1, 2^31].
     """
-    if not 1 <= vocab_size <= 1 << 31:
-        raise ValueError(f"vocab_size is {vocab_size}; token ids need it in [1, 2^31]")
+    if isinstance(vocab_size, bool) or not isinstance(vocab_size, Integral) or not 1 <= vocab_size <= 1 << 31:
+        raise ValueError(f"vocab_size is {vocab_size!r}; token ids need it in [1, 2^31]")
     return np.dtype("<u2") if vocab_size < 65_500 else np.dtype("<i4")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from packhorse.topology.checks import checked_integer
+from packhorse.topology.checks import checked_integer, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class Skips:
             ValueError: a range is empty or begins below 0.
         """
         merged: list[tuple[int, int]] = []
-        for first, end in sorted((checked_integer("skip", a, 0), checked_integer("skip", b, 0)) for a, b in ranges):
+        pairs = [one if hasattr(one, "__len__") else (one,) for one in ranges]
+        if wrong := [pair for pair in pairs if len(pair) != 2]:
+            raise ValueError(f"skip takes pairs (first, end), got {quoted(wrong[0])}")
+        for first, end in sorted((checked_integer("skip", a, 0), checked_integer("skip", b, 0)) for a, b in pairs):
             if end <= first:
                 raise ValueError(f"skip {first}:{end} is empty; a range is FIRST:END, and END is not part of it")
             if merged and first <= merged[-1][1]:
@@ -51,7 +54,10 @@ class Skips:
         Raises:
             ValueError: a text is something else.
         """
-        parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+        given = () if isinstance(texts, str) or not isinstance(texts, Iterable) else tuple(texts)
+        if (not given and texts not in ((), [])) or not all(isinstance(text, str) for text in given):
+            raise ValueError(f"skip must be a list of texts FIRST:END, e.g. ['1200:1300'], got {quoted(texts)}")
+        parts = [part.strip() for text in given for part in text.split(",") if part.strip()]
         ranges = []
         for part in parts:
             first, colon, end = part.partition(":")

@@ -4,7 +4,8 @@ Owns the list of commands, what each needs to be installed, and how failures are
 when it is run, so that no command needs another's packages and help is there at once.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -64,6 +65,31 @@ COMMANDS: Mapping[str, CommandEntry] = {
 """Every command, in the order of use; each stands in the module of its name."""
 
 
+def in_flags(message: str, options: Iterable[click.Option]) -> str:
+    """Returns a message of the library with its arguments called as the command line calls them.
+
+    A name of several words is replaced wherever it stands, one of a single word where the message begins with it or
+    gives it a value; a name behind a dot or in quotes is something else.
+
+    Example:
+        >>> in_flags("max_seq_len must be above 0; no_targets='drop'", [
+        ...     click.Option(["--max-seq-len"]), click.Option(["--no-targets"])
+        ... ])
+        '--max-seq-len must be above 0; --no-targets drop'
+    """
+    for option in options:
+        flag = max(option.opts, key=len)
+        name = flag.removeprefix("--").replace("-", "_")
+        value = r"""=(?:True|["']?([\w-]*)["']?)"""
+        before = r"""(?<![\w.'"-])"""
+        message = re.sub(
+            rf"{before}{name}{value}", lambda found, flag=flag: f"{flag} {found[1] or ''}".strip(), message
+        )
+        where = before if "_" in name else "^"
+        message = re.sub(rf"{where}{name}(?![\w.'\"-])", flag, message)
+    return message
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for."""
 
@@ -99,10 +125,18 @@ class LazyGroup(click.Group):
 
         try:
             return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
         except BrokenPipeError:  # of `packhorse stream | head`: click ends quietly
             raise
         except (ValueError, OSError, ImportError, PackhorseError) as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(in_flags(str(error), self.options(ctx))) from error
+
+    def options(self, ctx: click.Context) -> Iterator[click.Option]:
+        """Yields the options of the command that runs, and of those below it."""
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        commands = [] if command is None else [command, *getattr(command, "commands", {}).values()]
+        yield from (option for each in commands for option in each.params if isinstance(option, click.Option))
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

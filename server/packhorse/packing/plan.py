@@ -135,6 +135,8 @@ def checked_counts(
     limit = capacity
     if max_sequences_per_bin is not None:
         limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
+    if not isinstance(counts, Mapping):
+        raise ValueError(f"counts must be a dict from length to number of sequences, got a {type(counts).__name__}")
     pairs: list[tuple[int, int]] = []
     for key, value in counts.items():
         # The names of what is checked take longer than the check: they are made for what is not plainly right.

@@ -141,7 +141,7 @@ def pack_histogram(
         ValueError: a length over max_seq_len or below 1, a negative count, an unknown algorithm.
         ImportError: "optimal" without highspy and Numba, which `packhorse[prepare]` installs.
     """
-    if not time_limit_seconds > 0:
+    if not isinstance(time_limit_seconds, int | float) or not time_limit_seconds > 0:
         raise ValueError(f"time_limit_seconds must be above 0, got {time_limit_seconds!r}")
     checked_algorithm(algorithm)
     rule = checked_rule(max_seq_len, align, extra_tokens)

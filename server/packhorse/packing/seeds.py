@@ -4,6 +4,7 @@ Owns `seed_from_components`; leaves what a seed drives to its users.
 """
 
 import hashlib
+from numbers import Integral
 
 
 def seed_from_components(*components: int) -> int:
@@ -21,6 +22,12 @@ def seed_from_components(*components: int) -> int:
 
     Returns:
         An int in [0, 2^64).
+
+    Raises:
+        ValueError: a component is no integer.
     """
+    for component in components:
+        if isinstance(component, bool) or not isinstance(component, Integral):
+            raise ValueError(f"each component must be an integer, got {component!r}")
     text = ":".join(str(component) for component in components)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -7,7 +7,14 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from packhorse.dataset import Loaded, is_seqpack_layout, load_seqpack_layout, open_prepared, pools_by_length
+from packhorse.dataset import (
+    Loaded,
+    PreparedDatasetError,
+    is_seqpack_layout,
+    load_seqpack_layout,
+    open_prepared,
+    pools_by_length,
+)
 
 
 def load_prepared(path: str | os.PathLike[str]) -> Loaded:
@@ -29,6 +36,8 @@ def load_prepared(path: str | os.PathLike[str]) -> Loaded:
     Raises:
         PreparedDatasetError: a file is missing, truncated, altered, or inconsistent with the others.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise PreparedDatasetError(f"path must be a prepared folder's, got {path!r:.60}")
     folder = Path(path)
     if is_seqpack_layout(folder):
         return load_seqpack_layout(folder)

@@ -207,6 +207,11 @@ def checked_job(
     progress: bool,
 ) -> Job:
     """Checks the arguments of `prepare`, which see, and finds the input."""
+    if not isinstance(output, str | os.PathLike):
+        raise ValueError(f"output must be the folder to write, got {output!r:.60}")
+    for name, column in (("length_column", length_column), ("id_column", id_column)):
+        if not isinstance(column, str | None):
+            raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
     folder = Path(output)
     options = _checked_options(max_seq_len, algorithm, over_length, keep, max_sequences_per_bin, align, extra_tokens)
     if format not in get_args(Layout):
@@ -229,7 +234,7 @@ def checked_job(
         opened = open_held(lengths, columns, skips_bad_rows=skips)
         source = opened.kind
     else:
-        sources = [os.fspath(input)] if isinstance(input, str | os.PathLike) else [os.fspath(one) for one in input]
+        sources = _sources_of(input)
         found = find_inputs(sources)
         refuse_holding(folder, [*map(Path, sources), *found.files_read()])
         opened = found.reader.open(found.paths, columns, skips_bad_rows=skips)
@@ -247,6 +252,14 @@ def checked_job(
         time_limit_seconds=time_limit_seconds,
         progress=progress,
     )
+
+
+def _sources_of(input: Source | Sequence[Source]) -> list[str]:
+    given = [input] if isinstance(input, str | os.PathLike) else input
+    wanted = "--input must be a file, a folder, a pattern or a list of these"
+    if not isinstance(given, Sequence) or not all(isinstance(one, str | os.PathLike) and str(one) for one in given):
+        raise ValueError(f"{wanted}, got {input!r:.60}")
+    return [os.fspath(one) for one in given]
 
 
 def _name_of(sources: Sequence[str]) -> str:

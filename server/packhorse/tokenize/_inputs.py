@@ -16,6 +16,18 @@ JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 
 
+def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    """Returns one input, or several, as a list.
+
+    Raises:
+        ValueError: there is something else than paths.
+    """
+    found = [inputs] if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Sequence) else list(inputs)
+    if not all(isinstance(entry, str | os.PathLike) for entry in found):
+        raise ValueError(f"inputs must be paths or glob patterns, got {inputs!r:.60}")
+    return found
+
+
 def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Returns the files and folders that paths and glob patterns name, a pattern's in sorted order.
 

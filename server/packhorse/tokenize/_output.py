@@ -15,6 +15,8 @@ def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
     Raises:
         ValueError: it is a folder, or ends like one.
     """
+    if not isinstance(output, str | os.PathLike):
+        raise ValueError(f"output must be the path of the files to write, without a suffix, got {output!r:.60}")
     paths = megatron_paths(output)
     is_folder = os.path.isdir(output)
     if is_folder or paths[1].name == ".idx":

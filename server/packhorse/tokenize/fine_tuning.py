@@ -25,6 +25,7 @@ from packhorse.sft.messages import Turns
 from packhorse.sft.pairs import check_pair
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.sft.writer import masked_paths
+from packhorse.tokenize._inputs import listed
 from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
 from packhorse.tokenize._rows import Row, iterate_rows
 from packhorse.tokenize.gate import Skipped, Undecodable
@@ -170,7 +171,7 @@ def tokenize_fine_tuning(
     """
     if no_targets not in get_args(NoTargets):
         raise ValueError(f"no_targets is {no_targets!r}; choose one of {', '.join(get_args(NoTargets))}")
-    sources = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    sources = listed(inputs)
     prefix_paths(output)
     local, saved = tokenizer_json_path(Path(tokenizer)), saved_tokenizer_path(output)
     in_place = is_saved(local, saved)

@@ -14,6 +14,7 @@ from packhorse.formats import MegatronWriter
 from packhorse.formats.atomic import refuse_existing
 from packhorse.jobs import show_progress
 from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.tokenize._inputs import listed
 from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
 from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
 from packhorse.tokenize.gate import Skipped, Undecodable
@@ -115,7 +116,7 @@ def tokenize(
         ValueError: an option is wrong or of no use for the input, the output is a folder, no token is known to end a
             sequence, an input cannot be read as what it is, or there is no document at all.
     """
-    sources = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    sources = listed(inputs)
     options = DocumentOptions(split=documents, text_column=text_column, glob=glob, undecodable=undecodable)
     return tokenize_documents(
         lambda skipped: iterate_documents(sources, options, skipped),

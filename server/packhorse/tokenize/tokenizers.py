@@ -100,8 +100,8 @@ def train_tokenizer(
         ImportError: the tokenizers library is not installed.
         ValueError: vocab_size is below 257.
     """
-    if vocab_size < MIN_VOCAB_SIZE:
-        raise ValueError(f"vocab_size is {vocab_size}; a byte-level tokenizer needs at least {MIN_VOCAB_SIZE}")
+    if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or vocab_size < MIN_VOCAB_SIZE:
+        raise ValueError(f"vocab_size is {vocab_size!r}; a byte-level tokenizer needs at least {MIN_VOCAB_SIZE}")
     library, models = require("tokenizers"), require("tokenizers.models")
     byte_level = require("tokenizers.pre_tokenizers").ByteLevel
     tokenizer = library.Tokenizer(models.BPE())

@@ -250,11 +250,16 @@ def as_layout(where: "PackLayout | Mapping[str, Any] | NDArray[np.integer] | tor
     if isinstance(where, Mapping):
         if not isinstance(where.get("layout"), PackLayout):
             raise ValueError(
-                "this batch carries no 'layout': pass a batch of PackedDataset or BatchAssembler, a PackLayout, or "
+                "this batch carries no 'layout': pass a batch of PackedDataset or BatchAssembler, a PackLayout or "
                 "cu_seqlens"
             )
         layout: PackLayout = where["layout"]
         return layout
+    if not hasattr(where, "dtype"):
+        raise ValueError(
+            f"a {type(where).__name__} has no layout: pass a batch of PackedDataset or BatchAssembler, a PackLayout or "
+            "cu_seqlens"
+        )
     return PackLayout.of_cu_seqlens(where)
 
 

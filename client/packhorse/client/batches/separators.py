@@ -55,12 +55,14 @@ class Separators:
     @classmethod
     def eos_bos(cls, *, bos_token_id: int, eos_token_id: int) -> Self:
         """Both: `<bos> a b c <eos> <bos> d e <eos>`; needs a plan with 2 extra tokens."""
+        check_token_id("bos_token_id", bos_token_id)
+        check_token_id("eos_token_id", eos_token_id)
         return cls(bos_token_id=bos_token_id, eos_token_id=eos_token_id)
 
     @classmethod
     def separator_only(cls, *, separator_token_id: int) -> Self:
         """One behind each sequence: `a b c <sep> d e <sep>`; needs a plan with 1 extra token."""
-        return cls(eos_token_id=separator_token_id)
+        return cls(eos_token_id=check_token_id("separator_token_id", separator_token_id))
 
     @property
     def num_tokens(self) -> int:

@@ -9,9 +9,11 @@ from typing import TypeVar
 from packhorse.client.api import NO_SKIPS, Client, connect
 from packhorse.client.loading._apart import ask_apart
 from packhorse.client.service._embedded import PREFIX
+from packhorse.client.service._messages import shortened
+from packhorse.client.service._targets import hosts_of
 from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.retry import RetryPolicy, policy_of
-from packhorse.topology import Skips
+from packhorse.topology import Skips, checked_integer
 
 Target = str | MemoryDatasets | Callable[[], Client]
 Skip = Skips | str | Mapping[int, Skips | str]
@@ -31,10 +33,12 @@ class Connection:
         retry: as `connect` takes it.
 
     Raises:
-        ValueError: a function is given, whose Client knows the other two.
+        ValueError: it is none of these, no server could ever listen there, or a function is given with the others,
+            which its Client knows.
     """
 
     def __init__(self, target: Target, timeout_seconds: float | None = None, retry: RetryPolicy | None = None) -> None:
+        _check_target(target)
         self._target = target
         self._retry = policy_of(timeout_seconds, retry)
         if callable(target) and (timeout_seconds, retry) != (None, None):
@@ -74,7 +78,7 @@ class SkipsByEpoch:
 
     def __init__(self, skip: Skip) -> None:
         self._of_all = NO_SKIPS if isinstance(skip, Mapping) else _skips(skip)
-        self._of_some = {epoch: _skips(some) for epoch, some in skip.items()} if isinstance(skip, Mapping) else {}
+        self._of_some = _skips_of_epochs(skip) if isinstance(skip, Mapping) else {}
 
     def of(self, epoch: int) -> Skips:
         """Returns what one epoch leaves out."""
@@ -87,5 +91,24 @@ class SkipsByEpoch:
         return "; ".join(f"{epoch}: {skips}" for epoch, skips in sorted(self._of_some.items()))
 
 
+def _check_target(target: object) -> None:
+    """Refuses what no server could ever listen at, before workers are started for it."""
+    if isinstance(target, str):
+        if not target.startswith(PREFIX):
+            hosts_of(target)
+    elif not isinstance(target, MemoryDatasets) and not callable(target):
+        raise ValueError(
+            f"target must be what `connect` takes, or a function that returns a Client; got {shortened(target)}"
+        )
+
+
+def _skips_of_epochs(given: Mapping[int, Skips | str]) -> dict[int, Skips]:
+    return {checked_integer("an epoch of skip", epoch, 0): _skips(some) for epoch, some in given.items()}
+
+
 def _skips(given: Skips | str) -> Skips:
-    return Skips.parse([given]) if isinstance(given, str) else given
+    if isinstance(given, Skips):
+        return given
+    if not isinstance(given, str):
+        raise ValueError(f"skip must be like '1200:1300', or a dict from epoch to such; got {shortened(given)}")
+    return Skips.parse([given])

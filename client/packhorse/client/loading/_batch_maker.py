@@ -10,6 +10,7 @@ from typing import Any, cast
 from packhorse.client.batches.batch import BatchAssembler, PackedBatch
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.presets import Preset, get_preset
+from packhorse.client.service._messages import shortened
 from packhorse.client.service._over_length import cuts_ends
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.stream import StreamHeader
@@ -46,6 +47,16 @@ class BatchMaker:
         continue_positions: bool,
     ) -> None:
         self.preset = get_preset(preset) if isinstance(preset, str) else preset
+        for name, given, kind in (("preset", self.preset, Preset), ("separators", separators, Separators)):
+            if given is not None and not isinstance(given, kind):
+                raise ValueError(f"{name} must be a {kind.__name__}, got {shortened(given)}")
+        for name, flag in (
+            ("flatten", flatten),
+            ("shift_labels", shift_labels),
+            ("continue_positions", continue_positions),
+        ):
+            if flag not in (None, True, False):
+                raise ValueError(f"{name} must be True or False, got {shortened(flag)}")
         self.flatten = self._as_preset("flatten", flatten)
         self.tokens = as_token_source(tokens)
         self.loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch.distributed
 
+from packhorse.topology import checked_integer
+
 DATA_DIMENSIONS = frozenset({"dp", "ddp", "data", "batch", "replicate", "shard", "fsdp", "hsdp"})
 """Names of mesh dimensions that data is divided over; also every name that begins with `dp_`, as `dp_replicate`."""
 
@@ -57,7 +59,8 @@ def find_rank(rank: int | None, world_size: int | None, device_mesh: Any = None)
     if (rank is None) != (world_size is None):
         raise ValueError(f"give rank and world_size both or neither, got rank={rank}, world_size={world_size}")
     if rank is not None and world_size is not None:
-        found = rank, world_size
+        size = checked_integer("world_size", world_size, 1)
+        found = checked_integer("rank", rank, 0, size - 1), size
         _warn_of_global_ranks(found)
     elif device_mesh is not None:
         found = _of_mesh(device_mesh)
@@ -102,6 +105,8 @@ def _global_rank() -> tuple[int, int]:
 
 
 def _of_mesh(mesh: Any) -> tuple[int, int]:
+    if not hasattr(mesh, "mesh_dim_names"):
+        raise ValueError(f"device_mesh must be a torch DeviceMesh, got a {type(mesh).__name__}")
     names, sizes = mesh.mesh_dim_names, tuple(mesh.shape)
     if names is None:
         if len(sizes) > 1:

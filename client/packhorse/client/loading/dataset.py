@@ -21,10 +21,19 @@ from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading._ranks import find_rank
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
+from packhorse.client.service._messages import shortened
 from packhorse.client.service.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume, window_shape
 from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.service.stream import BinStream
-from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, StreamMode, Topology
+from packhorse.topology import (
+    DEFAULT_COST_LINEAR,
+    Balance,
+    RemainderPolicy,
+    StreamMode,
+    Topology,
+    as_choice,
+    checked_integer,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -118,20 +127,22 @@ class PackedDataset(IterableDataset[PackedBatch]):
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
+        if not isinstance(dataset, str) or not dataset:
+            raise ValueError(f"dataset must be the dataset's name, got {shortened(dataset)}")
         self.rank, self.world_size = find_rank(rank, world_size, device_mesh)
         self.topology = Topology(
             world_size=self.world_size,
             batch_size=batch_size,
-            remainder=RemainderPolicy(remainder),
-            mode=StreamMode(mode),
-            balance=Balance(balance),
+            remainder=as_choice("remainder", RemainderPolicy, remainder),
+            mode=as_choice("mode", StreamMode, mode),
+            balance=as_choice("balance", Balance, balance),
             accumulation=accumulation,
             cost_linear=cost_linear,
         )
         self.dataset = dataset
         self.batch_size = batch_size
         self.skip = SkipsByEpoch(skip)
-        self.seed = seed
+        self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
         self._connection = Connection(target, timeout_seconds, retry)
         self.maker = BatchMaker(
             tokens,
@@ -145,7 +156,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         )
         if self.maker.preset is not None:
             self.maker.preset.warn_of_cost(batch_size)
-        self.progress = SharedResume(Resume(epoch=epoch))
+        self.progress = SharedResume(Resume(epoch=checked_integer("epoch", epoch, 0)))
         self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
         self._state: tuple[int, dict[str, Any]] | None = None  # of which choice, and where it stands
         self._num_steps: tuple[Resume, int] | None = None
@@ -161,7 +172,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         `for epoch in dataset.epochs(3):` goes through epochs 0, 1 and 2. Behind a cursor of epoch 1 it goes through
         what is left of epoch 1, and through epoch 2.
         """
-        return self.progress.epochs(num_epochs)
+        return self.progress.epochs(checked_integer("num_epochs", num_epochs, 0))
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration, from its beginning.
@@ -171,7 +182,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         Raises:
             ValueError: the epoch is negative, or was done before the cursor that was loaded.
         """
-        self.progress.set_epoch(epoch)
+        self.progress.set_epoch(checked_integer("epoch", epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where this copy of the dataset stands; what a StatefulDataLoader saves for each worker.

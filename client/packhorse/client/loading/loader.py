@@ -20,6 +20,7 @@ from packhorse.client.loading.prefetch import DevicePrefetcher
 from packhorse.client.service._grpc import has_used_grpc
 from packhorse.client.service.cursor import Cursor
 from packhorse.client.service.memory import MemoryDatasets
+from packhorse.topology import checked_integer
 
 _PRELOADED = ["__main__", "packhorse.client.loading.dataset"]
 
@@ -72,12 +73,15 @@ class PackedDataLoader:
         depth: int = 2,
         multiprocessing_context: BaseContext | str | None = None,
     ) -> None:
-        if num_workers < 0:
-            raise ValueError(f"num_workers must be at least 0, got {num_workers}")
-        if prefetch_factor < 1:
-            raise ValueError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
-        if depth < 1:
-            raise ValueError(f"depth must be at least 1, got {depth}")
+        checked_integer("num_workers", num_workers, 0)
+        checked_integer("prefetch_factor", prefetch_factor, 1)
+        checked_integer("depth", depth, 1)
+        _check_device(device)
+        methods = multiprocessing.get_all_start_methods()
+        if isinstance(multiprocessing_context, str) and multiprocessing_context not in methods:
+            raise ValueError(
+                f"multiprocessing_context must be one of {', '.join(methods)}, got {multiprocessing_context!r}"
+            )
         self.dataset = dataset
         self._num_workers = num_workers
         self._device = device
@@ -202,6 +206,13 @@ def create_packed_dataloader(
     check_options("create_packed_dataloader", options)
     of_dataset, of_loader = divide_options(options)
     return PackedDataLoader(PackedDataset(target, dataset, tokens, batch_size=batch_size, **of_dataset), **of_loader)
+
+
+def _check_device(device: torch.device | str | None) -> None:
+    try:
+        torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be like 'cuda:0' or 'cpu', got {device!r}: {str(error)[:200]}") from None
 
 
 def _safe_context() -> BaseContext | None:

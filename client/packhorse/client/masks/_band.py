@@ -4,6 +4,7 @@ Owns what `causal` and `window` mean, once for all masks; leaves segments, insid
 """
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Self
 
 import numpy as np
@@ -31,8 +32,8 @@ class Band:
         Raises:
             ValueError: the window holds not even the token itself.
         """
-        if window is not None and window < 1:
-            raise ValueError(f"window must be at least 1, the token itself, or None for no window; got {window}")
+        if window is not None and (not isinstance(window, Integral) or window < 1):
+            raise ValueError(f"window must be at least 1, the token itself, or None for no window; got {window!r}")
         reach = None if window is None else window - 1
         return cls(least=0 if causal else None if reach is None else -reach, most=reach)
 

@@ -106,6 +106,8 @@ class EmbeddedTransport(_InThisProcess):
             raise PackhorseError(
                 f"embedded: targets need {error.name}; install packhorse[server] beside the client"
             ) from None
+        if target == PREFIX:
+            raise PackhorseError("embedded: names no folder; give embedded:DIR, e.g. embedded:datasets")
         try:
             self._backend = Backend(LazyCatalog(target.removeprefix(PREFIX), _CHECKED))
         except ValueError as error:

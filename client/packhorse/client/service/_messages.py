@@ -37,6 +37,8 @@ def message(kind: Callable[..., _Message], *, within: str = "", **fields: Any) -
 
 def topology_message(topology: Topology) -> pb.Topology:
     """Returns a topology as it travels; an InvalidRequestError names a number that does not fit."""
+    if not isinstance(topology, Topology):
+        raise invalid("topology", f"must be a Topology, e.g. Topology(world_size=8), got {shortened(topology)}")
     return message(
         pb.Topology,
         within="topology.",
@@ -54,6 +56,8 @@ def topology_message(topology: Topology) -> pb.Topology:
 
 def skip_message(skips: Skips) -> list[pb.PositionRange]:
     """Returns ranges of positions as they travel."""
+    if not isinstance(skips, Skips):
+        raise invalid("skip", f"must be Skips, e.g. Skips.parse(['1200:1300']), got {shortened(skips)}")
     return [message(pb.PositionRange, within="skip.", first=first, end=end) for first, end in skips.ranges]
 
 

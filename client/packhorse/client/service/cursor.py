@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NotRequired, TypedDict
 
 from packhorse.client.service._loader_states import furthest_state, is_loader_state
-from packhorse.topology import Topology
+from packhorse.topology import Topology, checked_integer
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,6 +92,8 @@ class Resume:
         Raises:
             ValueError: fields are missing, the seed is another, or a worker's state meets another topology.
         """
+        if not isinstance(state, Mapping):
+            raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
         if is_loader_state(state):
             state = furthest_state(state)
         missing = [name for name in REQUIRED_FIELDS if name not in state]
@@ -104,7 +106,10 @@ class Resume:
                 f"the cursor was saved under seed {state['seed']}, this dataset has seed {seed}; make it with the "
                 "cursor's seed to go on"
             )
-        epoch, digest = int(state["epoch"]), str(state["digest"])
+        epoch, digest = checked_integer("the cursor's epoch", state["epoch"], 0), state["digest"]
+        checked_integer("the cursor's position", state["position"], NO_POSITION)
+        if not isinstance(digest, str):
+            raise ValueError(f"the cursor's digest must be a string, got {digest!r}; pass a batch's 'cursor' as it was")
         if state.get("finished"):
             return cls(epoch=epoch + 1, digest=digest, is_resumed=True)
         if "first_step" not in state:

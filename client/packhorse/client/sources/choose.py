@@ -99,9 +99,16 @@ def _of_files(paths: Sequence[Path], given: Any, columns: _Columns) -> TokenSour
         return MdsSource(paths[0], **columns)
     if len(paths) > 1 or (glob.has_magic(str(paths[0])) and not paths[0].exists()):
         raise TokenSourceError(
-            f"{', '.join(map(str, paths))}: several files are read where all are .parquet or all are .arrow"
+            f"{_some(paths)}: several files are read where all are .parquet or all are .arrow; pass tokens as lists of "
+            "integers, not as texts"
         )
     return _without_columns(_of_token_file(paths[0]), columns)
+
+
+def _some(paths: Sequence[Path]) -> str:
+    """Names the first paths, shortened: a list of texts may be taken for one of paths."""
+    names = [str(path) if len(str(path)) <= 80 else f"{str(path)[:80]}…" for path in paths[:2]]
+    return ", ".join(names) + (f" and {len(paths) - 2:,} more" if len(paths) > 2 else "")
 
 
 def _of_token_file(path: Path) -> TokenSource:

@@ -1,0 +1,96 @@
+"""A folder with everything that wrong inputs speak of, and the names that cases of Python code use."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def wrong_folder(tmp_path_factory):
+    """`corpus` (a Megatron pair of 5, 3, 3, 5 tokens), `datasets/corpus`, and files that are none of what they seem."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from packhorse.formats import MegatronWriter
+    from packhorse.prepare import prepare
+    from packhorse.tokenize import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("wrong")
+    with MegatronWriter(folder / "corpus", vocab_size=100) as writer:
+        for length in (5, 3, 3, 5):
+            writer.append(np.arange(length))
+    prepare(folder / "corpus.idx", max_seq_len=8, output=folder / "datasets" / "corpus", progress=False)
+    shutil.copytree(folder / "datasets" / "corpus", folder / "broken")
+    (folder / "broken" / "counts.json").write_text("{}")
+    columns = {
+        "length": [5, 3, 3, 5],
+        "name": ["a", "b", "c", "d"],
+        "half": [1.5, 2.0, 3.0, 4.0],
+        "negative": [5, -3, 3, 5],
+        "null": pa.array([5, None, 3, 5]),
+        "same": [1, 2, 2, 3],
+    }
+    pq.write_table(pa.table(columns), folder / "lengths.parquet")
+    whole = (folder / "lengths.parquet").read_bytes()
+    (folder / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    (folder / "cut.idx").write_bytes((folder / "corpus.idx").read_bytes()[:40])
+    (folder / "cut.bin").write_bytes(b"")
+    (folder / "empty").mkdir()
+    (folder / "notes").mkdir()
+    for notes in ("notes/notes.txt", "notes.txt", "notes.parquet"):
+        (folder / notes).write_text("some notes, and no data\n" * 9)
+    (folder / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    (folder / "lines.jsonl").write_text('{"text": "a", "messages": [{"role": "user", "content": "x"}]}\n')
+    (folder / "counts.json").write_text(json.dumps({"5": 2, "3": 1}))
+    (folder / "bad-counts.json").write_text('{"5": -2}')
+    (folder / "list-counts.json").write_text('["a"]')
+    train_tokenizer(["some words to learn from"], vocab_size=300).save(str(folder / "tok.json"))
+    return folder
+
+
+@pytest.fixture
+def in_wrong_folder(wrong_folder, monkeypatch):
+    """The current folder is a place of its own, as commands may write into it by mistake."""
+    before = {path: path.stat().st_mtime_ns for path in wrong_folder.rglob("*")}
+    monkeypatch.chdir(wrong_folder)
+    yield wrong_folder
+    left = {path for path in wrong_folder.rglob("*") if path not in before}
+    assert not left, "what is refused leaves nothing behind"
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+
+
+@pytest.fixture(scope="session")
+def names(wrong_folder):
+    """What a case's code may name."""
+    import torch
+
+    from packhorse import client, epoch, formats, packing, prepare, sft, tokenize, topology
+
+    found = {"np": np, "nan": math.nan, "torch": torch, "Path": Path}
+    for package in (topology, tokenize, formats, sft, epoch, packing, prepare):
+        found |= {name: getattr(package, name) for name in package.__all__ if hasattr(package, name)}
+    client_names = SimpleNamespace(**{name: getattr(client, name) for name in dir(client)})
+    found |= {name: value for name, value in vars(client_names).items() if not name.startswith("_")}
+    memory = client.MemoryDatasets({"corpus": [5, 3, 3, 5]}, max_seq_len=8)
+    tokens = [np.arange(length) for length in (5, 3, 3, 5)]
+
+    def dataset(**options):
+        shape = {"batch_size": 1} | ({} if {"rank", "device_mesh"} & set(options) else {"rank": 0, "world_size": 1})
+        return client.PackedDataset(memory, "corpus", tokens, **(shape | options))
+
+    def loader(**options):
+        shape = {"batch_size": 1, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
+        return next(iter(client.create_packed_dataloader(memory, "corpus", tokens, **(shape | options))))
+
+    return found | {
+        "memory": memory,
+        "dataset": dataset,
+        "loader": loader,
+        "batch": next(iter(dataset(batch_size=2))),
+        "client": client.connect(memory),
+    }
