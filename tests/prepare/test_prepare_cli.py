@@ -106,3 +106,15 @@ def test_the_screen_and_the_wire_say_where_ids_come_from(table: Path, tmp_path: 
     assert described.over_length_tokens == described.over_length_sequences == 0
     request = pb.StreamBinsRequest(dataset="set", topology=topology_message(Topology()))
     assert next(iter(backend.stream_bins(request))).header.id_column == "id"
+
+
+def test_tokens_that_rooms_add_are_shown_apart(table: Path, tmp_path: Path) -> None:
+    flags = ("--input", table, "--length-column", "n", "--max-seq-len", 200)
+    assert "real tokens" not in invoke(*flags, "--output", tmp_path / "plain").output
+    result = invoke(*flags, "--output", tmp_path / "roomy", "--align", 8, "--extra-tokens", 2)
+    manifest = open_prepared(tmp_path / "roomy").manifest
+    real = f"{manifest.own_tokens / manifest.total_capacity:.2%} of capacity"
+    assert manifest.own_tokens < manifest.total_tokens
+    inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "roomy")], catch_exceptions=False)
+    assert f"real tokens  {real}" in result.output
+    assert f"real tokens: {real}" in inspected.output

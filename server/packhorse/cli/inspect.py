@@ -17,6 +17,7 @@ from packhorse.cli.console import output_console
 from packhorse.cli.context_lengths import ContextLength, context_lengths
 from packhorse.cli.cut_off import CUT_OFF
 from packhorse.cli.over_length import lengths_before, rule_of
+from packhorse.cli.real_tokens import real_tokens
 from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.cli.waiting import WaitingRow, advice, waiting_rows, waiting_table
@@ -118,11 +119,8 @@ def _print(
     quantiles = {q: int(lengths[np.searchsorted(ends, q * ends[-1])]) for q in (0.1, 0.5, 0.9, 0.99)}
     console.print(f"{dataset.name}  {manifest.digest}")
     console.print(repr(stats))
-    if manifest.own_tokens != manifest.total_tokens:
-        console.print(
-            f"real tokens: {manifest.own_tokens / manifest.total_capacity:.2%} of capacity; the efficiency above also "
-            f"counts {manifest.total_tokens - manifest.own_tokens:,} tokens of --extra-tokens and --align"
-        )
+    if real := real_tokens(manifest):
+        console.print(f"real tokens: {real}")
     console.print(
         f"{'lengths' if rule_of(dataset).is_plain else 'rooms'}: {lengths[0]:,} to {lengths[-1]:,} tokens, "
         f"mean {manifest.total_tokens / manifest.n_sequences:,.1f}, "

@@ -12,6 +12,7 @@ from typing import get_args
 import click
 
 from packhorse.cli.cut_off import CUT_OFF
+from packhorse.cli.real_tokens import real_tokens
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.dataset import (
     Inputs,
@@ -209,6 +210,8 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         proven_bound=manifest.lower_bound,
     )
     click.echo(stats)
+    if real := real_tokens(manifest):
+        click.echo(f"real tokens  {real}")
     _print_left_out(manifest.over_length, manifest.inputs, options.over_length)
     click.echo(f"planned by   {manifest.algorithm}")
     if manifest.plan_cut_off:

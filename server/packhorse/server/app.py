@@ -40,6 +40,11 @@ PROBE_SECONDS = 10.0
 
 _PROBE_EVERY_SECONDS = 2.0
 
+_WATCH_EVERY_SECONDS = 10.0
+
+_TOLD_AFTER_SECONDS = 1.0
+"""Kernels that are read from Numba's cache are there sooner."""
+
 _SWITCH_SECONDS = 0.0005
 """How long a thread that computes in Python may keep the interpreter when another wants it. Python's own 5 ms would let
 one packing thread take most of every stream's time."""
@@ -75,7 +80,6 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     sys.setswitchinterval(_SWITCH_SECONDS)
     logging.getLogger(GRPC_LOGGER).addFilter(Sparing())
     catalog = Catalog(config.data_root)
-    compile_kernels()
     survive_shrinking_files()
     metrics = Metrics(catalog.opened)
     lanes = Lanes.for_this_machine()
@@ -94,10 +98,14 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
         metrics_url = f"http://{host}:{metrics_server.server_port}/metrics"
 
     stopping, hurrying = _signals(config.grace_seconds)
+    for name in ("", SERVICE_NAME):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()
-    await health_servicer.set("", health_pb2.HealthCheckResponse.SERVING)
-    await health_servicer.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
+    await _compile(stopping)
+    for name in ("", SERVICE_NAME):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     probing = asyncio.create_task(_probe(lanes.streams, health_servicer))
+    watching = asyncio.create_task(_watch(catalog))
     ready(address, metrics_url, catalog.names())
     try:
         while await _is_broken(server, stopping):
@@ -106,6 +114,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
             await server.start()
         _LOG.info("draining for at most %g seconds; a second signal ends it", config.grace_seconds)
         probing.cancel()
+        watching.cancel()
         await health_servicer.enter_graceful_shutdown()
         servicer.drain()
         stopped = asyncio.ensure_future(server.stop(config.grace_seconds))
@@ -120,6 +129,37 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
         if metrics_server is not None:
             metrics_server.shutdown()
         lanes.close()
+
+
+async def _compile(stopping: asyncio.Event) -> None:
+    """Compiles the kernels while the port answers, and says so where it takes time; ends early where a signal comes."""
+    loop = asyncio.get_running_loop()
+    compiled: asyncio.Future[None] = loop.create_future()
+
+    def compile_them() -> None:
+        try:
+            compile_kernels()
+        except Exception as error:
+            loop.call_soon_threadsafe(compiled.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(compiled.set_result, None)
+
+    threading.Thread(target=compile_them, daemon=True).start()  # nothing waits for it where the server is stopped
+    stopped = asyncio.ensure_future(stopping.wait())
+    done, _ = await asyncio.wait((compiled, stopped), timeout=_TOLD_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    if not done:
+        _LOG.info("compiling kernels, once after an install, about 20 s; health is NOT_SERVING until then")
+        await asyncio.wait((compiled, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if compiled.done():
+        compiled.result()
+
+
+async def _watch(catalog: Catalog) -> None:
+    """Logs when a served dataset is prepared anew."""
+    while True:
+        await asyncio.sleep(_WATCH_EVERY_SECONDS)
+        catalog.tell_of_replaced()
 
 
 def _server(

@@ -31,6 +31,8 @@ class _Served:
 
     dataset: PreparedDataset
     arrays: ArrayStamps
+    stamps: Stamps
+    """Of its folder's files when it was opened."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Catalog:
         self._served: dict[str, _Served] = {}
         self._refused: dict[str, _Refused] = {}
         self._opening: dict[str, threading.Lock] = {}
+        self._told: dict[str, Stamps] = {}
         if not self._root.is_dir():
             raise PreparedDatasetError(f"data root {root} is not a folder")
         if next(self._folders(), None) is None:
@@ -131,6 +134,21 @@ class Catalog:
         with self._lock:
             return [served.dataset for served in self._served.values()]
 
+    def tell_of_replaced(self) -> None:
+        """Logs, once each, which datasets' folders hold others by now: what runs trains on stays what it was."""
+        with self._lock:
+            served = list(self._served.values())
+        for each in served:
+            stamps = stamps_of(each.dataset.path)
+            if stamps not in (each.stamps, self._told.get(each.dataset.name)):
+                self._told[each.dataset.name] = stamps
+                _LOG.warning(
+                    "%s was replaced or altered on disk; this server goes on with the one it opened, digest %s. "
+                    "Restart it to serve the new one, or give the new one another name",
+                    each.dataset.name,
+                    each.dataset.manifest.digest,
+                )
+
     def _folders(self) -> Iterator[Path]:
         for folder in [self._root] if (self._root / MANIFEST).exists() else sorted(self._root.iterdir()):
             if not folder.name.startswith(".") and (folder / MANIFEST).exists():
@@ -148,7 +166,7 @@ class Catalog:
                 return
             try:
                 dataset, is_checked = self._load(folder, stamps)
-                served = _Served(dataset, ArrayStamps.of(dataset))
+                served = _Served(dataset, ArrayStamps.of(dataset), stamps)
             except Exception as error:  # however odd a folder is, it costs nothing but itself
                 self._refuse(folder, error, stamps)
                 return

@@ -1,0 +1,74 @@
+"""What a server says while it starts, and when what it serves is prepared anew."""
+
+import logging
+import shutil
+import subprocess
+import sys
+
+from packhorse.server.catalog import Catalog
+
+SLOW = """
+import sys, time
+from packhorse.server import app
+compile_kernels = app.compile_kernels
+def slow():
+    while not __import__("os").path.exists(sys.argv[-1]):
+        time.sleep(0.02)
+    compile_kernels()
+app.compile_kernels = slow
+from packhorse.cli import main
+go_on = sys.argv[-1]
+main(["serve", "--data-root", sys.argv[1], "--listen", sys.argv[2]])
+"""
+
+
+def test_health_answers_while_kernels_are_compiled(corpus, tmp_path, wait_until):
+    target, go_on, log = f"unix:{tmp_path}/s", tmp_path / "go-on", tmp_path / "log.txt"
+
+    def health():
+        command = [sys.executable, "-m", "packhorse.cli", "health", "--target", target]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    with log.open("w") as output:
+        command = [sys.executable, "-c", SLOW, str(corpus.root), target, str(go_on)]
+        server = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        wait_until(lambda: "compiling kernels, once" in log.read_text(), seconds=60)
+        assert health().stdout == f"{target}: NOT_SERVING\n"
+        assert "listening on" not in log.read_text()
+        go_on.touch()
+        wait_until(lambda: "listening on" in log.read_text(), seconds=100)
+        assert health().stdout == f"{target}: SERVING\n"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_signal_ends_a_server_that_still_compiles(corpus, tmp_path, wait_until):
+    log = tmp_path / "log.txt"
+    with log.open("w") as output:
+        command = [sys.executable, "-c", SLOW, str(corpus.root), f"unix:{tmp_path}/s", str(tmp_path / "never")]
+        server = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        wait_until(lambda: "compiling kernels, once" in log.read_text(), seconds=60)
+        server.terminate()
+        assert server.wait(30) == 0
+    finally:
+        server.kill()
+
+
+def test_a_dataset_that_is_prepared_anew_is_told_of_once(corpus, tmp_path, caplog):
+    shutil.copytree(corpus.root / "few", tmp_path / "data" / "few")
+    catalog = Catalog(tmp_path / "data")
+    digest = catalog.get("few").manifest.digest
+    with caplog.at_level(logging.WARNING, "packhorse"):
+        catalog.tell_of_replaced()
+        assert not caplog.records
+        shutil.rmtree(tmp_path / "data" / "few")
+        shutil.copytree(corpus.root / "rows", tmp_path / "data" / "few")
+        catalog.tell_of_replaced()
+        catalog.tell_of_replaced()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("few was replaced or altered on disk; this server goes on with")
+    assert digest in record.getMessage()
+    assert catalog.get("few").manifest.digest == digest
