@@ -72,3 +72,18 @@ def test_a_dataset_that_is_prepared_anew_is_told_of_once(corpus, tmp_path, caplo
     assert record.getMessage().startswith("few was replaced or altered on disk; this server goes on with")
     assert digest in record.getMessage()
     assert catalog.get("few").manifest.digest == digest
+
+
+def test_a_client_that_vanishes_costs_no_traceback(running_server):
+    code = """
+import os, sys
+from packhorse.client import connect
+stream = connect(sys.argv[1]).stream_bins("rows")
+next(stream)
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", code, running_server.target], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "packhorse.cli", "health", "--target", running_server.target], check=True, timeout=60
+    )
+    assert "Traceback" not in running_server.log()

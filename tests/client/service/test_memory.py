@@ -1,6 +1,8 @@
 """`MemoryDatasets`: what a user's own test of a trainer needs, and the same bins as from a folder."""
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -93,3 +95,20 @@ def test_it_says_what_it_holds():
         assert [info.name for info in client.list_datasets()] == ["documents", "few"]
         with pytest.raises(DatasetNotFoundError, match="this server has: documents, few"):
             client.get_dataset("many")
+
+
+LEFT = """
+import sys
+from packhorse.client import MemoryDatasets, PackedDataset, create_packed_dataloader
+datasets = MemoryDatasets({"c": [5] * 400}, max_seq_len=8)
+loader = create_packed_dataloader(datasets, "c", [[1] * 5] * 400, batch_size=1, num_workers=0, device="cpu")
+for batches in (loader, PackedDataset(datasets, "c", [[1] * 5] * 400, batch_size=1)):
+    for batch in batches:
+        break
+print("left")
+"""
+
+
+def test_a_loop_that_is_left_early_says_nothing():
+    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
