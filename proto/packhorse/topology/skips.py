@@ -35,7 +35,7 @@ class Skips:
             ValueError: a range is empty or begins below 0.
         """
         merged: list[tuple[int, int]] = []
-        pairs = [one if hasattr(one, "__len__") else (one,) for one in ranges]
+        pairs: list[Sequence[int]] = [one if hasattr(one, "__len__") else (one,) for one in ranges]
         if wrong := [pair for pair in pairs if len(pair) != 2]:
             raise ValueError(f"skip takes pairs (first, end), got {quoted(wrong[0])}")
         for first, end in sorted((checked_integer("skip", a, 0), checked_integer("skip", b, 0)) for a, b in pairs):

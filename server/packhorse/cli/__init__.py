@@ -80,11 +80,9 @@ def in_flags(message: str, options: Iterable[click.Option]) -> str:
     for option in options:
         flag = max(option.opts, key=len)
         name = flag.removeprefix("--").replace("-", "_")
-        value = r"""=(?:True|["']?([\w-]*)["']?)"""
         before = r"""(?<![\w.'"-])"""
-        message = re.sub(
-            rf"{before}{name}{value}", lambda found, flag=flag: f"{flag} {found[1] or ''}".strip(), message
-        )
+        message = re.sub(rf"""{before}{name}=(?:True\b)?(?![\w"'-])""", flag, message)
+        message = re.sub(rf"""{before}{name}=["']?([\w-]+)["']?""", rf"{flag} \1", message)
         where = before if "_" in name else "^"
         message = re.sub(rf"{where}{name}(?![\w.'\"-])", flag, message)
     return message
