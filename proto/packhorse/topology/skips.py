@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from packhorse.topology.checks import checked_integer, quoted
 
@@ -35,7 +36,7 @@ class Skips:
             ValueError: a range is empty or begins below 0.
         """
         merged: list[tuple[int, int]] = []
-        pairs: list[Sequence[int]] = [one if hasattr(one, "__len__") else (one,) for one in ranges]
+        pairs: list[Any] = [one if hasattr(one, "__len__") else (one,) for one in ranges]
         if wrong := [pair for pair in pairs if len(pair) != 2]:
             raise ValueError(f"skip takes pairs (first, end), got {quoted(wrong[0])}")
         for first, end in sorted((checked_integer("skip", a, 0), checked_integer("skip", b, 0)) for a, b in pairs):
