@@ -138,9 +138,9 @@ def test_errors_pass_through(make_loader, corpus, num_workers):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_workers": -1}, "num_workers must be at least 0, got -1"),
-        ({"prefetch_factor": 0}, "prefetch_factor must be at least 1, got 0"),
-        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"num_workers": -1}, "num_workers must be an integer of at least 0, got -1"),
+        ({"prefetch_factor": 0}, "prefetch_factor must be an integer of at least 1, got 0"),
+        ({"depth": 0}, "depth must be an integer of at least 1, got 0"),
     ],
 )
 def test_arguments_out_of_range(make_dataset, options, message):
