@@ -1,11 +1,14 @@
 """What the epoch's tests share: small prepared epochs, and oracles that follow the definitions word by word.
 
-Owns the oracles: `Twin` (a permutation in Python integers) and `Prepared.bin_at` (a bin by the formulas of
-ARCHITECTURE.md). No oracle shares a line with the kernels.
+Owns the oracles: `Twin` (a permutation in Python integers), `Prepared.bin_at` (a bin by the formulas of
+ARCHITECTURE.md) and `Prepared.windowed` (an epoch in locality windows, by the times of its bins). No oracle shares a
+line with the kernels.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
+from math import floor
 
 import numpy as np
 import pytest
@@ -114,6 +117,31 @@ class Prepared:
             first_of_pool = sum(count for other, count in self.counts.items() if other < length)
             ids.append(int(self.pool[first_of_pool + shuffled]))
         return ids, list(template)
+
+    def windowed(self, seed, epoch, num_windows):
+        """Every bin of the epoch in locality windows, as (ids, lengths), straight from the definition."""
+        key = derive_key(seed, epoch, "window times")
+        copies = [[] for _ in range(num_windows)]
+        for t, (template, multiplicity) in enumerate(canonical_templates(self.templates)):
+            word = Twin.splitmix(key ^ Twin.splitmix(t + 0x9E3779B97F4A7C15)) >> 32
+            u = 1 - Fraction((word * num_windows >> 32) + 1, num_windows)
+            for i in range(multiplicity):
+                copies[floor((i + u) / multiplicity * num_windows)].append(template)
+        firsts = np.cumsum([0, *self.counts.values()]).tolist()
+        rest = {n: self.pool[a:b].tolist() for n, (a, b) in zip(self.counts, pairwise(firsts), strict=True)}
+        windows = []
+        for window, templates in enumerate(copies):
+            drawn = {}
+            for length in self.counts:
+                num = sum(template.count(length) for template in templates)
+                taken, rest[length] = rest[length][:num], rest[length][num:]
+                shuffle = Permutation(max(num, 1), derive_key(seed, epoch, "pool"), tweak=length + window * 2**32)
+                drawn[length] = iter([taken[shuffle(c)] for c in range(num)])
+            bins = [([int(next(drawn[n])) for n in template], list(template)) for template in templates]
+            order = Permutation(max(len(bins), 1), derive_key(seed, epoch, "bins"), tweak=window)
+            windows.append([bins[order(p)] for p in range(len(bins))])
+        order = Permutation(num_windows, derive_key(seed, epoch, "window order"))
+        return [one for w in range(num_windows) for one in windows[order(w)]]
 
 
 @st.composite

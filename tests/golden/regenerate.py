@@ -17,6 +17,8 @@ from packhorse.epoch import (
     Permutation,
     PlanIndex,
     SkipSource,
+    Source,
+    WindowedView,
     derive_key,
     independent_seed,
 )
@@ -124,6 +126,25 @@ def assignments() -> list[dict[str, Any]]:
     return rows
 
 
+def sources() -> list[dict[str, Any]]:
+    """Every bin of each kind of source made of the plan's epoch."""
+    templates = pack_histogram(COUNTS, MAX_SEQ_LEN, algorithm="best-fit").templates
+    index = PlanIndex.build(templates, COUNTS, MAX_SEQ_LEN)
+    pool = np.arange(1000, 1000 + index.num_sequences)
+    made: dict[str, Source] = {
+        f"{num_windows} windows, seed {seed}, epoch {epoch}": WindowedView(
+            index, pool, seed=seed, epoch=epoch, num_windows=num_windows
+        )
+        for num_windows, seed, epoch in ((2, 0, 0), (5, LARGEST, 1), (64, 7, 2))
+    }
+    rows = []
+    for name, source in made.items():
+        bins = source.bins(np.arange(source.num_bins))
+        ids = [part.tolist() for part in np.split(bins.ids, bins.bin_ends[:-1])]
+        rows.append({"source": name, "bins": ids})
+    return rows
+
+
 def vectors() -> dict[str, list[dict[str, Any]]]:
     """Every golden file by its name without the suffix."""
     return {
@@ -133,6 +154,7 @@ def vectors() -> dict[str, list[dict[str, Any]]]:
         "plans": plans(),
         "epochs": epochs(),
         "assignments": assignments(),
+        "sources": sources(),
     }
 
 

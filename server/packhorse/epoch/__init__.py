@@ -12,10 +12,12 @@ from packhorse.epoch.skip import SkipSource
 from packhorse.epoch.source import Locations, Source
 from packhorse.epoch.view import EpochView
 from packhorse.epoch.waiting import Waiting, idle_share, waiting_of_plan
+from packhorse.epoch.windows import MAX_WINDOWS, WindowedView
 from packhorse.topology import Topology
 
 __all__ = [
     "MAX_BINS_PER_WINDOW",
+    "MAX_WINDOWS",
     "Assignment",
     "Bins",
     "EpochView",
@@ -28,6 +30,7 @@ __all__ = [
     "Source",
     "Topology",
     "Waiting",
+    "WindowedView",
     "arrange",
     "compile_kernels",
     "derive_key",

@@ -59,9 +59,6 @@ def place_entries(
     tables: Any,
     pool_rows: Any,
     bin_row: Any,
-    by_length_start: Any,
-    by_length_run: Any,
-    run_template: Any,
     length_indices: Any,
     entries: Any,
     position_out: Any,
@@ -69,7 +66,7 @@ def place_entries(
 ) -> None:
     """Finds where the pool's entries stand in the epoch; rows with entry -1 are left as they are.
 
-    by_length_run lists the runs of each length in template order, so that a draw's run is found by bisection.
+    A draw's run is found by bisection among the runs of its length.
     """
     for e in range(len(entries)):
         if entries[e] < 0:
@@ -77,16 +74,16 @@ def place_entries(
         length_index = length_indices[e]
         row = pool_rows[length_index]
         draw = np.int64(backward(row, np.uint64(entries[e] - tables.pool_starts[length_index])))
-        first = by_length_start[length_index]
-        last = by_length_start[length_index + 1] - 1
+        first = tables.first_by_length[length_index]
+        last = tables.first_by_length[length_index + 1] - 1
         while first < last:
             middle = (first + last + 1) >> 1
-            if tables.run_first_draw[by_length_run[middle]] <= draw:
+            if tables.run_first_draw[tables.runs_by_length[middle]] <= draw:
                 first = middle
             else:
                 last = middle - 1
-        run = by_length_run[first]
-        template = run_template[run]
+        run = tables.runs_by_length[first]
+        template = tables.run_template[run]
         ahead = draw - tables.run_first_draw[run]
         index_in_bin = ahead % tables.run_copies[run]
         for earlier in range(tables.first_run[template], run):

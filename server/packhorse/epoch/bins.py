@@ -30,6 +30,8 @@ class Bins:
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
     first_tokens: PoolArray | None = None
     """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
+    dataset_ids: NDArray[np.int32] | None = None
+    """Which of a mixture's datasets each bin is of, -1 for an empty bin: int32 [N]; None where there is one dataset."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -61,11 +63,12 @@ class Bins:
             bin_ends=ends,
             positions=self.positions[which],
             first_tokens=None if self.first_tokens is None else self.first_tokens[members],
+            dataset_ids=None if self.dataset_ids is None else self.dataset_ids[which],
         )
 
 
 def joined(parts: Sequence[Bins]) -> Bins:
-    """Returns the bins of all parts, one part after the other; all have first_tokens, or none has.
+    """Returns the bins of all parts, one part after the other; first_tokens and dataset_ids are in all or in none.
 
     Example:
         >>> one = Bins(ids=np.array([7]), lengths=np.array([5]), bin_ends=np.array([1]), positions=np.array([0]))
@@ -77,10 +80,12 @@ def joined(parts: Sequence[Bins]) -> Bins:
         ends.append(part.bin_ends + before)
         before += len(part.ids)
     first_tokens = [part.first_tokens for part in parts if part.first_tokens is not None]
+    dataset_ids = [part.dataset_ids for part in parts if part.dataset_ids is not None]
     return Bins(
         ids=np.concatenate([part.ids for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
         bin_ends=np.concatenate(ends),
         positions=np.concatenate([part.positions for part in parts]),
         first_tokens=np.concatenate(first_tokens) if first_tokens else None,
+        dataset_ids=np.concatenate(dataset_ids) if dataset_ids else None,
     )

@@ -9,6 +9,7 @@ from packhorse.epoch.assignment import Assignment
 from packhorse.epoch.bins import PoolArray
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.view import EpochView
+from packhorse.epoch.windows import WindowedView
 from packhorse.topology import Balance, Topology
 
 
@@ -25,4 +26,7 @@ def compile_kernels() -> None:
         view = EpochView(plan, pool, seed=0, epoch=0)
         view.bins([0])
         view.locate([0])
+        windowed = WindowedView(plan, pool, seed=0, epoch=0, num_windows=2)
+        windowed.bins([0])
+        windowed.locate([0])
         Assignment(view, Topology(world_size=2, batch_size=2, balance=Balance.MICRO_STEP)).bins(range(1), 0)

@@ -30,6 +30,9 @@ class PlanTables(NamedTuple):
     run_copies: NDArray[np.int64]
     run_first_draw: NDArray[np.int64]
     template_size: NDArray[np.int64]
+    run_template: NDArray[np.int64]
+    runs_by_length: NDArray[np.int64]
+    first_by_length: NDArray[np.int64]
     lookup: NDArray[np.int64]
     lookup_shift: int
 
@@ -59,6 +62,12 @@ class PlanIndex:
     """first_draw[t][L]: draws of that length that earlier templates take: int64 [R]."""
     template_size: NDArray[np.int64]
     """Number of sequences in each template: int64 [T]."""
+    run_template: NDArray[np.int64]
+    """The template of each run: int64 [R]."""
+    runs_by_length: NDArray[np.int64]
+    """Runs sorted by (length, template): int64 [R]."""
+    first_by_length: NDArray[np.int64]
+    """Where each length's runs begin in `runs_by_length`, and R at the end: int64 [D + 1]."""
     lookup: NDArray[np.int64]
     """The template of bin b lies in [lookup[b >> lookup_shift], lookup[(b >> lookup_shift) + 1]]."""
     lookup_shift: int
@@ -67,6 +76,8 @@ class PlanIndex:
     """The most sequences in any template; 0 for a plan without bins."""
     max_seq_len: int
     """A bin's capacity in tokens."""
+    pool_size: int
+    """Entries of the pool that `pool_starts` speaks of."""
 
     @property
     def num_bins(self) -> int:
@@ -132,6 +143,7 @@ class PlanIndex:
                     f"the templates use {drawn[index]} sequences of length {length}, but there are {counts[length]}"
                 )
         run_table = np.array(runs, dtype=np.int64).reshape(-1, 3)
+        runs_by_length = np.argsort(run_table[:, 0], kind="stable")
         first_bin_array = np.array(first_bin, dtype=np.int64)
         shift = max(0, first_bin[-1].bit_length() - _LOOKUP_BITS)
         edges = np.arange((first_bin[-1] >> shift) + 2, dtype=np.int64) << shift
@@ -146,8 +158,12 @@ class PlanIndex:
             run_copies=np.ascontiguousarray(run_table[:, 1]),
             run_first_draw=np.ascontiguousarray(run_table[:, 2]),
             template_size=np.array(sizes, dtype=np.int64),
+            run_template=np.repeat(np.arange(len(sizes)), np.diff(first_run)),
+            runs_by_length=runs_by_length,
+            first_by_length=np.searchsorted(run_table[runs_by_length, 0], np.arange(len(lengths) + 1)),
             lookup=np.minimum(lookup, max(len(sizes) - 1, 0)).astype(np.int64),
             lookup_shift=shift,
             max_sequences_per_bin=max(sizes, default=0),
             max_seq_len=max_seq_len,
+            pool_size=int(counts_array.sum()),
         )

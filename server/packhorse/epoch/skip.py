@@ -4,6 +4,8 @@ Owns the renumbering over arrays of positions, by prefix sums and bisection: O(l
 to `packhorse.topology.Skips`.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -46,10 +48,7 @@ class SkipSource:
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at positions of what is left; a ValueError where one is outside."""
         wanted = checked_positions(positions, self.num_bins)
-        bins = self._source.bins(self._to_whole(wanted))
-        return Bins(
-            ids=bins.ids, lengths=bins.lengths, bin_ends=bins.bin_ends, positions=wanted, first_tokens=bins.first_tokens
-        )
+        return replace(self._source.bins(self._to_whole(wanted)), positions=wanted)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at positions of what is left: int64 [N]."""
@@ -61,10 +60,8 @@ class SkipSource:
         behind = np.searchsorted(self._firsts, found.positions, side="right")
         is_skipped = (behind > 0) & (found.positions < np.append(self._ends, 0)[behind - 1])
         is_gone = is_skipped | (found.positions < 0)
-        return Locations(
-            ids=found.ids,
-            first_tokens=found.first_tokens,
-            lengths=found.lengths,
+        return replace(
+            found,
             positions=np.where(is_gone, -1, found.positions - self._skipped[behind]),
             index_in_bin=np.where(is_gone, -1, found.index_in_bin),
         )

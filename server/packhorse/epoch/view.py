@@ -4,7 +4,7 @@ Owns `EpochView`, the source that all others are made of; leaves the order in wh
 `assignment`, and the files behind the pool to the dataset.
 """
 
-from functools import cached_property
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,8 @@ from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.source import Locations, checked_positions
 
+Place = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+
 
 class EpochView:
     """One epoch under one seed.
@@ -28,30 +30,38 @@ class EpochView:
         epoch: in [0, 2^64).
         first_tokens: where each pool entry begins in its sequence, for pools that hold pieces; uint32 or int64, as long
             as the pool, and entries of one length ascend by (id, first token).
+        window: which locality window the plan is of, in [0, 2^32): each is shuffled by itself.
 
     Raises:
         ValueError: seed or epoch is out of range, or the pool's or first_tokens' size is not the plan's.
     """
 
     def __init__(
-        self, plan: PlanIndex, pool: PoolArray, *, seed: int, epoch: int, first_tokens: PoolArray | None = None
+        self,
+        plan: PlanIndex,
+        pool: PoolArray,
+        *,
+        seed: int,
+        epoch: int,
+        first_tokens: PoolArray | None = None,
+        window: int = 0,
     ) -> None:
         self.seed = checked_seed("seed", seed)
         self.epoch = checked_seed("epoch", epoch)
-        if len(pool) != plan.num_sequences:
-            raise ValueError(f"the pool has {len(pool)} ids, but the plan places {plan.num_sequences}")
+        if len(pool) != plan.pool_size:
+            raise ValueError(f"the pool has {len(pool)} ids, but the plan places {plan.pool_size}")
         if first_tokens is not None and len(first_tokens) != len(pool):
             raise ValueError(f"there are {len(first_tokens)} first_tokens for {len(pool)} ids")
         self._plan = plan
         self._pool = pool
         self._first_tokens = first_tokens
         self._costs: tuple[int, NDArray[np.int64]] | None = None
-        self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins")).row
+        self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins"), window).row
         self._pool_rows = np.empty((len(plan.lengths), ROW_WIDTH), dtype=np.uint64)
         fill_parameters(
-            plan.counts.view(np.uint64),
+            np.maximum(plan.counts, 1).view(np.uint64),  # a window may lack a length
             plan.pool_starts.view(np.uint64),
-            plan.lengths.astype(np.uint64),
+            plan.lengths.astype(np.uint64) | np.uint64(window << 32),
             np.uint64(derive_key(self.seed, self.epoch, "pool")),
             self._pool_rows,
         )
@@ -130,59 +140,63 @@ class EpochView:
         Args:
             ids: int [n].
         """
-        plan = self._plan
-        wanted = np.ascontiguousarray(ids, dtype=np.int64)
-        which, length_index, entries = self._entries(wanted)
-        first_tokens = np.where(entries < 0, -1, 0)
-        if self._first_tokens is not None:
-            first_tokens[entries >= 0] = self._first_tokens[entries[entries >= 0]]
-            order = np.lexsort((first_tokens, which))
-            which, length_index, entries, first_tokens = (
-                which[order],
-                length_index[order],
-                entries[order],
-                first_tokens[order],
-            )
-        positions = np.full(len(which), -1, dtype=np.int64)
-        index_in_bin = np.full(len(which), -1, dtype=np.int64)
-        by_length_run, by_length_start, run_template = self._runs_by_length
+        return located(self._plan, self._pool, self._first_tokens, ids, self.place)
+
+    def place(
+        self, length_index: NDArray[np.int64], entries: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns where entries of the pool stand: positions, and indices in their bins; -1 for an entry of -1.
+
+        Args:
+            length_index: int64 [n], each entry's index into the plan's lengths.
+            entries: int64 [n], indices into the pool.
+        """
+        positions = np.full(len(entries), -1, dtype=np.int64)
+        index_in_bin = np.full(len(entries), -1, dtype=np.int64)
         lookup.place_entries(
-            plan.tables,
-            self._pool_rows,
-            self._bin_row,
-            by_length_start,
-            by_length_run,
-            run_template,
-            length_index,
-            entries,
-            positions,
-            index_in_bin,
+            self._plan.tables, self._pool_rows, self._bin_row, length_index, entries, positions, index_in_bin
         )
-        lengths = np.full(len(which), -1, dtype=np.int64)
-        lengths[entries >= 0] = plan.lengths[length_index[entries >= 0]]
-        return Locations(
-            ids=wanted[which],
-            first_tokens=first_tokens,
-            lengths=lengths,
-            positions=positions,
-            index_in_bin=index_in_bin,
-        )
+        return positions, index_in_bin
 
-    def _entries(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Returns rows of (which wanted id, index into lengths, index into the pool): int64 [n] each."""
-        plan = self._plan
-        num_rows, size = len(wanted), -1
-        while size < num_rows:  # with pieces the number of rows is known only afterwards
-            size = num_rows
-            rows = (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64))
-            num_rows = lookup.find_entries(plan.tables, self._pool, wanted, self._first_tokens is not None, *rows)
-        return rows
 
-    @cached_property
-    def _runs_by_length(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Runs sorted by (length, template), where each length's begin, and each run's template."""
-        plan = self._plan
-        by_length = np.argsort(plan.run_length, kind="stable")
-        begins = np.searchsorted(plan.run_length[by_length], np.arange(len(plan.lengths) + 1))
-        run_template = np.repeat(np.arange(len(plan.template_size)), np.diff(plan.first_run))
-        return by_length, begins.astype(np.int64), run_template
+def located(
+    plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None, ids: ArrayLike, place: Place
+) -> Locations:
+    """Returns where ids stand, given where the pool's entries do.
+
+    Args:
+        plan: of the whole epoch.
+        pool: ids of all lengths, as `EpochView` takes them.
+        first_tokens: as `EpochView` takes them.
+        ids: int [n].
+        place: as `EpochView.place`.
+    """
+    wanted = np.ascontiguousarray(ids, dtype=np.int64)
+    which, length_index, entries = _entries(plan, pool, first_tokens is not None, wanted)
+    begins = np.where(entries < 0, -1, 0)
+    if first_tokens is not None:
+        begins[entries >= 0] = first_tokens[entries[entries >= 0]]
+        order = np.lexsort((begins, which))
+        which, length_index, entries, begins = which[order], length_index[order], entries[order], begins[order]
+    positions, index_in_bin = place(length_index, entries)
+    lengths = np.full(len(which), -1, dtype=np.int64)
+    lengths[entries >= 0] = plan.lengths[length_index[entries >= 0]]
+    return Locations(
+        ids=wanted[which],
+        first_tokens=begins,
+        lengths=lengths,
+        positions=positions,
+        index_in_bin=index_in_bin,
+    )
+
+
+def _entries(
+    plan: PlanIndex, pool: PoolArray, has_pieces: bool, wanted: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Returns rows of (which wanted id, index into lengths, index into the pool): int64 [n] each."""
+    num_rows, size = len(wanted), -1
+    while size < num_rows:  # with pieces the number of rows is known only afterwards
+        size = num_rows
+        rows = (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64))
+        num_rows = lookup.find_entries(plan.tables, pool, wanted, has_pieces, *rows)
+    return rows

@@ -1,0 +1,64 @@
+"""Bins of several parts, each put where it belongs: what sources made of sources answer with.
+
+Owns the compiled copy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.epoch.bins import Bins
+
+
+def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], positions: NDArray[np.int64]) -> Bins:
+    """Returns the bins of all parts in a new order.
+
+    Args:
+        parts: bins; where some have first_tokens, those of the others begin at token 0.
+        places: for each part, where its bins stand among the N of all: int64 [bins of the part].
+        positions: what the bins' positions are then: int64 [N].
+    """
+    if len(parts) == 1 and bool((np.diff(places[0], prepend=-1) == 1).all()):
+        return replace(parts[0], positions=positions)
+    has_first_tokens = any(part.first_tokens is not None for part in parts)
+    has_dataset_ids = any(part.dataset_ids is not None for part in parts)
+    sizes = np.zeros(len(positions), dtype=np.int64)
+    dataset_ids = np.zeros(len(positions), dtype=np.int32) if has_dataset_ids else None
+    for part, where in zip(parts, places, strict=True):
+        sizes[where] = part.sizes()
+        if dataset_ids is not None and part.dataset_ids is not None:
+            dataset_ids[where] = part.dataset_ids
+    bin_ends = np.cumsum(sizes)
+    begins = bin_ends - sizes
+    total = int(bin_ends[-1]) if len(bin_ends) else 0
+    ids = np.empty(total, dtype=np.result_type(*(part.ids for part in parts)))
+    lengths = np.empty(total, dtype=np.int32)
+    first_tokens = np.zeros(total, dtype=np.int64) if has_first_tokens else None
+    for part, where in zip(parts, places, strict=True):
+        _scatter(part.ids, part.bin_ends, begins, where, ids)
+        _scatter(part.lengths, part.bin_ends, begins, where, lengths)
+        if first_tokens is not None and part.first_tokens is not None:
+            _scatter(part.first_tokens, part.bin_ends, begins, where, first_tokens)
+    return Bins(
+        ids=ids,
+        lengths=lengths,
+        bin_ends=bin_ends,
+        positions=positions,
+        first_tokens=first_tokens,
+        dataset_ids=dataset_ids,
+    )
+
+
+@numba.njit(nogil=True, cache=True)
+def _scatter(values: Any, ends: Any, begins: Any, places: Any, out: Any) -> None:
+    """Copies what belongs to each bin of a part to where the bin begins among all."""
+    start = 0
+    for b in range(len(ends)):
+        to = begins[places[b]] - start
+        for i in range(start, ends[b]):
+            out[to + i] = values[i]
+        start = ends[b]

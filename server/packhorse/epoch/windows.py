@@ -1,0 +1,204 @@
+"""Locality windows: an epoch whose bins draw their sequences from one contiguous range of ids at a time.
+
+Owns `WindowedView`: which window a position lies in, and the windows used last. A window is a plan of its own over its
+part of the pool, so everything inside it is `EpochView`'s; the arithmetic of windows is `_window_kernels`'.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.epoch import _window_kernels as kernels
+from packhorse.epoch._interleaving import interleaved
+from packhorse.epoch.bins import Bins, PoolArray
+from packhorse.epoch.keys import checked_seed, derive_key
+from packhorse.epoch.permutation import Permutation
+from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.source import Locations, checked_positions
+from packhorse.epoch.view import EpochView, located
+from packhorse.topology import checked_integer
+
+MAX_WINDOWS = 1 << 20
+"""The most windows of an epoch: their beginnings then take 16 MB."""
+
+_MOST_BYTES = 16 << 20
+"""What the windows used last take together, where there is more than one."""
+
+_LOOKUP_BITS = 12
+
+
+class WindowedView:
+    """One epoch under one seed, in locality windows.
+
+    A window takes about 1 / num_windows of every template's bins, and of every length the next ids that no window
+    before it took. Windows come in a keyed order, and the bins of a window too. Every sequence comes exactly once, and
+    from epoch to epoch other sequences of a window meet in a bin. One window is the plain epoch, bin for bin.
+
+    Example:
+        >>> plan = PlanIndex.build({(4,): 6}, {4: 6}, 4)
+        >>> view = WindowedView(plan, np.arange(6), seed=1, epoch=0, num_windows=3)
+        >>> sorted(view.bins([0, 1]).ids.tolist()) in ([0, 1], [2, 3], [4, 5])
+        True
+
+    Args:
+        plan: the plan's tables.
+        pool: as `EpochView` takes it; ascending by (length, id), so that neighbours are near on disk.
+        seed: in [0, 2^64).
+        epoch: in [0, 2^64).
+        num_windows: W, in [1, 2^20].
+        first_tokens: as `EpochView` takes them.
+
+    Raises:
+        ValueError: an argument is out of range, or the pool's or first_tokens' size is not the plan's.
+    """
+
+    def __init__(
+        self,
+        plan: PlanIndex,
+        pool: PoolArray,
+        *,
+        seed: int,
+        epoch: int,
+        num_windows: int,
+        first_tokens: PoolArray | None = None,
+    ) -> None:
+        self.num_windows = checked_integer("num_windows", num_windows, 1, MAX_WINDOWS)
+        self.seed = checked_seed("seed", seed)
+        self.epoch = checked_seed("epoch", epoch)
+        if len(pool) != plan.pool_size:
+            raise ValueError(f"the pool has {len(pool)} ids, but the plan places {plan.pool_size}")
+        self._plan = plan
+        self._pool = pool
+        self._first_tokens = first_tokens
+        self._shifts = np.empty(len(plan.template_size), dtype=np.int64)
+        kernels.fill_shifts(np.uint64(derive_key(seed, epoch, "window times")), num_windows, self._shifts)
+        sizes = np.empty(num_windows, dtype=np.int64)
+        kernels.count_bins(plan.first_bin, self._shifts, sizes)
+        order = Permutation(num_windows, derive_key(seed, epoch, "window order"))
+        self._window_at = order.forward(np.arange(num_windows))
+        self._order = order
+        self._starts = np.concatenate(([0], np.cumsum(sizes[self._window_at])))
+        self._lock = threading.Lock()
+        self._views: OrderedDict[int, EpochView] = OrderedDict()
+
+    @property
+    def num_bins(self) -> int:
+        """B: bins in the epoch."""
+        return self._plan.num_bins
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that this epoch takes beside its dataset, its windows included."""
+        return self._shifts.nbytes + self._window_at.nbytes + self._starts.nbytes + _MOST_BYTES
+
+    @property
+    def max_seq_len(self) -> int:
+        """A bin's capacity in tokens."""
+        return self._plan.max_seq_len
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """The most sequences in any bin."""
+        return self._plan.max_sequences_per_bin
+
+    def bins(self, positions: ArrayLike) -> Bins:
+        """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
+        wanted = checked_positions(positions, self.num_bins)
+        parts: list[Bins] = []
+        places: list[NDArray[np.int64]] = []
+
+        def take(view: EpochView, where: NDArray[np.int64], inside: NDArray[np.int64]) -> None:
+            parts.append(view.bins(inside))
+            places.append(where)
+
+        self._each_window(wanted, take)
+        return interleaved(parts, places, wanted)
+
+    def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
+        """Returns the cost of the bins at the given positions: int64 [N]."""
+        wanted = checked_positions(positions, self.num_bins)
+        costs = np.empty(len(wanted), dtype=np.int64)
+
+        def take(view: EpochView, where: NDArray[np.int64], inside: NDArray[np.int64]) -> None:
+            costs[where] = view.costs(inside, cost_linear)
+
+        self._each_window(wanted, take)
+        return costs
+
+    def locate(self, ids: ArrayLike) -> Locations:
+        """Returns where ids stand in the epoch.
+
+        Args:
+            ids: int [n].
+        """
+        return located(self._plan, self._pool, self._first_tokens, ids, self._place)
+
+    def _place(
+        self, length_index: NDArray[np.int64], entries: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        windows = np.empty(len(entries), dtype=np.int64)
+        kernels.find_windows(self._plan.tables, self._shifts, self.num_windows, length_index, entries, windows)
+        positions = np.full(len(entries), -1, dtype=np.int64)
+        index_in_bin = np.full(len(entries), -1, dtype=np.int64)
+        for window in np.unique(windows[windows >= 0]).tolist():
+            inside = windows == window
+            placed, index_in_bin[inside] = self._view(window).place(length_index[inside], entries[inside])
+            positions[inside] = self._starts[self._order.inverse(window)] + placed
+        return positions, index_in_bin
+
+    def _each_window(
+        self, positions: NDArray[np.int64], take: Callable[[EpochView, NDArray[np.int64], NDArray[np.int64]], None]
+    ) -> None:
+        """Calls `take` for every window there is a position of: its view, which positions, and those in the window."""
+        ordinals = np.searchsorted(self._starts, positions, side="right") - 1
+        order = np.argsort(ordinals, kind="stable")
+        edges = np.flatnonzero(np.diff(ordinals[order])) + 1
+        for where in np.split(order, edges):
+            ordinal = int(ordinals[where[0]]) if len(where) else 0
+            take(self._view(int(self._window_at[ordinal])), where, positions[where] - self._starts[ordinal])
+
+    def _view(self, window: int) -> EpochView:
+        """Returns a window's epoch, laid out once for all threads."""
+        with self._lock:
+            if window not in self._views:
+                self._views[window] = EpochView(
+                    self._plan_of(window),
+                    self._pool,
+                    seed=self.seed,
+                    epoch=self.epoch,
+                    first_tokens=self._first_tokens,
+                    window=window,
+                )
+                while len(self._views) > max(2, _MOST_BYTES // self._bytes_per_window):
+                    self._views.popitem(last=False)
+            self._views.move_to_end(window)
+            return self._views[window]
+
+    @property
+    def _bytes_per_window(self) -> int:
+        plan = self._plan
+        words = len(plan.first_bin) + len(plan.run_first_draw) + 6 * len(plan.lengths) + (2 << _LOOKUP_BITS)
+        return 8 * words
+
+    def _plan_of(self, window: int) -> PlanIndex:
+        """Returns a window's plan: the same templates with the window's multiplicities, over its part of the pool."""
+        plan = self._plan
+        first_bin, draws = np.empty_like(plan.first_bin), np.empty_like(plan.run_first_draw)
+        counts, pool_starts = np.empty_like(plan.counts), np.empty_like(plan.pool_starts)
+        kernels.lay_out(plan.tables, self._shifts, self.num_windows, window, first_bin, draws, counts, pool_starts)
+        shift = max(0, int(first_bin[-1]).bit_length() - _LOOKUP_BITS)
+        lookup = np.empty((int(first_bin[-1]) >> shift) + 2, dtype=np.int64)
+        kernels.fill_lookup(first_bin, shift, lookup)
+        return replace(
+            plan,
+            first_bin=first_bin,
+            run_first_draw=draws,
+            counts=counts,
+            pool_starts=pool_starts,
+            lookup=lookup,
+            lookup_shift=shift,
+        )
