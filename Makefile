@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench proto clean
+.PHONY: help demo test check bench proto reference clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -32,6 +32,9 @@ bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are com
 
 proto: $(STAMP) ## regenerate the stubs from packing.proto
 	$(BIN)/python proto/generate.py
+
+reference: $(STAMP) ## write client/guides/reference-*.md from the code
+	$(BIN)/python tests/docs/generate_reference.py
 
 clean: ## remove what builds, checks and the demo leave behind; .venv stays
 	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

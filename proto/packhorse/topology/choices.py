@@ -51,6 +51,11 @@ def as_choice(name: str, kind: type[_Choice], value: object) -> _Choice:
         >>> as_choice("balance", Balance, "Micro_Step")
         <Balance.MICRO_STEP: 'micro-step'>
 
+    Args:
+        name: of the option, for the message.
+        kind: the enum.
+        value: a member, or its value.
+
     Raises:
         ValueError: it is none; the message lists those there are.
     """

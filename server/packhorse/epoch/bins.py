@@ -74,6 +74,9 @@ def joined(parts: Sequence[Bins]) -> Bins:
         >>> one = Bins(ids=np.array([7]), lengths=np.array([5]), bin_ends=np.array([1]), positions=np.array([0]))
         >>> joined([one, one]).bin_ends
         array([1, 2])
+
+    Args:
+        parts: bins to lay one after the other, at least one part.
     """
     ends, before = [], 0
     for part in parts:

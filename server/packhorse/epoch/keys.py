@@ -33,6 +33,11 @@ def independent_seed(seed: int, rank: int, worker: int) -> int:
     Example:
         >>> independent_seed(7, 0, 1) == independent_seed(7, 1, 0)
         False
+
+    Args:
+        seed: of the run.
+        rank: data-parallel rank.
+        worker: dataloader worker within the rank.
     """
     return seed_from_components(seed, rank, worker)
 

@@ -51,6 +51,9 @@ def idle_share(excess: float) -> float:
     Example:
         >>> idle_share(1.0)
         0.5
+
+    Args:
+        excess: time beyond the ranks' work, as a share of it; at least 0.
     """
     return excess / (1 + excess)
 
@@ -94,6 +97,11 @@ def waiting_of_plan(
         >>> waiting = waiting_of_plan(plan, Topology(world_size=2, accumulation=10, cost_linear=1))
         >>> waiting[Balance.MICRO_STEP]
         Waiting(at_steps=0.0, at_optimizer_steps=0.0)
+
+    Args:
+        plan: whose bins are dealt.
+        topology: the shape of the run.
+        balances: which ones to measure.
     """
     no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)
     return waiting_of(EpochView(plan, no_ids, seed=0, epoch=0), topology, balances)

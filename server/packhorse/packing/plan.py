@@ -95,6 +95,9 @@ def canonical_templates(templates: Mapping[Template, int]) -> list[tuple[Templat
     Example:
         >>> canonical_templates({(3, 3): 2, (5,): 1, (5, 3): 4})
         [((5, 3), 4), ((5,), 1), ((3, 3), 2)]
+
+    Args:
+        templates: template → multiplicity.
     """
     return sorted(templates.items(), reverse=True)
 
@@ -105,6 +108,9 @@ def counts_of_templates(templates: Mapping[Template, int]) -> Counter[int]:
     Example:
         >>> counts_of_templates({(5, 3): 2, (3,): 1})
         Counter({3: 3, 5: 2})
+
+    Args:
+        templates: template → multiplicity.
     """
     counts: Counter[int] = Counter()
     for template, multiplicity in templates.items():

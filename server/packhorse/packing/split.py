@@ -84,6 +84,11 @@ def laid_end_to_end(members: NDArray[np.int64], starts: NDArray[np.int64], sizes
         >>> members, ends = laid_end_to_end(np.array([7, 8, 9]), np.array([1, 0]), np.array([2, 1]))
         >>> members.tolist(), ends.tolist()
         ([8, 9, 7], [2, 3])
+
+    Args:
+        members: of all bins: int64 [S].
+        starts: where each bin's members begin: int64 [N].
+        sizes: how many members each bin has: int64 [N].
     """
     ends = np.cumsum(sizes)
     return members[np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum()))], ends

@@ -34,6 +34,9 @@ def get_preset(name: str) -> Preset:
         >>> get_preset("trl").flatten
         True
 
+    Args:
+        name: of a preset, as `list_presets` has it.
+
     Raises:
         ValueError: there is none of that name.
     """

@@ -60,6 +60,9 @@ def cursor_of_checkpoint(checkpoint: str | Path) -> dict[str, Any]:
         >>> cursor_of_checkpoint("output/checkpoint-500")["position"]  # doctest: +SKIP
         4000
 
+    Args:
+        checkpoint: folder that the Trainer saved, `checkpoint-500` for example.
+
     Raises:
         ValueError: the checkpoint holds none.
     """
@@ -102,6 +105,8 @@ class PackedTrainerMixin(_AnyTrainer):
         >>> trainer.train(resume_from_checkpoint=get_last_checkpoint("output"))  # doctest: +SKIP
 
     Args:
+        model: as the trainer takes it.
+        args: the trainer's TrainingArguments.
         train_dataset: what to train on; None to evaluate only.
         eval_dataset: PackedData, whatever the trainer takes, or a dict of both.
         options: the trainer's own.
