@@ -23,6 +23,7 @@ import bench_packers
 import bench_planning
 import bench_prepare
 import bench_random_access
+import bench_sources
 import bench_streaming
 import bench_training
 import bench_waiting
@@ -35,6 +36,7 @@ BENCHMARKS = {
     "pack-sequences": bench_pack_sequences,
     "online": bench_online,
     "materialising": bench_materialising,
+    "sources": bench_sources,
     "epoch-end": bench_epoch_end,
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,

@@ -13,11 +13,14 @@ import numpy as np
 
 from packhorse.epoch import (
     Assignment,
+    Component,
     EpochView,
+    Mixture,
     Permutation,
     PlanIndex,
     SkipSource,
     Source,
+    Stage,
     WindowedView,
     derive_key,
     independent_seed,
@@ -137,11 +140,38 @@ def sources() -> list[dict[str, Any]]:
         )
         for num_windows, seed, epoch in ((2, 0, 0), (5, LARGEST, 1), (64, 7, 2))
     }
+    parts = [
+        Component.of(name, lambda epoch, seed=seed: EpochView(index, pool, seed=seed, epoch=epoch))
+        for seed, name in enumerate(("web", "code", "chat"))
+    ]
+    stages = [
+        Stage({"web": 70, "code": 20, "chat": 10}, until=40),
+        Stage({"web": "0.3333333", "code": "1/1009", "chat": 0.5}, until=130),
+        Stage({"code": 1}),
+    ]
+    repeating = Mixture(parts, stages, seed=5, num_bins=60)
+    stopping = Mixture(parts, [Stage({"web": 2, "chat": 1})], seed=5, when_out="stop")
+    for mixture, epochs in ((repeating, (0, 1, 2)), (stopping, (5,))):
+        made |= {f"mixture {mixture.chain[-1][1]}, epoch {epoch}": mixture.epoch(epoch) for epoch in epochs}
+    made["mixture of windows with skips"] = Mixture(
+        [
+            Component.of(
+                "skips",
+                lambda epoch: SkipSource(
+                    WindowedView(index, pool, seed=1, epoch=epoch, num_windows=3), Skips.of([(2, 6)])
+                ),
+            ),
+            parts[0],
+        ],
+        [Stage({"skips": 1, "web": 2})],
+        seed=LARGEST,
+    ).epoch(1)
     rows = []
     for name, source in made.items():
         bins = source.bins(np.arange(source.num_bins))
         ids = [part.tolist() for part in np.split(bins.ids, bins.bin_ends[:-1])]
-        rows.append({"source": name, "bins": ids})
+        row = {"source": name, "bins": ids}
+        rows.append(row if bins.dataset_ids is None else row | {"dataset_ids": bins.dataset_ids.tolist()})
     return rows
 
 

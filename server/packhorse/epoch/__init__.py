@@ -4,8 +4,10 @@ from packhorse.epoch.assignment import Assignment, Places
 from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
 from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compilation import compile_kernels
+from packhorse.epoch.component import Component
 from packhorse.epoch.keys import derive_key, independent_seed
 from packhorse.epoch.materialize import materialize_epoch
+from packhorse.epoch.mixture import Chain, Mixture, Stage, WeightsBy, WhenOut, parting
 from packhorse.epoch.permutation import Permutation
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.skip import SkipSource
@@ -20,16 +22,22 @@ __all__ = [
     "MAX_WINDOWS",
     "Assignment",
     "Bins",
+    "Chain",
+    "Component",
     "EpochView",
     "Locations",
+    "Mixture",
     "Permutation",
     "Places",
     "PlanIndex",
     "PoolArray",
     "SkipSource",
     "Source",
+    "Stage",
     "Topology",
     "Waiting",
+    "WeightsBy",
+    "WhenOut",
     "WindowedView",
     "arrange",
     "compile_kernels",
@@ -38,5 +46,6 @@ __all__ = [
     "independent_seed",
     "joined",
     "materialize_epoch",
+    "parting",
     "waiting_of_plan",
 ]

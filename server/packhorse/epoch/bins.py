@@ -68,7 +68,7 @@ class Bins:
 
 
 def joined(parts: Sequence[Bins]) -> Bins:
-    """Returns the bins of all parts, one part after the other; first_tokens and dataset_ids are in all or in none.
+    """Returns the bins of all parts, one part after the other; where some have first_tokens, others begin at token 0.
 
     Example:
         >>> one = Bins(ids=np.array([7]), lengths=np.array([5]), bin_ends=np.array([1]), positions=np.array([0]))
@@ -82,13 +82,18 @@ def joined(parts: Sequence[Bins]) -> Bins:
     for part in parts:
         ends.append(part.bin_ends + before)
         before += len(part.ids)
-    first_tokens = [part.first_tokens for part in parts if part.first_tokens is not None]
+    first_tokens = None
+    if any(part.first_tokens is not None for part in parts):
+        zeros = np.zeros(max(len(part.ids) for part in parts), dtype=np.uint32)
+        first_tokens = np.concatenate(
+            [zeros[: len(part.ids)] if part.first_tokens is None else part.first_tokens for part in parts]
+        )
     dataset_ids = [part.dataset_ids for part in parts if part.dataset_ids is not None]
     return Bins(
         ids=np.concatenate([part.ids for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
         bin_ends=np.concatenate(ends),
         positions=np.concatenate([part.positions for part in parts]),
-        first_tokens=np.concatenate(first_tokens) if first_tokens else None,
+        first_tokens=first_tokens,
         dataset_ids=np.concatenate(dataset_ids) if dataset_ids else None,
     )

@@ -7,6 +7,8 @@ import numpy as np
 
 from packhorse.epoch.assignment import Assignment
 from packhorse.epoch.bins import PoolArray
+from packhorse.epoch.component import Component
+from packhorse.epoch.mixture import Mixture, Stage
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.view import EpochView
 from packhorse.epoch.windows import WindowedView
@@ -20,13 +22,21 @@ def compile_kernels() -> None:
         >>> compile_kernels()  # seconds the first time, then read from the cache
     """
     plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
+    views = []
     for dtype in (np.dtype(np.uint32), np.dtype(np.int64)):
         pool: PoolArray = np.arange(2, dtype=dtype)
         pool.flags.writeable = False  # as memory-mapped pools are: a type of its own to the compiler
         view = EpochView(plan, pool, seed=0, epoch=0)
         view.bins([0])
         view.locate([0])
-        windowed = WindowedView(plan, pool, seed=0, epoch=0, num_windows=2)
-        windowed.bins([0])
-        windowed.locate([0])
+        WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).bins([0])
+        WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).locate([0])
         Assignment(view, Topology(world_size=2, batch_size=2, balance=Balance.MICRO_STEP)).bins(range(1), 0)
+        views.append(view)
+    for narrow_or_wide in (views[:1] * 2, views):
+        parts = [_unchanging(str(number), view) for number, view in enumerate(narrow_or_wide)]
+        Mixture(parts, [Stage({"0": 1, "1": 1})], seed=0).epoch(0).bins([0, 1])
+
+
+def _unchanging(name: str, view: EpochView) -> Component:
+    return Component.of(name, lambda epoch: view)

@@ -19,7 +19,7 @@ class Locations:
 
     One row an id, in the order asked for; an id whose sequence was split has a row for each piece, one after the other
     by ascending start. In a mixture an id has rows for every dataset that has it, and in each for every time that it
-    comes in the epoch, ascending by (dataset, position).
+    comes in the epoch, ascending by (dataset, first token, position); one with position -1 where it does not come.
     """
 
     ids: NDArray[np.int64]

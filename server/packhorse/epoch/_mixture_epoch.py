@@ -1,0 +1,194 @@
+"""One epoch of a mixture as a source: each position is a bin of some component's own epoch.
+
+Owns the way from a position to (component, its epoch, its position) and back; leaves the dealing to `_dealing`, and the
+components, stages and what was taken before this epoch to `mixture`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.epoch._dealing import Dealing
+from packhorse.epoch._interleaving import interleaved
+from packhorse.epoch.bins import Bins
+from packhorse.epoch.component import Component
+from packhorse.epoch.source import Locations, Source, checked_positions
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Segment:
+    """Positions of an epoch with the same weights."""
+
+    first: int
+    """Its first position in the epoch."""
+    end: int
+    """Where the next one begins."""
+    dealing: Dealing
+    """Who gets which of them; it would go on beyond `end`."""
+    before: NDArray[np.int64]
+    """What each component has given in this epoch before: int64 [C]."""
+    taken: NDArray[np.int64]
+    """What each component gives here: int64 [C]."""
+
+
+class MixtureEpoch:
+    """One epoch of a mixture.
+
+    Args:
+        components: C of them.
+        segments: its parts, without a gap.
+        begins: (epoch, position) of every component where this epoch of the mixture begins.
+    """
+
+    def __init__(
+        self, components: Sequence[Component], segments: Sequence[Segment], begins: Sequence[tuple[int, int]]
+    ) -> None:
+        self._components = components
+        self._segments = segments
+        self._firsts = np.array([segment.first for segment in segments], dtype=np.int64)
+        self._first_epochs = [epoch for epoch, _ in begins]
+        self._first_positions = np.array([position for _, position in begins], dtype=np.int64)
+        num_datasets = [component.num_datasets for component in components]
+        self._first_dataset = np.concatenate(([0], np.cumsum(num_datasets))).astype(np.int32)
+
+    @property
+    def num_bins(self) -> int:
+        """Bins in the epoch."""
+        return self._segments[-1].end
+
+    @property
+    def max_seq_len(self) -> int:
+        """A bin's capacity in tokens: the largest component's."""
+        return max(component.max_seq_len for component in self._components)
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """The most sequences in any bin."""
+        return max(component.max_sequences_per_bin for component in self._components)
+
+    def bins(self, positions: ArrayLike) -> Bins:
+        """Returns the bins at the given positions, in that order; a ValueError where one is outside.
+
+        They have dataset_ids: which dataset, in the order of the components and of theirs.
+        """
+        wanted = checked_positions(positions, self.num_bins)
+        parts, places = [], []
+        for component, source, where, inside in self._sources(wanted):
+            bins = source.bins(inside)
+            own = np.zeros(len(bins), dtype=np.int32) if bins.dataset_ids is None else bins.dataset_ids
+            parts.append(replace(bins, dataset_ids=own + self._first_dataset[component]))
+            places.append(where)
+        return interleaved(parts, places, wanted)
+
+    def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
+        """Returns the cost of the bins at the given positions: int64 [N]."""
+        wanted = checked_positions(positions, self.num_bins)
+        costs = np.empty(len(wanted), dtype=np.int64)
+        for _, source, where, inside in self._sources(wanted):
+            costs[where] = source.costs(inside, cost_linear)
+        return costs
+
+    def locate(self, ids: ArrayLike) -> Locations:
+        """Returns where ids stand in this epoch; see `Locations` for the rows of one id.
+
+        Asks every component, and each of its epochs that this one takes bins of.
+
+        Args:
+            ids: int [n].
+        """
+        wanted = np.ascontiguousarray(ids, dtype=np.int64)
+        unique, which_of = np.unique(wanted, return_inverse=True)
+        parts = [_rows(unique, np.full(len(unique), -1), _nowhere(unique))]
+        for component, (first_dataset, epoch) in enumerate(zip(self._first_dataset, self._first_epochs, strict=False)):
+            num_bins = max(self._components[component].num_bins, 1)
+            begin = int(self._first_positions[component])
+            end = begin + int(self._segments[-1].before[component] + self._segments[-1].taken[component])
+            for ahead in range(begin // num_bins, max(-(-end // num_bins), begin // num_bins + 1)):
+                found = self._components[component].source_of(epoch + ahead).locate(unique)
+                numbers = np.where(found.positions < 0, -1, found.positions + ahead * num_bins - begin)
+                numbers[numbers >= end - begin] = -1
+                positions = self._find(component, numbers)
+                own = np.zeros(len(found.ids), np.int64) if found.dataset_ids is None else found.dataset_ids
+                rows = _rows(unique, np.where(found.lengths < 0, -1, own + first_dataset), found)
+                rows[4] = positions
+                rows[5] = np.where(positions < 0, -1, found.index_in_bin)
+                parts.append(rows[:, found.lengths >= 0])
+        rows = _without_needless(np.concatenate(parts, axis=1))
+        sizes = np.bincount(rows[0], minlength=len(unique))[which_of]
+        ends = np.cumsum(sizes)
+        begins = np.searchsorted(rows[0], which_of)
+        rows = rows[:, np.repeat(begins - (ends - sizes), sizes) + np.arange(int(sizes.sum()))]
+        which, dataset_ids, first_tokens, lengths, found_at, index_in_bin = rows
+        return Locations(
+            ids=unique[which],
+            first_tokens=first_tokens,
+            lengths=lengths,
+            positions=found_at,
+            index_in_bin=index_in_bin,
+            dataset_ids=dataset_ids,
+        )
+
+    def _sources(
+        self, positions: NDArray[np.int64]
+    ) -> Iterator[tuple[int, Source, NDArray[np.int64], NDArray[np.int64]]]:
+        """Gives for every component's epoch that is asked for: both, which positions, and those in its epoch."""
+        components, numbers = self._dealt(positions)
+        numbers += self._first_positions[components]
+        narrow: NDArray[np.integer] = components.astype(np.int16) if len(self._components) < 2**15 else components
+        for where in _split(narrow):
+            number = int(components[where[0]]) if len(where) else 0
+            component = self._components[number]
+            epochs, inside = np.divmod(numbers[where], max(component.num_bins, 1))
+            for ours in _split(epochs):
+                epoch = self._first_epochs[number] + (int(epochs[ours[0]]) if len(ours) else 0)
+                yield number, component.source_of(epoch), where[ours], inside[ours]
+
+    def _dealt(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns every position's component, and how many of its bins come before it in this epoch."""
+        components = np.empty(len(positions), dtype=np.int32)
+        numbers = np.empty(len(positions), dtype=np.int64)
+        segments = np.searchsorted(self._firsts, positions, side="right") - 1
+        for which in np.unique(segments).tolist():
+            segment, ours = self._segments[which], segments == which
+            components[ours], dealt = segment.dealing.dealt(positions[ours] - segment.first)
+            numbers[ours] = dealt + segment.before[components[ours]]
+        return components, numbers
+
+    def _find(self, component: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the positions of a component's bins, counted from its first of this epoch; -1 for those below 0."""
+        positions = np.full(len(numbers), -1, dtype=np.int64)
+        for segment in self._segments:
+            ahead = numbers - segment.before[component]
+            ours = (numbers >= 0) & (ahead >= 0) & (ahead < segment.taken[component])
+            positions[ours] = segment.first + segment.dealing.find(component, ahead[ours])
+        return positions
+
+
+def _split(values: NDArray[np.integer]) -> list[NDArray[np.int64]]:
+    """Indices of equal values, in order; one empty array where there are no values."""
+    order = np.argsort(values, kind="stable")  # 16 bits are sorted by their digits
+    return np.split(order, np.flatnonzero(np.diff(values[order])) + 1)
+
+
+def _nowhere(ids: NDArray[np.int64]) -> Locations:
+    missing = np.full(len(ids), -1, dtype=np.int64)
+    return Locations(ids=ids, first_tokens=missing, lengths=missing, positions=missing, index_in_bin=missing)
+
+
+def _rows(unique: NDArray[np.int64], dataset_ids: NDArray[np.int64], found: Locations) -> NDArray[np.int64]:
+    """Locations as a table: which id, dataset, first token, length, position, index in bin: int64 [6, n]."""
+    which = np.searchsorted(unique, found.ids)
+    return np.stack((which, dataset_ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin))
+
+
+def _without_needless(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sorts rows by (id, dataset, first token, position), and drops those without what a later one has.
+
+    Of an id, those without a dataset where one has it; of a piece, those without a position where it has one.
+    """
+    rows = rows[:, np.lexsort((rows[4], rows[2], rows[1], rows[0]))]
+    same = np.zeros((3, rows.shape[1]), dtype=bool)  # as the next row, in its id, dataset and first token
+    same[:, :-1] = rows[:3, 1:] == rows[:3, :-1]
+    return rows[:, ~(((rows[1] < 0) & same[0]) | ((rows[4] < 0) & same.all(axis=0)))]

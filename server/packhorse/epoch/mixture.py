@@ -1,0 +1,316 @@
+"""Mixtures: several components served as one, in exact proportions that can change while a run goes on.
+
+Owns `Stage` and `Mixture`: weights, where they change, how a component's own epochs follow each other, and the chain of
+digests. What one epoch does with positions is `_mixture_epoch`'s.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+from itertools import zip_longest
+
+import numpy as np
+
+from packhorse.epoch._dealing import Dealing
+from packhorse.epoch._mixture_epoch import MixtureEpoch, Segment
+from packhorse.epoch._shares import MOST_BLOCK, Shares
+from packhorse.epoch.component import Component
+from packhorse.epoch.keys import checked_seed, derive_key
+from packhorse.epoch.source import Source
+from packhorse.topology import checked_integer
+
+Weight = int | float | str | Decimal | Fraction
+"""A weight, taken as it is written: 0.7 is 7/10."""
+
+Chain = tuple[tuple[int, str], ...]
+"""Where each stage begins, as a position of the run, and the digest of everything up to there and of the stage."""
+
+_DIGITS = 16
+_MOST_BINS = 2**53
+
+
+class WeightsBy(StrEnum):
+    """What weights are shares of."""
+
+    BINS = "bins"
+    TOKENS = "tokens"
+
+
+class WhenOut(StrEnum):
+    """What happens when a component has given all bins of its epoch."""
+
+    REPEAT = "repeat"
+    """Its next epoch follows, in another order."""
+    STOP = "stop"
+    """An epoch of the mixture ends before that, and with the next one every component begins its next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A range of positions with the same weights.
+
+    Example:
+        >>> Stage({"web": 0.7, "code": 0.3}, until=100_000).until
+        100000
+    """
+
+    weights: Mapping[str, Weight]
+    """Component → weight, at least 0; those not named have none."""
+    until: int | None = None
+    """Position of the run at which the next stage begins; None for the last."""
+    by: WeightsBy | str = WeightsBy.BINS
+    """Whether weights are shares of bins or of tokens."""
+
+
+class Mixture:
+    """Several components as one, epoch by epoch.
+
+    A position of the run is epoch · num_bins + position. Stages divide the run's positions, so the weights of a run can
+    be changed while it is in any epoch: see `appended`.
+
+    Example:
+        >>> from packhorse.epoch import EpochView, PlanIndex
+        >>> plan = PlanIndex.build({(4,): 60}, {4: 60}, 4)
+        >>> parts = [
+        ...     Component.of(name, lambda epoch: EpochView(plan, np.arange(60), seed=1, epoch=epoch))
+        ...     for name in ("web", "code")
+        ... ]
+        >>> mixture = Mixture(parts, [Stage({"web": 2, "code": 1})], seed=7, num_bins=90)
+        >>> np.bincount(mixture.epoch(0).bins(range(90)).dataset_ids)
+        array([60, 30])
+
+    Args:
+        components: of distinct names; their order gives `Bins.dataset_ids`.
+        stages: in order; the last has no `until`.
+        seed: decides which positions each component gets; in [0, 2^64).
+        num_bins: bins of an epoch. By default, under REPEAT the components' bins together, under STOP as many as there
+            are before a component runs out, both under the first stage.
+        when_out: what happens when a component has given all bins of its epoch.
+
+    Raises:
+        ValueError: a stage names no component, weights are negative, all 0 or too far apart, stages do not follow each
+            other, or under STOP a component runs out within an epoch; the message names what is wrong.
+    """
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        stages: Sequence[Stage],
+        *,
+        seed: int,
+        num_bins: int | None = None,
+        when_out: WhenOut | str = WhenOut.REPEAT,
+    ) -> None:
+        self.components = tuple(components)
+        self.stages = tuple(stages)
+        self.seed = checked_seed("seed", seed)
+        self.when_out = WhenOut(when_out)
+        _check_components(self.components)
+        self._firsts = _firsts_of(self.stages)
+        self._shares = [_shares_of(stage, self.components, number) for number, stage in enumerate(self.stages)]
+        self.num_bins = self._default_num_bins() if num_bins is None else num_bins
+        checked_integer("num_bins", self.num_bins, 1, _MOST_BINS)
+        self._epochs = lru_cache(maxsize=4)(self._epoch)
+        if self.when_out is WhenOut.STOP:
+            self._check_none_runs_out()
+
+    @property
+    def num_datasets(self) -> int:
+        """How many datasets there are, those of components that are mixtures counted one by one."""
+        return sum(component.num_datasets for component in self.components)
+
+    @property
+    def chain(self) -> Chain:
+        """Where each stage begins, and its digest: two runs are the same up to where their chains part."""
+        facts: dict[str, object] = {"version": 1, "num_bins": self.num_bins, "when_out": self.when_out}
+        chain = []
+        for first, shares in zip(self._firsts, self._shares, strict=True):
+            facts["from"] = first
+            facts["shares"] = [
+                [number, component.digest, component.num_bins, part]
+                for number, (component, part) in enumerate(zip(self.components, shares.parts, strict=True))
+                if part
+            ]
+            digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+            chain.append((first, digest))
+            facts = {"after": digest}
+        return tuple(chain)
+
+    def digest_at(self, position: int) -> str:
+        """Returns the digest of everything before a position of the run, which later stages do not change."""
+        return next(digest for first, digest in reversed(self.chain) if first < max(position, 1))
+
+    def appended(self, stage: Stage, position: int, components: Sequence[Component] = ()) -> "Mixture":
+        """Returns the mixture with other weights from a position of the run on; nothing before it changes.
+
+        Args:
+            stage: the weights from there on, without `until`.
+            position: beyond the beginning of what is now the last stage.
+            components: new ones, put behind those there are.
+
+        Raises:
+            ValueError: the position lies in an earlier stage, or anything that a new mixture refuses.
+        """
+        checked_integer("position", position, 1)
+        if position <= self._firsts[-1]:
+            raise ValueError(
+                f"position {position} is not beyond {self._firsts[-1]}, where the last stage begins: stages are only "
+                "appended; choose a later position"
+            )
+        return Mixture(
+            (*self.components, *components),
+            (*self.stages[:-1], replace(self.stages[-1], until=position), stage),
+            seed=self.seed,
+            num_bins=self.num_bins,
+            when_out=self.when_out,
+        )
+
+    def epoch(self, number: int) -> Source:
+        """Returns one epoch; those asked for last are remembered.
+
+        Args:
+            number: in [0, 2^64).
+        """
+        return self._epochs(checked_seed("epoch", number))
+
+    def _epoch(self, number: int) -> MixtureEpoch:
+        return MixtureEpoch(self.components, self._segments(number), self._begins(number))
+
+    def _segments(self, epoch: int) -> list[Segment]:
+        """Returns the parts of an epoch.
+
+        What a stage deals goes on to the epoch's end, wherever the next one begins: so another stage can be appended.
+        """
+        begin, end = epoch * self.num_bins, (epoch + 1) * self.num_bins
+        key = derive_key(self.seed, epoch, "mixture")
+        segments: list[Segment] = []
+        before = np.zeros(len(self.components), dtype=np.int64)
+        for first, until, shares in zip(self._firsts, [*self._firsts[1:], end], self._shares, strict=True):
+            a, b = max(first, begin) - begin, min(until, end) - begin
+            if a < b:
+                dealing = Dealing(shares, self.num_bins - a, key, a)
+                taken = dealing.taken(b - a)
+                segments.append(Segment(first=a, end=b, dealing=dealing, before=before, taken=taken))
+                before = before + taken
+        return segments
+
+    def _begins(self, epoch: int) -> list[tuple[int, int]]:
+        """Returns (epoch, position) of every component where an epoch of the mixture begins."""
+        if self.when_out is WhenOut.STOP:
+            return [(epoch, 0) for _ in self.components]
+        totals = [0] * len(self.components)
+        at = 0
+        while at < epoch:
+            segments = self._segments(at)
+            stage_end = next((first for first in self._firsts if first > at * self.num_bins), epoch * self.num_bins)
+            alike = max(min(stage_end // self.num_bins, epoch) - at, 1)
+            for number, taken in enumerate(_taken(segments)):
+                totals[number] += alike * taken
+            at += alike
+        return [
+            divmod(total, max(component.num_bins, 1)) for total, component in zip(totals, self.components, strict=True)
+        ]
+
+    def _default_num_bins(self) -> int:
+        shares = self._shares[0]
+        given = [(part, each.num_bins) for part, each in zip(shares.parts, self.components, strict=True) if part]
+        if self.when_out is WhenOut.STOP:
+            return min(num_bins * shares.whole // part for part, num_bins in given)
+        return sum(num_bins for _, num_bins in given)
+
+    def _check_none_runs_out(self) -> None:
+        for epoch in sorted({first // self.num_bins + after for first in self._firsts for after in (0, 1)}):
+            for component, num in zip(self.components, _taken(self._segments(epoch)), strict=True):
+                if num > component.num_bins:
+                    raise ValueError(
+                        f"{component.name} has {component.num_bins} bins and would give {num} in epoch {epoch} of the "
+                        f"mixture: lower its weight, set num_bins below {self.num_bins}, or set when_out to repeat"
+                    )
+
+
+def parting(one: Chain, other: Chain) -> int | None:
+    """Returns the position of the run from which on two mixtures differ; None where they are the same.
+
+    A cursor at or before it is valid in both.
+
+    Example:
+        >>> parting(((0, "aa"), (500, "bb")), ((0, "aa"),))
+        500
+    """
+    for pair in zip_longest(one, other):
+        if pair[0] != pair[1]:
+            return min(stage[0] for stage in pair if stage is not None)
+    return None
+
+
+def _taken(segments: Sequence[Segment]) -> list[int]:
+    """Returns what each component gives in an epoch of these segments."""
+    return [int(num) for num in segments[-1].before + segments[-1].taken]
+
+
+def _check_components(components: Sequence[Component]) -> None:
+    if not components:
+        raise ValueError("a mixture needs at least one component")
+    names = [component.name for component in components]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two components are called {name}: give each a name of its own")
+
+
+def _firsts_of(stages: Sequence[Stage]) -> list[int]:
+    """Returns where each stage begins, as a position of the run."""
+    if not stages:
+        raise ValueError("a mixture needs at least one stage")
+    if stages[-1].until is not None:
+        raise ValueError("the last stage goes on: leave out its until")
+    firsts = [0]
+    for number, stage in enumerate(stages[:-1]):
+        if stage.until is None:
+            raise ValueError(f"stage {number} needs an until, since another one follows")
+        firsts.append(checked_integer(f"until of stage {number}", stage.until, firsts[-1] + 1))
+    return firsts
+
+
+def _shares_of(stage: Stage, components: Sequence[Component], number: int) -> Shares:
+    names = {component.name for component in components}
+    for name in stage.weights:
+        if name not in names:
+            raise ValueError(
+                f"stage {number} weighs {name}, which is no component: there are {', '.join(sorted(names))}"
+            )
+    by = WeightsBy(stage.by)
+    weights = []
+    for component in components:
+        weight = _as_fraction(stage.weights.get(component.name, 0), f"weight of {component.name} in stage {number}")
+        if weight and not component.num_bins:
+            raise ValueError(f"{component.name} has a weight in stage {number}, but no bins: leave it out")
+        if weight and by is WeightsBy.TOKENS:
+            if not component.num_tokens:
+                raise ValueError(f"weights of stage {number} are by tokens: {component.name} needs its num_tokens")
+            weight = weight * component.num_bins / component.num_tokens
+        weights.append(weight)
+    whole = sum(weights)
+    if not whole:
+        raise ValueError(f"all weights of stage {number} are 0: give a component a weight")
+    for component, weight in zip(components, weights, strict=True):
+        if 0 < weight * MOST_BLOCK < whole:
+            raise ValueError(
+                f"{component.name} has less than one bin in {MOST_BLOCK} in stage {number}: put the small components "
+                "into a mixture of their own, and mix that in"
+            )
+    return Shares(weights)
+
+
+def _as_fraction(value: object, name: str) -> Fraction:
+    try:
+        weight = Fraction(str(value)) if not isinstance(value, bool) else None
+    except (ValueError, ZeroDivisionError):
+        weight = None
+    if weight is None or weight < 0:
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+    return weight
