@@ -9,6 +9,7 @@ from harness import Row, Sample, interleaved, timed
 from workload import MAX_SEQ_LEN, Workspace, shares
 
 from packhorse.client import BatchAssembler, BatchBuffers, BinBlock, FlatSource
+from packhorse.client.service.blocks import joined
 from packhorse.formats import write_flat_tokens
 from packhorse.packing import pack_sequences
 
@@ -16,6 +17,8 @@ NOTE = (
     "assembling: batches of 8 × 2,048 tokens from a memory-mapped uint16 file, random sequences. `torch.cat` is the "
     "way that seqpack's documentation shows, a loop over bins and sequences: tokens and sequence_ids only, or, for the "
     "same work, the position_ids, attention_mask, unshifted labels, cu_seqlens and max_seqlen that ours makes as well. "
+    "A block's batches are those of 64 steps, as a stream brings them to PackedDataset; a batch alone is what random "
+    "access makes. "
     "The widening copy is `out[:] = tokens[:16384]`, uint16 to int64, into memory that is there."
 )
 ROWS, SEQUENCES, BATCHES, TIMES = 8, 60_000, 64, 5
@@ -39,12 +42,17 @@ def _measure(workspace: Workspace, path: Path, lengths: np.ndarray, name: str) -
     source, documents = FlatSource(path), _Documents(path)
     assembler, buffers = BatchAssembler(MAX_SEQ_LEN), BatchBuffers(ROWS * MAX_SEQ_LEN)
     blocks = _blocks(lengths)
+    stream_block = joined(blocks)
     flat = np.memmap(path, np.uint16, mode="r")
     wide = np.empty(ROWS * MAX_SEQ_LEN, np.int64)
 
     def ours(memory: BatchBuffers | None = None) -> None:
         for block in blocks:
             assembler.assemble(block, source, buffers=memory)
+
+    def steps() -> None:
+        for _ in assembler.assemble_steps(stream_block, source, batch_size=ROWS):
+            pass
 
     def cat(*, everything: bool) -> None:
         for block in blocks:
@@ -58,10 +66,10 @@ def _measure(workspace: Workspace, path: Path, lengths: np.ndarray, name: str) -
     assert peer.keys() <= batch.keys()
     assert all(torch.equal(batch[key], torch.as_tensor(value)) for key, value in peer.items() if key != "max_seqlen")
 
-    works = (ours, lambda: ours(buffers), lambda: cat(everything=True), lambda: cat(everything=False), widening)
+    works = (steps, ours, lambda: ours(buffers), lambda: cat(everything=True), lambda: cat(everything=False), widening)
     for work in works:
         work()
-    own, reused, all_keys, two_keys, copies = (
+    together, own, reused, all_keys, two_keys, copies = (
         Sample(tuple(1e6 * seconds / BATCHES for seconds in values), "µs")
         for values in interleaved(TIMES * workspace.sizes.repeats, *(lambda work=work: timed(work) for work in works))
     )
@@ -69,11 +77,12 @@ def _measure(workspace: Workspace, path: Path, lengths: np.ndarray, name: str) -
     size = f"8 × 2,048, {name}, {per_batch:.0f} sequences a batch"
     rows = []
     for what, mine, theirs, who in (
-        ("assemble a batch, same tensors", own, all_keys, "torch.cat, all tensors"),
-        ("assemble a batch, more tensors", own, two_keys, "torch.cat, tokens and sequence_ids"),
+        ("assemble a block's batches, same tensors", together, all_keys, "torch.cat, all tensors"),
+        ("assemble a block's batches, more tensors", together, two_keys, "torch.cat, tokens and sequence_ids"),
+        ("assemble a batch alone, same tensors", own, all_keys, "torch.cat, all tensors"),
     ):
         ratio = theirs.median / mine.median
-        targeted = theirs is all_keys
+        targeted = mine is together and theirs is all_keys
         rows.append(
             Row(
                 what=what,
@@ -87,7 +96,7 @@ def _measure(workspace: Workspace, path: Path, lengths: np.ndarray, name: str) -
         )
     rows.append(
         Row(
-            what="assemble into reused buffers",
+            what="assemble a batch alone into reused buffers",
             size=size,
             ours=str(reused),
             peer=f"{copies}, widening copy of the tokens alone",

@@ -86,6 +86,41 @@ def test_flattened_has_the_same_sequences_and_no_padding(case):
     assert flat.segments.tolist() == (flat.cu_seqlens.tolist() if layout.num_tokens else [0, 1])
 
 
+@given(rows(), st.integers(1, 4))
+def test_parts_are_the_layouts_of_their_rows(case, num_rows):
+    row_tokens, rows = case
+    parts = layout_of(row_tokens, rows).split(num_rows)
+    alone = [layout_of(row_tokens, rows[first : first + num_rows]) for first in range(0, len(rows), num_rows)]
+    assert parts == alone
+    for part, layout in zip(parts, alone, strict=True):
+        for mine, expected in ((part, layout), (part.flattened(), layout.flattened())):
+            assert mine == expected
+            assert (mine.num_tokens, mine.max_seqlen) == (expected.num_tokens, expected.max_seqlen)
+            for name in ("cu_seqlens", "run_labels", "segments"):
+                array = getattr(mine, name)
+                assert array.dtype == np.int32
+                assert array.tolist() == getattr(expected, name).tolist()
+            assert mine.sequence_ids().tolist() == expected.sequence_ids().tolist()
+            is_padding = np.zeros((2, mine.num_rows * mine.row_tokens), dtype=np.bool_)
+            for row, spans in zip(is_padding, (mine.padding_spans, expected.padding_spans), strict=True):
+                for start, end in spans:
+                    assert start < end
+                    row[start:end] = True
+            assert is_padding[0].tolist() == is_padding[1].tolist()
+
+
+@given(rows())
+def test_flattened_is_the_layout_of_one_full_row(case):
+    layout = layout_of(*case)
+    tokens = max(layout.num_tokens, 1)
+    flat, expected = layout.flattened(), PackLayout.of_rows(layout.lengths, [layout.num_sequences], tokens)
+    assert flat == expected
+    for name in ("num_tokens", "max_seqlen", "padding_spans"):
+        assert getattr(flat, name) == getattr(expected, name)
+    for name in ("cu_seqlens", "run_labels"):
+        assert getattr(flat, name).tolist() == getattr(expected, name).tolist()
+
+
 @given(rows())
 def test_pickle_carries_the_fields_and_nothing_else(case):
     layout = layout_of(*case)

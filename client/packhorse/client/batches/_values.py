@@ -22,7 +22,7 @@ def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[
     Raises:
         TokenSourceError: a token is negative; names its sequence.
     """
-    if input_ids.min(initial=0) < 0:
+    if source.may_be_negative and input_ids.min(initial=0) < 0:
         at = int(input_ids.argmin())
         raise TokenSourceError(
             f"sequence {_id_at(at, layout, ids)}: {source.where} holds the token {input_ids[at]} there, but token ids "

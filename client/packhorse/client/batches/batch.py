@@ -4,14 +4,15 @@ Owns the keys of a packed batch and how they are filled; leaves the tokens thems
 `layout`, which of them are predicted to `labels`, memory to `buffers`, and attention masks to `masks`.
 """
 
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from functools import lru_cache
 from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from packhorse.client.batches._content import Content
+from packhorse.client.batches._positions import continue_positions, write_position_ids
 from packhorse.client.batches._rooms import own_lengths
 from packhorse.client.batches._targets import write_causal_labels
 from packhorse.client.batches._values import check_loss_mask, check_tokens
@@ -20,8 +21,11 @@ from packhorse.client.batches.layout import OverfullRowError, PackLayout
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.seeing._dict import SeenDict
 from packhorse.client.service.blocks import BinBlock
-from packhorse.client.sources import TokenSource, TokenSourceError
+from packhorse.client.sources import TokenSource
 from packhorse.topology import RoomRule
+
+_BATCHES_AT_ONCE = 16
+"""Enough that array operations on offsets cost next to nothing for each, and few enough to be there at once."""
 
 
 class PackedBatch(TypedDict):
@@ -143,33 +147,87 @@ class BatchAssembler:
             TokenSourceError: `source` or `loss_mask` and the plan disagree, a token is negative, or a mask holds
                 anything but 0 and 1.
         """
-        content = self._content(block, source)
-        layout = self._layout(block, content)
+        content = self._content(block, source, loss_mask)
+        return self._fill(content, self._layout(block, content), source, loss_mask, buffers)
+
+    def assemble_steps(
+        self, block: BinBlock, source: TokenSource, *, batch_size: int, loss_mask: TokenSource | None = None
+    ) -> Iterator[PackedBatch]:
+        """Yields the bins of one block as batches of `batch_size` bins; the last one has what is left.
+
+        The batches are those of `assemble`, in less time: where sequences lie is found for many batches at once. Tokens
+        are read for one batch after the other, so none waits for those behind it.
+
+        Example:
+            >>> from packhorse.client import IndexableSource
+            >>> ids, lengths = np.array([0, 1]), np.array([2, 1])  # two bins of one sequence each
+            >>> block = BinBlock(ids=ids, lengths=lengths, bin_ends=np.array([1, 2]), positions=np.array([0, 1]))
+            >>> assembler, source = BatchAssembler(max_seq_len=2), IndexableSource([[7, 8], [9]])
+            >>> [batch["input_ids"].tolist() for batch in assembler.assemble_steps(block, source, batch_size=1)]
+            [[[7, 8]], [[9, 0]]]
+
+        Args:
+            block: the bins of some steps.
+            source: has every id of the block.
+            batch_size: bins in a batch, at least 1.
+            loss_mask: as for `assemble`.
+
+        Raises:
+            ValueError: as for `assemble`; a bin that holds too much is found up to 16 batches ahead.
+            TokenSourceError: as for `assemble`; a length that does not come to its room is found likewise.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        # A source that reads tokens to know their lengths is asked for one batch at a time.
+        is_known = source.is_mapped or self._is_plain(block)
+        group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
+        for first in range(0, len(block), group_size):
+            group = block.slice(first, min(first + group_size, len(block)))
+            if len(group) <= batch_size:
+                yield self.assemble(group, source, loss_mask=loss_mask)
+                continue
+            content = self._content(group, source, loss_mask)
+            begin = 0
+            for layout in self._layout(group, content).split(batch_size):
+                end = begin + layout.num_sequences
+                yield self._fill(content.slice(begin, end), layout, source, loss_mask)
+                begin = end
+
+    def _fill(
+        self,
+        content: Content,
+        layout: PackLayout,
+        source: TokenSource,
+        loss_mask: TokenSource | None,
+        buffers: BatchBuffers | None = None,
+    ) -> PackedBatch:
+        """Writes one batch; its rows are still bins."""
+        if self.flatten:
+            layout = layout.flattened()
         num_tokens = layout.num_rows * layout.row_tokens
         memory = buffers or BatchBuffers(num_tokens, pin_memory=self.pin_memory)
         tensors, arrays = memory.tensors(layout.num_rows, layout.row_tokens)
         input_ids, labels, position_ids, attention_mask, sequence_ids = arrays
 
-        run_lengths = layout.run_lengths
-        sequence_ids[:] = layout.sequence_ids().ravel()
-        np.subtract(_integers(num_tokens), layout.run_starts.repeat(run_lengths), out=position_ids)
-        if self.continue_positions and block.first_tokens is not None:
+        write_position_ids(position_ids, layout)
+        if self.continue_positions and content.first_tokens is not None:
             num_before = int(self.separators.bos_token_id is not None)
-            _continue(position_ids, layout, block.first_tokens, num_before)
+            continue_positions(position_ids, layout, content.first_tokens, num_before)
+        sequence_ids[:] = layout.sequence_ids().ravel()
 
-        content.write(source, input_ids, layout.starts, self.separators)
+        content.write_tokens(input_ids, layout.starts, self.separators)
         is_predicted = None
         if loss_mask is not None:
             for start, end in layout.padding_spans:
                 labels[start:end] = 0
             content.write_mask(loss_mask, labels, layout.starts)
-            check_loss_mask(labels, layout, block.ids, loss_mask)
+            check_loss_mask(labels, layout, content.ids, loss_mask)
             is_predicted = labels != 0
         attention_mask.fill(1)
         for start, end in layout.padding_spans:
             input_ids[start:end] = self.pad_token_id
             attention_mask[start:end] = 0
-        check_tokens(input_ids, layout, block.ids, source)
+        check_tokens(input_ids, layout, content.ids, source)
         write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=self.shift_labels)
 
         batch = PackedBatch(
@@ -178,124 +236,52 @@ class BatchAssembler:
             sequence_ids=tensors.sequence_ids,
             position_ids=tensors.position_ids,
             attention_mask=tensors.attention_mask,
-            cu_seqlens=torch.tensor(layout.cu_seqlens),  # a copy: the layout's own stay what they are
+            cu_seqlens=torch.from_numpy(layout.cu_seqlens.copy()),  # the layout's own stay what they are
             max_seqlen=layout.max_seqlen,
-            ids=torch.tensor(block.ids),
+            ids=torch.from_numpy(content.ids.copy()),
             layout=layout,
         )
         return cast(PackedBatch, SeenDict(batch))
 
-    def _content(self, block: BinBlock, source: TokenSource) -> "_Content":
+    def _is_plain(self, block: BinBlock) -> bool:
+        """Whether each sequence comes whole and fills its room, so that the source need not say its length."""
+        return self.align == 1 and self.extra_tokens == 0 and not self.truncate and block.first_tokens is None
+
+    def _content(self, block: BinBlock, source: TokenSource, loss_mask: TokenSource | None) -> Content:
         """Finds out what goes into each room."""
-        planned = block.lengths.astype(np.int64)
-        if self.align == 1 and self.extra_tokens == 0 and not self.truncate and block.first_tokens is None:
-            return _Content(block=block, rooms=planned, own_lengths=planned, lengths=planned)
+        ids, planned, firsts = block.ids, block.lengths.astype(np.int64), block.first_tokens
+        if self._is_plain(block):
+            tokens = source.gather_from(ids, planned)
+            mask = None if loss_mask is None else loss_mask.gather_from(ids, planned)
+            return Content(ids=ids, rooms=planned, lengths=planned, tokens=tokens, mask=mask)
         rule = RoomRule(self.max_seq_len, self.align, self.extra_tokens)
-        held = source.lengths(block.ids)
-        own = own_lengths(rule, block.ids, planned, held, block.first_tokens, truncate=self.truncate)
-        firsts = np.zeros_like(held) if block.first_tokens is None else block.first_tokens
-        has_bos = None if self.separators.bos_token_id is None else firsts == 0
-        has_eos = None if self.separators.eos_token_id is None else firsts + own == held
+        held = source.lengths(ids)
+        own = own_lengths(rule, ids, planned, held, firsts, truncate=self.truncate)
+        begins = np.zeros_like(held) if firsts is None else firsts
+        has_bos = None if self.separators.bos_token_id is None else begins == 0
+        has_eos = None if self.separators.eos_token_id is None else begins + own == held
         lengths = own.copy()
         for added in (has_bos, has_eos):
             if added is not None:
                 lengths += added
-        return _Content(
-            block=block,
+        return Content(
+            ids=ids,
             rooms=planned,
-            own_lengths=own,
             lengths=lengths,
+            tokens=source.gather_from(ids, own, first_tokens=firsts, truncate=True),
+            mask=None if loss_mask is None else loss_mask.gather_from(ids, own, first_tokens=firsts, truncate=True),
+            first_tokens=firsts,
             held=held,
             has_bos=has_bos,
             has_eos=has_eos,
         )
 
-    def _layout(self, block: BinBlock, content: "_Content") -> PackLayout:
+    def _layout(self, block: BinBlock, content: Content) -> PackLayout:
         try:
-            layout = PackLayout.of_rows(content.rooms, block.bin_ends, self.max_seq_len, lengths=content.lengths)
+            return PackLayout.of_rows(content.rooms, block.bin_ends, self.max_seq_len, lengths=content.lengths)
         except OverfullRowError as error:
             raise ValueError(
                 f"the bin at position {block.positions[error.row]} (row {error.row} of the block) holds {error.filled} "
                 f"tokens, more than max_seq_len {self.max_seq_len}; use the max_seq_len that the dataset was prepared "
                 "with"
             ) from None
-        return layout.flattened() if self.flatten else layout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Content:
-    """What goes into the rooms of a block's n sequences."""
-
-    block: BinBlock
-    rooms: NDArray[np.int64]
-    """Tokens of the rooms: int64 [n]."""
-    own_lengths: NDArray[np.int64]
-    """Tokens that come from the source: int64 [n]."""
-    lengths: NDArray[np.int64]
-    """The same with separators: int64 [n]."""
-    held: NDArray[np.int64] | None = None
-    """Tokens of the whole sequences: int64 [n]; None where that is what comes from the source."""
-    has_bos: NDArray[np.bool_] | None = None
-    """Which begin with a separator: bool [n]; None for none."""
-    has_eos: NDArray[np.bool_] | None = None
-    """Which end with a separator: bool [n]; None for none."""
-
-    def write(
-        self, source: TokenSource, out: NDArray[np.int64], begins: NDArray[np.int64], separators: Separators
-    ) -> None:
-        """Writes tokens and separators at each start."""
-        self._gather(source, out, begins)
-        if self.has_bos is not None and separators.bos_token_id is not None:
-            out[begins[self.has_bos]] = separators.bos_token_id
-        if self.has_eos is not None and separators.eos_token_id is not None:
-            out[self._eos_indices(begins)] = separators.eos_token_id
-
-    def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
-        """Writes the loss mask likewise: a separator in front is not predicted, one behind with the token before it."""
-        if self.held is not None:
-            masked = loss_mask.lengths(self.block.ids)
-            if (masked != self.held).any():
-                i = int((masked != self.held).argmax())
-                raise TokenSourceError(
-                    f"sequence {self.block.ids[i]}: the loss mask in {loss_mask.where} holds {masked[i]} values for "
-                    f"its {self.held[i]} tokens; use the mask that was written with these tokens"
-                )
-        self._gather(loss_mask, out, begins)
-        if self.has_bos is not None:
-            out[begins[self.has_bos]] = 0
-        if self.has_eos is not None:
-            last = self._eos_indices(begins)
-            out[last] = out[last - 1]
-
-    def _gather(self, source: TokenSource, out: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
-        out_starts = begins if self.has_bos is None else begins + self.has_bos
-        source.gather(
-            self.block.ids,
-            self.own_lengths,
-            out,
-            out_starts,
-            first_tokens=self.block.first_tokens,
-            truncate=self.held is not None,
-        )
-
-    def _eos_indices(self, begins: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (begins + self.lengths - 1)[self.has_eos]
-
-
-@lru_cache(maxsize=1)
-def _integers(count: int) -> NDArray[np.int64]:
-    """0, 1, 2, …: int64 [count]; the same for every batch of one shape, and not to be written to."""
-    return np.arange(count)
-
-
-def _continue(
-    position_ids: NDArray[np.int64], layout: PackLayout, first_tokens: NDArray[np.int64], num_before: int
-) -> None:
-    """Moves positions of pieces on by where they begin in their sequences: int64 [n].
-
-    A separator in front of the whole sequence has position 0, so `num_before` more for every piece but the first.
-    """
-    is_later = first_tokens > 0
-    spans = zip(layout.starts[is_later].tolist(), layout.rooms[is_later].tolist(), strict=True)
-    for (start, room), first_token in zip(spans, first_tokens[is_later].tolist(), strict=True):
-        position_ids[start : start + room] += first_token + num_before

@@ -129,7 +129,73 @@ class PackLayout:
 
         Where there is no sequence at all, the row is one token of padding: no kernel takes a row of none.
         """
-        return PackLayout.of_rows(self.lengths, np.array([self.num_sequences]), max(self.num_tokens, 1))
+        offsets = self.cu_seqlens.astype(np.int64)
+        num_padding = int(self.num_tokens == 0)
+        flat = PackLayout(
+            num_rows=1,
+            row_tokens=self.num_tokens + num_padding,
+            starts=offsets[:-1],
+            lengths=self.lengths,
+            rooms=self.lengths,
+            row_ends=np.array([self.num_sequences]),
+            run_starts=offsets,
+            run_lengths=np.append(self.lengths, num_padding),
+        )
+        flat.cu_seqlens, flat.num_tokens, flat.max_seqlen = self.cu_seqlens, self.num_tokens, self.max_seqlen
+        flat.run_labels = np.arange(self.num_sequences + 1, dtype=np.int32)
+        flat.padding_spans = [(0, 1)] * num_padding
+        return flat
+
+    def split(self, num_rows: int) -> "list[PackLayout]":
+        """Cuts it between rows, into layouts of so many rows each; the last one has what is left.
+
+        What an array operation finds for all of them is sliced, so many layouts cost little more than one.
+
+        Example:
+            >>> layout = PackLayout.of_rows(rooms=[2, 1, 3], row_ends=[2, 3], row_tokens=4)
+            >>> [part.starts.tolist() for part in layout.split(1)]
+            [[0, 2], [0]]
+
+        Args:
+            num_rows: of each layout, at least 1.
+        """
+        rows = np.append(np.arange(0, self.num_rows, num_rows), self.num_rows)
+        sequences = np.concatenate(([0], self.row_ends))[rows]
+        counts, row_counts = np.diff(sequences), np.diff(rows)
+        num_before = rows[:-1] * self.row_tokens
+        starts = self.starts - num_before.repeat(counts)
+        run_starts = self.run_starts - num_before.repeat(counts + row_counts)
+        row_ends = self.row_ends - sequences[:-1].repeat(row_counts)
+        has_room = self._has_room
+        lengths = self.lengths.tolist()
+        rests = self.row_ends + np.arange(self.num_rows)
+        rest_starts, rest_lengths = run_starts[rests].tolist(), self.run_lengths[rests].tolist()
+
+        parts = []
+        sequence_bounds, row_bounds = sequences.tolist(), rows.tolist()
+        for first, last, row, end in zip(
+            sequence_bounds, sequence_bounds[1:], row_bounds, row_bounds[1:], strict=False
+        ):
+            rooms = self.rooms[first:last]
+            part = PackLayout(
+                num_rows=end - row,
+                row_tokens=self.row_tokens,
+                starts=starts[first:last],
+                lengths=rooms if self.lengths is self.rooms else self.lengths[first:last],
+                rooms=rooms,
+                row_ends=row_ends[row:end],
+                run_starts=run_starts[first + row : last + end],
+                run_lengths=self.run_lengths[first + row : last + end],
+            )
+            part.cu_seqlens = self.cu_seqlens[first : last + 1] - self.cu_seqlens[first]
+            part.num_tokens = int(part.cu_seqlens[-1])
+            part.max_seqlen = max(lengths[first:last], default=0)
+            part.run_labels = self.run_labels[first + row : last + end]
+            if not has_room:
+                rest = zip(rest_starts[row:end], rest_lengths[row:end], strict=True)
+                part.padding_spans = [(start, start + length) for start, length in rest if length]
+            parts.append(part)
+        return parts
 
     @property
     def num_sequences(self) -> int:

@@ -4,6 +4,7 @@ Owns the token sources and the preset, and what a plan asks of both; leaves wher
 `packed_bins`, and the tensors to `batch`.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -89,6 +90,11 @@ class BatchMaker:
         """Assembles bins into one batch of PackedBatch's keys; see `BatchAssembler.assemble`."""
         assert self._assembler is not None
         return self._assembler.assemble(bins, self.tokens, loss_mask=self.loss_mask)
+
+    def assemble_steps(self, bins: BinBlock, batch_size: int) -> Iterator[PackedBatch]:
+        """Assembles the bins of some steps into a batch each; see `BatchAssembler.assemble_steps`."""
+        assert self._assembler is not None
+        return self._assembler.assemble_steps(bins, self.tokens, batch_size=batch_size, loss_mask=self.loss_mask)
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
         """Returns the preset's keys of a batch; the batch itself where there is no preset."""

@@ -297,9 +297,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
         header, choice = stream.header, self.progress.choice
         self.maker.prepare(header, pin_memory=get_worker_info() is None and torch.cuda.is_available())
         for block in stream:
-            for i, step in enumerate(block.steps):
-                bins = block.slice(i * self.batch_size, (i + 1) * self.batch_size)
-                batch = self.maker.assemble(bins)
+            batches = self.maker.assemble_steps(block, self.batch_size)
+            for step, batch in zip(block.steps, batches, strict=True):
                 has_position = not self._is_independent or workers_per_rank == 1
                 cursor = Cursor(
                     digest=header.digest,

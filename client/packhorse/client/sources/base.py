@@ -6,7 +6,7 @@ tokens lie to the other files of this package.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sized
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,13 @@ from numpy.typing import NDArray
 
 class TokenSourceError(ValueError):
     """A source lacks a sequence, or holds it with another length or type than the plan expects."""
+
+
+class Gather(Protocol):
+    """Writes some of the sequences that a source was told of."""
+
+    def __call__(self, first: int, last: int, out: NDArray[np.integer], out_starts: NDArray[np.int64], /) -> None:
+        """Writes sequences [first, last) as `TokenSource.gather` does."""
 
 
 class TokenSource(ABC):
@@ -70,6 +77,16 @@ class TokenSource(ABC):
             TokenSourceError: the source has no such id.
         """
         return ""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the lengths of many sequences are found at once without reading their tokens."""
+        return False
+
+    @property
+    def may_be_negative(self) -> bool:
+        """Whether the type of its tokens has negative values."""
+        return True
 
     def for_ids(self, id_column: str) -> "TokenSource":
         """Returns this source, or one like it, that takes the ids of a dataset.
@@ -131,6 +148,36 @@ class TokenSource(ABC):
                 held = len(self.read(sequence_id))
                 refuse_length(sequence_id, length, held, start=start, is_whole=is_whole)
             out[at : at + length] = tokens
+
+    def gather_from(
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.integer],
+        *,
+        first_tokens: NDArray[np.int64] | None = None,
+        truncate: bool = False,
+    ) -> Gather:
+        """Returns what writes many sequences as `gather` does, some at a time; a source may find all of them now.
+
+        Args:
+            ids: int64 [S].
+            lengths: as for `gather`, like those that follow.
+            first_tokens: int64 [S], or None.
+            truncate: whether a sequence may be longer.
+        """
+
+        def gather(first: int, last: int, out: NDArray[np.integer], out_starts: NDArray[np.int64]) -> None:
+            some = slice(first, last)
+            self.gather(
+                ids[some],
+                lengths[some],
+                out,
+                out_starts,
+                first_tokens=None if first_tokens is None else first_tokens[some],
+                truncate=truncate,
+            )
+
+        return gather
 
 
 def as_integers(sequence_id: int, item: Any, *, takes_bool: bool = False) -> NDArray[np.integer]:
