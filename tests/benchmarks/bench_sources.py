@@ -13,8 +13,8 @@ from packhorse.epoch import Component, EpochView, Mixture, Source, Stage, Window
 NOTE = (
     "sources: bins of 16,384 positions at a time, one after the other, in one thread pinned to one core, by its "
     "processor seconds; beside the plain epoch of the same dataset, taking turns. The mixture has eight components of "
-    "that dataset under different seeds, weights 1 to 8; what opening it takes is left out. Windows hold about 16,384 "
-    "or 2,048 bins, and laying them out is part of the time."
+    "that dataset under different seeds, weights 1 to 8; what opening it takes is left out. Windows hold about 65,536 "
+    "or 16,384 bins, and laying them out is part of the time."
 )
 POSITIONS_AT_ONCE = 16_384
 _BLOCKS = 60
@@ -28,8 +28,8 @@ def run(workspace: Workspace) -> list[Row]:
         dataset = open_prepared(workspace.prepared(num_sequences))
         with pinned():
             rows.append(_row("mixture of 8 components", dataset, _mixture(dataset)))
-            for bins_per_window in (16_384, 2_048):
-                windows = max(1, dataset.plan.num_bins // bins_per_window)
+            for bins_per_window in (65_536, 16_384):
+                windows = max(2, dataset.plan.num_bins // bins_per_window)
                 source = WindowedView(dataset.plan, dataset.pool, seed=1, epoch=0, num_windows=windows)
                 rows.append(_row(f"{windows:,} locality windows", dataset, source))
             rows.append(_first_bin(dataset))
@@ -77,7 +77,7 @@ def _row(what: str, dataset: PreparedDataset, source: Source) -> Row:
 
 def _first_bin(dataset: PreparedDataset) -> Row:
     """Measures opening a windowed epoch and taking its first bin."""
-    windows = max(1, dataset.plan.num_bins // 16_384)
+    windows = max(2, dataset.plan.num_bins // 65_536)
 
     def seconds() -> float:
         started = time.thread_time()

@@ -14,15 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch._shares import Shares
-from packhorse.epoch.permutation import Permutation, permute_positions
+from packhorse.epoch.permutation import ROW_WIDTH, fill_parameters, permute_positions
+
+_CHUNK = 8192
+"""Blocks are dealt several at a time, up to about so many positions."""
 
 _MOST_BYTES = 4 << 20
-"""What the blocks used last take together, where there is more than one."""
+"""What the chunks used last take together, where there is more than one."""
 
 
-class _Block(NamedTuple):
+class _Chunk(NamedTuple):
+    """Blocks that were dealt together."""
+
     first: int
     """Its first position, counted from the dealing's."""
+    before: NDArray[np.int64]
+    """How many bins each component has given before it: int64 [C]."""
     components: NDArray[np.int32]
     """Which component each of its positions is of."""
     numbers: NDArray[np.int64]
@@ -48,72 +55,92 @@ class Dealing:
         self._key = key
         self._tweak = tweak
         self._num_blocks = max(1, length // shares.block)
+        self._blocks_per_chunk = max(1, _CHUNK // shares.block)
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[int, _Block] = OrderedDict()
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
 
     def dealt(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns the component of each position, and how many of its bins come before: int32 [N], int64 [N]."""
         components = np.empty(len(offsets), dtype=np.int32)
         numbers = np.empty(len(offsets), dtype=np.int64)
-        blocks = self._block_numbers(offsets)
-        edges = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1)).tolist()
+        last = (self._num_blocks - 1) // self._blocks_per_chunk
+        chunks = np.minimum(offsets // (self._shares.block * self._blocks_per_chunk), last)
+        edges = np.flatnonzero(np.diff(chunks, prepend=-1, append=-1)).tolist()
         for begin, end in pairwise(edges):
-            block = self._block(int(blocks[begin]))
-            inside = offsets[begin:end] - block.first
-            components[begin:end] = block.components[inside]
-            numbers[begin:end] = block.numbers[inside]
+            chunk = self._chunk(int(chunks[begin]))
+            inside = offsets[begin:end] - chunk.first
+            components[begin:end] = chunk.components[inside]
+            numbers[begin:end] = chunk.numbers[inside]
         return components, numbers
 
     def taken(self, num: int) -> NDArray[np.int64]:
         """Returns how many of the first `num` positions each component gets: int64 [C]."""
         if num == self._length:
             return self._shares.before(num)
-        block = self._block(min(num // self._shares.block, self._num_blocks - 1))
-        inside = block.components[: num - block.first]
-        return self._shares.before(block.first) + np.bincount(inside, minlength=len(self._shares.parts))
+        chunk = self._chunk_of_block(min(num // self._shares.block, self._num_blocks - 1))
+        inside = chunk.components[: num - chunk.first]
+        return chunk.before + np.bincount(inside, minlength=len(self._shares.parts))
 
     def find(self, component: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the positions of a component's bins; undoes `dealt`."""
         offsets = np.empty(len(numbers), dtype=np.int64)
         for i, number in enumerate(numbers.tolist()):
-            block = self._block(self._shares.block_of(component, number, self._num_blocks))
-            ours = np.flatnonzero(block.components == component)
-            offsets[i] = block.first + ours[number - self._shares.before_of(component, block.first)]
+            chunk = self._chunk_of_block(self._shares.block_of(component, number, self._num_blocks))
+            offsets[i] = chunk.first + np.flatnonzero(chunk.components == component)[number - chunk.before[component]]
         return offsets
 
-    def _block_numbers(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.minimum(offsets // self._shares.block, self._num_blocks - 1)
+    def _chunk_of_block(self, block: int) -> _Chunk:
+        return self._chunk(block // self._blocks_per_chunk)
 
-    def _block(self, number: int) -> _Block:
+    def _chunk(self, number: int) -> _Chunk:
         with self._lock:
-            if number not in self._blocks:
-                self._blocks[number] = self._deal(number)
-                while len(self._blocks) > max(2, _MOST_BYTES // (12 * self._shares.block)):
-                    self._blocks.popitem(last=False)
-            self._blocks.move_to_end(number)
-            return self._blocks[number]
+            if number not in self._chunks:
+                self._chunks[number] = self._deal(number)
+                most = _MOST_BYTES // (12 * self._shares.block * self._blocks_per_chunk)
+                while len(self._chunks) > max(2, most):
+                    self._chunks.popitem(last=False)
+            self._chunks.move_to_end(number)
+            return self._chunks[number]
 
-    def _deal(self, number: int) -> _Block:
-        first = number * self._shares.block
-        end = self._length if number == self._num_blocks - 1 else first + self._shares.block
-        up_to = self._shares.up_to(first)
-        row = Permutation(end - first, self._key, self._tweak + first).row
-        components = np.empty(end - first, dtype=np.int32)
-        numbers = np.empty(end - first, dtype=np.int64)
-        _deal(row, self._shares.up_to(end) - up_to, np.diff(up_to), components, numbers)
-        return _Block(first, components, numbers)
+    def _deal(self, number: int) -> _Chunk:
+        first = number * self._blocks_per_chunk
+        end = min(first + self._blocks_per_chunk, self._num_blocks)
+        edges = [block * self._shares.block for block in range(first, end + 1)]
+        if end == self._num_blocks:
+            edges[-1] = self._length
+        firsts = np.array(edges, dtype=np.uint64)
+        rows = np.empty((len(edges) - 1, ROW_WIDTH), dtype=np.uint64)
+        zeros, tweaks = np.zeros_like(firsts), firsts + np.uint64(self._tweak)
+        fill_parameters(np.diff(firsts), zeros, tweaks[:-1], np.uint64(self._key), rows)
+        up_to = np.stack([self._shares.up_to(edge) for edge in edges])
+        components = np.empty(edges[-1] - edges[0], dtype=np.int32)
+        numbers = np.empty(edges[-1] - edges[0], dtype=np.int64)
+        before = np.diff(up_to[0])
+        _deal(rows, np.diff(up_to, axis=0), before.copy(), components, numbers)
+        return _Chunk(edges[0], before, components, numbers)
 
 
 @numba.njit(nogil=True, cache=True)
-def _deal(row: Any, ends: Any, taken: Any, components_out: Any, numbers_out: Any) -> None:
-    """Deals a block: component d gets the positions that the permutation leads to [ends[d], ends[d + 1])."""
-    num = len(components_out)
-    owner = np.empty(num, np.int32)
-    for component in range(len(taken)):
-        owner[ends[component] : ends[component + 1]] = component
-    permute_positions(row, np.arange(num), numbers_out)
-    for i in range(num):
-        component = owner[numbers_out[i]]
-        components_out[i] = component
-        numbers_out[i] = taken[component]
-        taken[component] += 1
+def _deal(rows: Any, ends: Any, taken: Any, components_out: Any, numbers_out: Any) -> None:
+    """Deals blocks: component d gets the positions that a block's permutation leads to [ends[d], ends[d + 1]).
+
+    Args:
+        rows: uint64 [n, ROW_WIDTH], each block's permutation.
+        ends: int64 [n, C + 1].
+        taken: int64 [C], what each component has given before; overwritten.
+        components_out: int32, as long as the blocks together.
+        numbers_out: int64, likewise.
+    """
+    begin = 0
+    for block in range(len(rows)):
+        num = ends[block, -1]
+        owner = np.empty(num, np.int32)
+        for component in range(len(taken)):
+            owner[ends[block, component] : ends[block, component + 1]] = component
+        permute_positions(rows[block], np.arange(num), numbers_out[begin : begin + num])
+        for i in range(begin, begin + num):
+            component = owner[numbers_out[i]]
+            components_out[i] = component
+            numbers_out[i] = taken[component]
+            taken[component] += 1
+        begin += num

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.epoch.bins import Bins
+from packhorse.epoch.bins import Bins, joined
 
 
 def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], positions: NDArray[np.int64]) -> Bins:
@@ -22,8 +22,8 @@ def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], posi
         places: for each part, where its bins stand among the N of all: int64 [bins of the part].
         positions: what the bins' positions are then: int64 [N].
     """
-    if len(parts) == 1 and bool((np.diff(places[0], prepend=-1) == 1).all()):
-        return replace(parts[0], positions=positions)
+    if _is_in_order(places):
+        return replace(parts[0] if len(parts) == 1 else joined(parts), positions=positions)
     has_first_tokens = any(part.first_tokens is not None for part in parts)
     has_dataset_ids = any(part.dataset_ids is not None for part in parts)
     sizes = np.zeros(len(positions), dtype=np.int64)
@@ -39,10 +39,9 @@ def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], posi
     lengths = np.empty(total, dtype=np.int32)
     first_tokens = np.zeros(total, dtype=np.int64) if has_first_tokens else None
     for part, where in zip(parts, places, strict=True):
-        _scatter(part.ids, part.bin_ends, begins, where, ids)
-        _scatter(part.lengths, part.bin_ends, begins, where, lengths)
+        _scatter(part.ids, part.lengths, part.bin_ends, begins, where, ids, lengths)
         if first_tokens is not None and part.first_tokens is not None:
-            _scatter(part.first_tokens, part.bin_ends, begins, where, first_tokens)
+            _scatter(part.first_tokens, part.lengths, part.bin_ends, begins, where, first_tokens, lengths)
     return Bins(
         ids=ids,
         lengths=lengths,
@@ -53,12 +52,24 @@ def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], posi
     )
 
 
+def _is_in_order(places: Sequence[NDArray[np.int64]]) -> bool:
+    """Whether the parts stand one after the other as they are."""
+    begin = 0
+    for where in places:
+        if len(where) and not (where[0] == begin and (np.diff(where) == 1).all()):
+            return False
+        begin += len(where)
+    return True
+
+
 @numba.njit(nogil=True, cache=True)
-def _scatter(values: Any, ends: Any, begins: Any, places: Any, out: Any) -> None:
+def _scatter(values: Any, lengths: Any, ends: Any, begins: Any, places: Any, values_out: Any, lengths_out: Any) -> None:
     """Copies what belongs to each bin of a part to where the bin begins among all."""
-    start = 0
+    start = np.uint64(0)  # unsigned, so that no index is checked for being below 0
     for b in range(len(ends)):
-        to = begins[places[b]] - start
-        for i in range(start, ends[b]):
-            out[to + i] = values[i]
-        start = ends[b]
+        to, end = np.uint64(begins[places[b]]), np.uint64(ends[b])
+        while start < end:
+            values_out[to] = values[start]
+            lengths_out[to] = lengths[start]
+            start += np.uint64(1)
+            to += np.uint64(1)

@@ -137,21 +137,22 @@ class MixtureEpoch:
         components, numbers = self._dealt(positions)
         numbers += self._first_positions[components]
         narrow: NDArray[np.integer] = components.astype(np.int16) if len(self._components) < 2**15 else components
-        for where in _split(narrow):
-            number = int(components[where[0]]) if len(where) else 0
+        for number, where in _groups(narrow):
             component = self._components[number]
-            epochs, inside = np.divmod(numbers[where], max(component.num_bins, 1))
-            for ours in _split(epochs):
-                epoch = self._first_epochs[number] + (int(epochs[ours[0]]) if len(ours) else 0)
-                yield number, component.source_of(epoch), where[ours], inside[ours]
+            own = numbers[where]
+            epochs = own // max(component.num_bins, 1)
+            for ahead, ours in _groups(epochs):
+                source = component.source_of(self._first_epochs[number] + ahead)
+                yield number, source, where[ours], own[ours] - ahead * component.num_bins
 
     def _dealt(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns every position's component, and how many of its bins come before it in this epoch."""
+        if len(self._segments) == 1:
+            return self._segments[0].dealing.dealt(positions)
         components = np.empty(len(positions), dtype=np.int32)
         numbers = np.empty(len(positions), dtype=np.int64)
-        segments = np.searchsorted(self._firsts, positions, side="right") - 1
-        for which in np.unique(segments).tolist():
-            segment, ours = self._segments[which], segments == which
+        for which, ours in _groups(np.searchsorted(self._firsts, positions, side="right") - 1):
+            segment = self._segments[which]
             components[ours], dealt = segment.dealing.dealt(positions[ours] - segment.first)
             numbers[ours] = dealt + segment.before[components[ours]]
         return components, numbers
@@ -166,10 +167,14 @@ class MixtureEpoch:
         return positions
 
 
-def _split(values: NDArray[np.integer]) -> list[NDArray[np.int64]]:
-    """Indices of equal values, in order; one empty array where there are no values."""
+def _groups(values: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Gives every value with the indices that have it, in order; 0 and no index where there are no values."""
+    if not len(values) or values.min() == values.max():
+        yield int(values[0]) if len(values) else 0, np.arange(len(values))
+        return
     order = np.argsort(values, kind="stable")  # 16 bits are sorted by their digits
-    return np.split(order, np.flatnonzero(np.diff(values[order])) + 1)
+    for where in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
+        yield int(values[where[0]]), where
 
 
 def _nowhere(ids: NDArray[np.int64]) -> Locations:
