@@ -135,11 +135,10 @@ class MixtureEpoch:
     ) -> Iterator[tuple[int, Source, NDArray[np.int64], NDArray[np.int64]]]:
         """Gives for every component's epoch that is asked for: both, which positions, and those in its epoch."""
         components, numbers = self._dealt(positions)
-        numbers += self._first_positions[components]
         narrow: NDArray[np.integer] = components.astype(np.int16) if len(self._components) < 2**15 else components
         for number, where in _groups(narrow):
             component = self._components[number]
-            own = numbers[where]
+            own = numbers[where] + self._first_positions[number]
             epochs = own // max(component.num_bins, 1)
             for ahead, ours in _groups(epochs):
                 source = component.source_of(self._first_epochs[number] + ahead)

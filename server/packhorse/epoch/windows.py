@@ -154,12 +154,15 @@ class WindowedView:
         self, positions: NDArray[np.int64], take: Callable[[EpochView, NDArray[np.int64], NDArray[np.int64]], None]
     ) -> None:
         """Calls `take` for every window there is a position of: its view, which positions, and those in the window."""
-        ordinals = np.searchsorted(self._starts, positions, side="right") - 1
-        order = np.argsort(ordinals, kind="stable")
-        edges = np.flatnonzero(np.diff(ordinals[order])) + 1
-        for where in np.split(order, edges):
-            ordinal = int(ordinals[where[0]]) if len(where) else 0
-            take(self._view(int(self._window_at[ordinal])), where, positions[where] - self._starts[ordinal])
+        order = np.arange(len(positions))
+        if (positions[1:] < positions[:-1]).any():
+            order = np.argsort(positions, kind="stable")
+        ascending = positions[order]
+        first, last = np.searchsorted(self._starts, ascending[[0, -1]], side="right") - 1 if len(order) else (0, 0)
+        edges = np.searchsorted(ascending, self._starts[first + 1 : last + 1])
+        for ordinal, where in enumerate(np.split(order, edges), int(first)):
+            if len(where) or not len(order):
+                take(self._view(int(self._window_at[ordinal])), where, positions[where] - self._starts[ordinal])
 
     def _view(self, window: int) -> EpochView:
         """Returns a window's epoch, laid out once for all threads."""
