@@ -209,6 +209,14 @@ def running_unix_server(corpus, make_server, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """A CA for tests, which issues certificates."""
+    from tests.certificates import Authority
+
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
 def client(running_server):
     """A client of the shared server."""
     from packhorse.client import RetryPolicy, connect

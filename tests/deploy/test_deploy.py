@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def serve_variables() -> set[str]:
         declared = parameter.envvar
         variables |= {declared} if isinstance(declared, str) else set(declared or ())
     return variables
+
+
+def client_variables() -> set[str]:
+    """Returns the environment variables that a client reads."""
+    from packhorse.client import Access
+    from packhorse.client.service.access import variable_of
+
+    return {variable_of(field.name) for field in fields(Access)} - {variable_of("token")}
 
 
 def dockerfile_logical_lines() -> list[str]:
@@ -181,13 +190,14 @@ def test_every_variable_is_an_option_of_serve() -> None:
     for path in [ROOT / "Dockerfile", *(path for path in DEPLOY.rglob("*") if path.is_file())]:
         used |= set(re.findall(r"\bPACKHORSE_[A-Z_]+\b", path.read_text()))
     # The name that Kubernetes would inject, told of in a comment.
-    assert used - FOREIGN_VARIABLES - {"PACKHORSE_PORT"} <= serve_variables()
+    assert used - FOREIGN_VARIABLES - {"PACKHORSE_PORT"} <= serve_variables() | client_variables()
 
 
 def test_image_compose_and_kubernetes_set_the_same_variables() -> None:
     ours = {name: value for name, value in dockerfile_environment().items() if name.startswith("PACKHORSE_")}
-    assert compose_service("packhorse")["environment"] == ours
-    assert kubernetes_environment() == ours
+    assert "PACKHORSE_INSECURE" not in ours, "whoever runs the image decides"
+    assert compose_service("packhorse")["environment"] == ours | {"PACKHORSE_INSECURE": "1"}
+    assert kubernetes_environment() == ours | {"PACKHORSE_INSECURE": "1"}
 
 
 def test_ports_agree() -> None:

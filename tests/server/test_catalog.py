@@ -254,3 +254,21 @@ assert sums == [10_000] * 4, sums
         [sys.executable, "-c", script, tmp_path / "mapped"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_links_that_lead_out_of_the_root_are_refused(corpus, root, embedded):
+    outside = root.parent / "outside"
+    shutil.copytree(corpus.root / "few", outside)
+    (root / "linked").symlink_to(outside)
+    shutil.copytree(corpus.root / "few", root / "half")
+    (root / "half" / POOLS).unlink()
+    (root / "half" / POOLS).symlink_to(outside / POOLS)
+    (root / "same").symlink_to(root / "good")
+    catalog = Catalog(root)
+    assert catalog.names() == ["good", "same"]
+    for name, what in (("linked", "linked"), ("half", f"half/{POOLS}")):
+        with pytest.raises(ServiceError, match=f"{what} is a link that leads out of the data root") as caught:
+            catalog.get(name)
+        assert str(root.parent) not in caught.value.message
+    with connect(f"embedded:{root}") as client:  # with the rights of whoever asks
+        assert client.get_dataset("linked").num_sequences == 7

@@ -1,5 +1,6 @@
 """Addresses: free ports, unix sockets left by the dead, and what cannot be listened on."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -91,6 +92,54 @@ def test_a_root_without_datasets_is_refused_in_one_line(serve, tmp_path):
 def test_options_out_of_range_name_their_flag(tmp_path, flag, options):
     with pytest.raises(ValueError, match=f"^{flag} must be"):
         ServeConfig(data_root=tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"listen": "0.0.0.0:1"}, "--listen 0.0.0.0:1 must not be reached from other machines in plain text"),
+        ({"listen": "[::]:1"}, "--listen"),
+        ({"listen": "trainer:1"}, "--listen"),
+        ({"metrics_listen": "10.0.0.1:1"}, "--metrics-listen 10.0.0.1:1 must not be reached"),
+        ({"listen": "0.0.0.0:1", "token_file": "t"}, "--listen"),
+        ({"tls_cert": "c"}, "--tls-cert must be given together with --tls-key"),
+        ({"tls_key": "k"}, "--tls-key must be given together with --tls-cert"),
+        ({"tls_client_ca": "ca"}, "--tls-client-ca must be given together with"),
+    ],
+)
+def test_plain_text_stays_on_the_machine_unless_told(tmp_path, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        ServeConfig(data_root=tmp_path, **options)
+
+
+def test_what_may_be_listened_on(tmp_path):
+    tls = {"tls_cert": tmp_path, "tls_key": tmp_path}
+    for options in (
+        {},
+        {"listen": "unix:/s"},
+        {"listen": "0.0.0.0:1", "insecure": True},
+        {"listen": "0.0.0.0:1", **tls},
+    ):
+        assert ServeConfig(data_root=tmp_path, **options).reflection
+
+
+def test_insecure_servers_say_so_and_certificates_that_are_none_end_them(corpus, make_server, serve, tmp_path):
+    with make_server(corpus.root, "--insecure", listen="0.0.0.0:0") as server:
+        assert "0.0.0.0:0 is plain text (--insecure): whoever reaches it can read and alter it" in server.log()
+        with connect(server.target.replace("0.0.0.0", "127.0.0.1")) as client:
+            assert client.get_dataset("few").num_sequences == 7
+    nothing = tmp_path / "nothing.pem"
+    nothing.write_text("nothing")
+    for flags, message in (
+        (("--listen", "0.0.0.0:0"), "Error: --listen 0.0.0.0:0 must not be reached"),
+        (("--tls-cert", nothing, "--tls-key", nothing), "are no certificate with its key"),
+        (("--tls-cert", tmp_path / "missing", "--tls-key", nothing), "cannot be read: No such file"),
+        (("--token-file", nothing), "'nothing' has no hash"),
+    ):
+        status, output = serve(*flags)
+        assert status == 1
+        assert message in output
+        assert "Traceback" not in output
 
 
 def test_addresses():

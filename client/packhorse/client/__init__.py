@@ -14,8 +14,8 @@ Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, DevicePre
 Stacks      PackedData, PackedDataModule; trainers for Hugging Face, TRL and torchdata are below packhorse.client.stacks
 Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDataModule, DevicePrefetcher,
             PackedBins for loaders and samplers of other people's making
-Service     connect, Client, DatasetInfo, BinStream, StreamHeader, BinBlock, SequenceLocation, PackStream, RetryPolicy
-            MemoryDatasets
+Service     connect, Client, DatasetInfo, BinStream, StreamHeader, BinBlock, SequenceLocation, PackStream, RetryPolicy,
+            Access, diagnose, Finding, ask_health, MemoryDatasets
 Proof       EpochOfStreams, AuditReport, TokenAudit, TokenReport
 Seeing      draw_batch, draw_bins, explain_step, Picture, ExplainedStep
 A run       Topology, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
@@ -62,12 +62,16 @@ from packhorse.client.errors import (
     TooManyRequestsError,
     TooManyStreamsError,
     TransientError,
+    UnauthenticatedError,
 )
 from packhorse.client.seeing import ExplainedStep, Picture, draw_batch, draw_bins, explain_step
+from packhorse.client.service.access import Access
 from packhorse.client.service.audit import AuditReport, EpochOfStreams
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.costs import cost_linear_of
 from packhorse.client.service.cursor import Cursor
+from packhorse.client.service.diagnose import Finding, diagnose
+from packhorse.client.service.health import ask_health
 from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.pack_stream import PackStream
 from packhorse.client.service.retry import RetryPolicy
@@ -213,6 +217,7 @@ _TORCH_PARTS = {
 }
 
 __all__ = [
+    "Access",
     "AccessDeniedError",
     "ArrowSource",
     "AttentionBiasBuffer",
@@ -233,6 +238,7 @@ __all__ = [
     "DigestMismatchError",
     "EpochOfStreams",
     "ExplainedStep",
+    "Finding",
     "FlatSource",
     "IndexableSource",
     "InvalidRequestError",
@@ -281,10 +287,12 @@ __all__ = [
     "TooManyStreamsError",
     "Topology",
     "TransientError",
+    "UnauthenticatedError",
     "Unpadding",
     "VarlenOffsets",
     "as_layout",
     "as_token_source",
+    "ask_health",
     "build_block_diagonal_mask",
     "build_block_mask",
     "build_boolean_mask",
@@ -299,6 +307,7 @@ __all__ = [
     "cost_linear_of",
     "create_megatron_iterator",
     "create_packed_dataloader",
+    "diagnose",
     "draw_batch",
     "draw_bins",
     "explain_step",

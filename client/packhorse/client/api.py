@@ -4,6 +4,7 @@ Owns the client's surface. Leaves what answers mean to `answers`, connections to
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +24,7 @@ from packhorse.client.service._transport import (
     PACK_SEQUENCES,
     Transport,
 )
+from packhorse.client.service.access import Access
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.pack_stream import PackStream
@@ -46,8 +48,13 @@ NO_SKIPS = Skips()
 def connect(
     target: str | MemoryDatasets,
     *,
-    credentials: "grpc.ChannelCredentials | None" = None,
+    ca: str | Path | None = None,
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+    token_file: str | Path | None = None,
     token: str | None = None,
+    insecure: bool = False,
+    credentials: "grpc.ChannelCredentials | None" = None,
     timeout_seconds: float | None = None,
     retry: RetryPolicy | None = None,
 ) -> "Client":
@@ -62,18 +69,37 @@ def connect(
         target: `host:port`; `host:port,host:port` for several replicas; `dns:///host:port` for a name; `unix:PATH`; or
             `embedded:DIR` for no server at all. Every address of a name counts as a replica. A call goes to any of
             them, and to the others where that one fails or lacks the dataset. Or `MemoryDatasets`.
-        credentials: of a secure channel; None for plain text.
-        token: sent as a bearer token; needs credentials or a unix socket.
+        ca: file with the CAs of the server's certificate (PEM); TLS is used where it is given. What is left out of
+            this and the next four is taken from PACKHORSE_CLIENT_CA, PACKHORSE_CLIENT_CERT and so on; see `Access`.
+        cert: file of this client's certificate (PEM), where the server wants one.
+        key: file of its private key (PEM, no passphrase).
+        token_file: file that holds the token which the server wants; it is read again for each call.
+        token: the token itself, instead.
+        insecure: whether the token may be sent to other machines in plain text.
+        credentials: of a secure channel, instead of `ca`, `cert` and `key`.
         timeout_seconds: how long a call goes on without an answer, however often it is tried. None: two minutes where a
             server was lost, ten seconds where none has ever answered.
         retry: the same in detail, instead of `timeout_seconds`.
 
     Raises:
-        ValueError: a token would travel in plain text, or an argument is out of range.
+        ValueError: a token would travel in plain text, a file cannot be read, or an argument is out of range.
         InvalidRequestError: nothing could ever listen at the target.
         PackhorseError: an embedded folder has no dataset that can be opened.
     """
-    policy = policy_of(timeout_seconds, retry)
+    access = Access(ca=ca, cert=cert, key=key, token=token, token_file=token_file, insecure=insecure)
+    return open_client(target, access, policy_of(timeout_seconds, retry), credentials)
+
+
+def open_client(
+    target: str | MemoryDatasets,
+    access: Access,
+    policy: RetryPolicy,
+    credentials: "grpc.ChannelCredentials | None" = None,
+) -> "Client":
+    """Returns what `connect` returns, for arguments that were put together before."""
+    given = [*access.given, *(["credentials"] if credentials is not None else [])]
+    if given and not (isinstance(target, str) and not target.startswith(PREFIX)):
+        raise ValueError(f"{given[0]} is for a server; there is none behind {shortened(target)}")
     transport: Transport
     if isinstance(target, MemoryDatasets):
         transport = MemoryTransport(target)
@@ -84,7 +110,7 @@ def connect(
     elif target.startswith(PREFIX):
         transport = EmbeddedTransport(target)
     else:
-        transport = GrpcTransport(target, credentials=credentials, token=token)
+        transport = GrpcTransport(target, access=access, credentials=credentials)
     return Client(transport, policy)
 
 

@@ -6,7 +6,8 @@ PackhorseError
 ├── DatasetCorruptError                  its files do not match their checksums
 ├── DigestMismatchError                  another dataset than the run began with
 ├── NotImplementedByServerError          the server has no such method
-├── AccessDeniedError                    the server refuses who asks
+├── AccessDeniedError                    the server refuses who asks, or this client the server
+│   └── UnauthenticatedError             no token came, or one that is unknown or expired
 ├── RequestTooLargeError                 more than one message may carry
 ├── ServerFaultError                     the server's own fault; its log has the incident
 ├── StreamInterruptedError               retries did not help; says where to resume
@@ -63,7 +64,19 @@ class NotImplementedByServerError(PackhorseError):
 
 
 class AccessDeniedError(PackhorseError):
-    """The server, or a proxy before it, refuses the token, the certificate or their absence."""
+    """Somebody is not who they must be, and trying again would not help.
+
+    The token is not for this method or dataset; the server refuses this client's certificate or its absence; or this
+    client refuses the server's certificate. `metadata["cause"]` is "method", "dataset", "client-certificate",
+    "server-certificate" or "plain-text"; a proxy may leave it out.
+    """
+
+
+class UnauthenticatedError(AccessDeniedError):
+    """No token came, or one that the server does not know or that expired.
+
+    `metadata["cause"]` is "missing", "unknown" or "expired".
+    """
 
 
 class RequestTooLargeError(PackhorseError):
@@ -127,6 +140,8 @@ EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {
     pb.ERROR_REASON_TOO_MANY_STREAMS: TooManyStreamsError,
     pb.ERROR_REASON_REQUEST_TOO_LARGE: RequestTooLargeError,
     pb.ERROR_REASON_TOO_MANY_REQUESTS: TooManyRequestsError,
+    pb.ERROR_REASON_UNAUTHENTICATED: UnauthenticatedError,
+    pb.ERROR_REASON_ACCESS_DENIED: AccessDeniedError,
     pb.ERROR_REASON_INTERNAL: ServerFaultError,
 }
 """Every reason's exception."""

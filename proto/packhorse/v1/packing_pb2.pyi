@@ -47,6 +47,8 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_REQUEST_TOO_LARGE: _ClassVar[ErrorReason]
     ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
     ERROR_REASON_TOO_MANY_REQUESTS: _ClassVar[ErrorReason]
+    ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
+    ERROR_REASON_ACCESS_DENIED: _ClassVar[ErrorReason]
 ID_TYPE_UNSPECIFIED: IdType
 ID_TYPE_UINT32: IdType
 ID_TYPE_INT64: IdType
@@ -73,6 +75,8 @@ ERROR_REASON_TOO_MANY_STREAMS: ErrorReason
 ERROR_REASON_REQUEST_TOO_LARGE: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_TOO_MANY_REQUESTS: ErrorReason
+ERROR_REASON_UNAUTHENTICATED: ErrorReason
+ERROR_REASON_ACCESS_DENIED: ErrorReason
 
 class Dataset(_message.Message):
     __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source")
@@ -181,10 +185,12 @@ class ListDatasetsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListDatasetsResponse(_message.Message):
-    __slots__ = ("datasets",)
+    __slots__ = ("datasets", "server_version")
     DATASETS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     datasets: _containers.RepeatedCompositeFieldContainer[Dataset]
-    def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ...) -> None: ...
+    server_version: str
+    def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., server_version: _Optional[str] = ...) -> None: ...
 
 class GetDatasetRequest(_message.Message):
     __slots__ = ("name",)

@@ -1,8 +1,9 @@
-"""What both ends of the wire compute about a message: the checksums that notice altered bytes.
+"""What both ends of the wire agree on beside its messages: checksums of blocks, addresses that may carry plain text.
 
 Beside v1, because server and client must agree on it to the bit.
 """
 
+from packhorse.wire.addresses import is_local
 from packhorse.wire.checksums import (
     LocationsChecksum,
     bins_checksum,
@@ -19,4 +20,5 @@ __all__ = [
     "get_bins_context",
     "header_checksum",
     "ids_sum",
+    "is_local",
 ]

@@ -54,12 +54,14 @@ COMMANDS: Mapping[str, CommandEntry] = {
     ),
     "show": CommandEntry("Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target."),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
+    "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
     "locate": CommandEntry("Tell at which position, step, rank and slot each of IDS comes in an epoch."),
     "explain": CommandEntry(
         "Tell which sequences of DATASET one rank trains on in one step: their ids, rows, lengths and cost."
     ),
+    "doctor": CommandEntry("Go every step from here to the first bin of TARGET, and explain the one that fails."),
     "health": CommandEntry("Ask a server whether it serves."),
 }
 """Every command, in the order of use; each stands in the module of its name."""

@@ -27,8 +27,35 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+ACCESS = f"{__name__}.access"
+"""Where a command's context keeps the options of `access_options`, by name."""
+
+
+def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options by which client and server know each other; `service.access_of_command` returns them."""
+
+    def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+        context.meta.setdefault(ACCESS, {})[option.name] = value
+
+    def access_option(name: str, says: str, **options: Any) -> Callable[..., Any]:
+        variable = f"PACKHORSE_CLIENT_{name.upper()}"
+        flag = f"--{name.replace('_', '-')}"
+        return click.option(flag, help=f"{says}  [env var: {variable}]", callback=keep, expose_value=False, **options)
+
+    for option in (
+        access_option("insecure", "Send the token in plain text even to other machines.", is_flag=True),
+        access_option("token_file", "File of the token that the server wants.", metavar="FILE"),
+        access_option("key", "Private key of --cert (PEM, no passphrase).", metavar="FILE"),
+        access_option("cert", "This client's certificate (PEM), where the server wants one.", metavar="FILE"),
+        access_option("ca", "CAs of the server's certificate (PEM): TLS is used where it is given.", metavar="FILE"),
+    ):
+        command = option(command)
+    return command
+
+
 def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --target."""
+    """Adds --target, and how its server and this client know each other."""
+    command = access_options(command)
     return click.option(
         "--target",
         envvar="PACKHORSE_TARGET",

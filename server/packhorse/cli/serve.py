@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,16 +50,52 @@ from packhorse.server.config import ServeConfig
     default=4096,
     help="Streams open at once; further ones are refused with a retry delay.",
 )
-def command(data_root: Path, listen: str, metrics_listen: str | None, grace_seconds: float, max_streams: int) -> None:
+@click.option(
+    "--tls-cert",
+    envvar="PACKHORSE_TLS_CERT",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="The server's certificate (PEM), for both ports. Read again when it changes.",
+)
+@click.option(
+    "--tls-key",
+    envvar="PACKHORSE_TLS_KEY",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="The certificate's private key (PEM, no passphrase).",
+)
+@click.option(
+    "--tls-client-ca",
+    envvar="PACKHORSE_TLS_CLIENT_CA",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="Only clients with a certificate of these CAs (PEM) may connect.",
+)
+@click.option(
+    "--token-file",
+    envvar="PACKHORSE_TOKEN_FILE",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="Every call needs a token of this file, which `packhorse token new` writes. Read again when it changes.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    envvar="PACKHORSE_INSECURE",
+    show_envvar=True,
+    help="Listen in plain text where other machines can connect: whoever reaches the port can read everything.",
+)
+@click.option(
+    "--reflection/--no-reflection",
+    default=True,
+    envvar="PACKHORSE_REFLECTION",
+    show_envvar=True,
+    help="Whether gRPC's server reflection describes the service.",
+)
+def command(**options: Any) -> None:
     """Serve prepared datasets over gRPC until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    config = ServeConfig(
-        data_root=data_root,
-        listen=listen,
-        metrics_listen=metrics_listen,
-        grace_seconds=grace_seconds,
-        max_streams=max_streams,
-    )
+    config = ServeConfig(**options)
     asyncio.run(serve(config, ready=_announce))
     logging.shutdown()
     sys.stdout.flush()

@@ -11,8 +11,8 @@ from typing import Any
 import click
 from rich.file_proxy import FileProxy
 
-from packhorse.cli.options import Seconds
-from packhorse.client import Client, connect
+from packhorse.cli.options import ACCESS, Seconds
+from packhorse.client import Access, Client, connect
 
 _CLEAR_LINE = "\r\x1b[2K"
 _MANIFEST = "manifest.json"  # named here, so that asking a server needs nothing that opens folders
@@ -29,6 +29,15 @@ def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def access_of_command() -> Access:
+    """Returns what this command's --ca, --cert, --key, --token-file and --insecure say."""
+    return Access(**_options_of_access())
+
+
+def _options_of_access() -> dict[str, Any]:
+    return dict(click.get_current_context().meta.get(ACCESS, {}))
+
+
 @contextmanager
 def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
     """Connects a command to the service; while no server answers, stderr says so.
@@ -39,7 +48,7 @@ def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
     logger = logging.getLogger("packhorse")
     logger.addHandler(line)
     try:
-        with connect(target, timeout_seconds=timeout_seconds) as client:
+        with connect(target, timeout_seconds=timeout_seconds, **_options_of_access()) as client:
             yield client
     finally:
         logger.removeHandler(line)
@@ -92,3 +101,11 @@ class _Line(logging.Handler):
             sys.stderr.write(_CLEAR_LINE)
             sys.stderr.flush()
             self._is_shown = False
+
+
+def check_one_server(target: str) -> None:
+    """Refuses a target that is no server, or several; a UsageError says what to ask instead."""
+    if target.startswith("embedded:"):
+        raise click.UsageError("--target embedded:DIR is no server; ask one by HOST:PORT")
+    if not target.startswith("unix:") and "," in target:
+        raise click.UsageError("--target names several servers; ask each of them")

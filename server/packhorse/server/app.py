@@ -17,10 +17,12 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from packhorse.server.access import Guard
 from packhorse.server.backend import Backend
 from packhorse.server.catalog import Catalog
 from packhorse.server.config import ServeConfig, split_address
 from packhorse.server.decoding import Decoding
+from packhorse.server.faults import ServiceError
 from packhorse.server.lanes import Lane, Lanes
 from packhorse.server.logs import GRPC_LOGGER, Sparing
 from packhorse.server.metrics import Metrics
@@ -28,6 +30,9 @@ from packhorse.server.metrics_port import MetricsServer
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.shrinking import survive_shrinking_files
+from packhorse.server.status import reason_name
+from packhorse.server.tls import Certificates
+from packhorse.server.tokens import TokenFile
 from packhorse.server.warm_up import compile_kernels
 from packhorse.v1 import packing_pb2, packing_pb2_grpc
 
@@ -60,7 +65,13 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.absolute_max_metadata_size", 32 << 10),
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
+
+_MORE_CONNECTIONS = 256
+"""Connections beside one for each stream: health checks, single answers, clients that come back."""
 
 
 async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> None:
@@ -79,23 +90,35 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     logging.getLogger(GRPC_LOGGER).addFilter(Sparing())
+    certificates = None if config.tls_files is None else Certificates(config.tls_files)
+    tokens = None if config.token_file is None else TokenFile(config.token_file)
+    _warn_of_plain_text(config)
     catalog = Catalog(config.data_root)
     survive_shrinking_files()
     metrics = Metrics(catalog.opened)
     lanes = Lanes.for_this_machine()
     servicer = PackingServicer(Backend(catalog, metrics.waiting.saw), metrics, lanes, config.max_streams)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
-    server = _server(servicer, health_servicer)
-    address = _bind(server, config.listen)
+
+    def listening(listen: str) -> tuple[grpc.aio.Server, str]:
+        guard = None if tokens is None else Guard(tokens, on_refusal)
+        server = _server(servicer, health_servicer, config, guard)
+        return server, _bind(server, listen, certificates)
+
+    def on_refusal(error: ServiceError) -> None:
+        metrics.errors.labels(reason_name(error.reason)).inc()
+
+    server, address = listening(config.listen)
     metrics_server = None
     metrics_url = None
     if config.metrics_listen is not None:
         host, port = split_address("--metrics-listen", config.metrics_listen)
         try:
-            metrics_server = MetricsServer(host, port, metrics.registry)
+            metrics_server = MetricsServer(host, port, metrics.registry, certificates, tokens)
         except OSError as error:
             raise OSError(f"--metrics-listen {config.metrics_listen}: {error.strerror}") from None
-        metrics_url = f"http://{host}:{metrics_server.server_port}/metrics"
+        scheme = "http" if certificates is None else "https"
+        metrics_url = f"{scheme}://{host}:{metrics_server.server_port}/metrics"
 
     stopping, hurrying = _signals(config.grace_seconds)
     for name in ("", SERVICE_NAME):
@@ -109,8 +132,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     ready(address, metrics_url, catalog.names())
     try:
         while await _is_broken(server, stopping):
-            server = _server(servicer, health_servicer)
-            _bind(server, address)
+            server, _ = listening(address)
             await server.start()
         _LOG.info("draining for at most %g seconds; a second signal ends it", config.grace_seconds)
         probing.cancel()
@@ -165,12 +187,19 @@ async def _watch(catalog: Catalog) -> None:
 def _server(
     servicer: PackingServicer,
     health_servicer: health.aio.HealthServicer,  # type: ignore[name-defined]
+    config: ServeConfig,
+    guard: Guard | None,
 ) -> grpc.aio.Server:
     """Returns a gRPC server of our services, which listens nowhere yet."""
-    server = grpc.aio.server(options=_OPTIONS, interceptors=(Decoding(SERVICE_NAME),))
+    decoding = Decoding(SERVICE_NAME)
+    server = grpc.aio.server(
+        options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", config.max_streams + _MORE_CONNECTIONS)),
+        interceptors=(decoding,) if guard is None else (guard, decoding),
+    )
     packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    if config.reflection:
+        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server
 
 
@@ -224,12 +253,23 @@ async def _probe(lane: Lane, health_servicer: health.aio.HealthServicer) -> None
             await health_servicer.set(SERVICE_NAME, status.NOT_SERVING)
 
 
-def _bind(server: grpc.aio.Server, listen: str) -> str:
-    """Listens on HOST:PORT or unix:PATH and returns the address with its real port."""
+def _warn_of_plain_text(config: ServeConfig) -> None:
+    """Says in the log what other machines can read."""
+    if config.tls_files is None:
+        for flag, address in config.remote_addresses.items():
+            _LOG.warning("%s %s is plain text (--insecure): whoever reaches it can read and alter it", flag, address)
+
+
+def _bind(server: grpc.aio.Server, listen: str, certificates: Certificates | None) -> str:
+    """Listens on HOST:PORT, with TLS where there are certificates, or on unix:PATH; returns the real address."""
+    is_plain = certificates is None or listen.startswith("unix:")
     if listen.startswith("unix:"):
         _check_socket(Path(listen.removeprefix("unix:")))
     try:
-        port = server.add_insecure_port(listen)
+        if certificates is None or is_plain:
+            port = server.add_insecure_port(listen)
+        else:
+            port = server.add_secure_port(listen, certificates.grpc_credentials())
     except RuntimeError:
         raise OSError(f"--listen {listen}: the address is in use or cannot be listened on") from None
     if listen.startswith("unix:"):

@@ -5,6 +5,8 @@ is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 import numpy as np
@@ -85,7 +87,9 @@ class Backend:
     def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
         """Lists the datasets that are served."""
         names = self._catalog.names()
-        return pb.ListDatasetsResponse(datasets=[_describe(self._catalog.get(name)) for name in names])
+        return pb.ListDatasetsResponse(
+            datasets=[_describe(self._catalog.get(name)) for name in names], server_version=_version()
+        )
 
     def get_dataset(self, request: pb.GetDatasetRequest) -> pb.GetDatasetResponse:
         """Describes one dataset."""
@@ -295,6 +299,15 @@ def _encode(bins: Bins, message: pb.Bins) -> None:
     message.positions = bins.positions.astype("<i8", copy=False).tobytes()
     if bins.first_tokens is not None:
         message.first_tokens = bins.first_tokens.astype("<i8").tobytes()
+
+
+@cache
+def _version() -> str:
+    """Returns this packhorse's version; empty in a source tree that is not installed."""
+    try:
+        return version("packhorse")
+    except PackageNotFoundError:
+        return ""
 
 
 def _describe(dataset: PreparedDataset) -> pb.Dataset:

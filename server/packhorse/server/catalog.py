@@ -165,6 +165,7 @@ class Catalog:
             if refused is not None and refused.stamps == stamps:
                 return
             try:
+                self._check_inside(folder)
                 dataset, is_checked = self._load(folder, stamps)
                 served = _Served(dataset, ArrayStamps.of(dataset), stamps)
             except Exception as error:  # however odd a folder is, it costs nothing but itself
@@ -175,6 +176,19 @@ class Catalog:
                 self._refused.pop(folder.name, None)
         if not is_checked:
             threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
+
+    def _check_inside(self, folder: Path) -> None:
+        """Refuses a folder that links lead out of the root: who may write there may not read all that the server may.
+
+        Raises:
+            PreparedDatasetError: it, or one of its files, is such a link.
+        """
+        for path in (folder, *folder.iterdir()):
+            if not path.resolve().is_relative_to(self._root):
+                name = folder.name if path == folder else f"{folder.name}/{path.name}"
+                raise PreparedDatasetError(
+                    f"{name} is a link that leads out of the data root; move what it stands for there, or mount it"
+                )
 
     def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
         """Opens a folder with these stamps, and tells whether its arrays were compared with their checksums."""

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from packhorse.server.tls import TlsFiles
+from packhorse.wire import is_local
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeConfig:
@@ -22,6 +25,18 @@ class ServeConfig:
     """How long streams may go on after SIGTERM."""
     max_streams: int = 4096
     """Streams open at once; more are refused with a retry delay."""
+    tls_cert: Path | None = None
+    """The server's certificate (PEM), for both ports; None for plain text. A unix socket stays plain."""
+    tls_key: Path | None = None
+    """Its private key."""
+    tls_client_ca: Path | None = None
+    """CAs of clients' certificates, without which nobody connects; None where clients need none."""
+    token_file: Path | None = None
+    """Tokens, one of which every call then needs; see `tokens`. None where nobody is asked."""
+    insecure: bool = False
+    """Whether plain text may leave the machine."""
+    reflection: bool = True
+    """Whether gRPC's server reflection is offered."""
 
     def __post_init__(self) -> None:
         """Checks every option."""
@@ -33,6 +48,31 @@ class ServeConfig:
             raise ValueError(f"--grace-seconds must be at least 0, got {self.grace_seconds}")
         if self.max_streams < 1:
             raise ValueError(f"--max-streams must be at least 1, got {self.max_streams}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("--tls-key", "--tls-cert") if self.tls_cert is None else ("--tls-cert", "--tls-key")
+            raise ValueError(f"{given} must be given together with {missing}")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("--tls-client-ca must be given together with --tls-cert and --tls-key")
+        if self.tls_files is None and not self.insecure:
+            for flag, address in self.remote_addresses.items():
+                raise ValueError(
+                    f"{flag} {address} must not be reached from other machines in plain text: give --tls-cert and "
+                    "--tls-key, or listen on 127.0.0.1 or unix:PATH; --insecure where whoever reaches the port may "
+                    "read everything"
+                )
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """Where the certificates lie; None for plain text."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return TlsFiles(cert=self.tls_cert, key=self.tls_key, client_ca=self.tls_client_ca)
+
+    @property
+    def remote_addresses(self) -> dict[str, str]:
+        """Flag → address of what other machines can reach."""
+        addresses = {"--listen": self.listen, "--metrics-listen": self.metrics_listen}
+        return {flag: address for flag, address in addresses.items() if address is not None and not is_local(address)}
 
 
 def split_address(flag: str, address: str) -> tuple[str, int]:

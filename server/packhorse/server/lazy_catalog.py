@@ -46,6 +46,9 @@ class LazyCatalog(Catalog):
     def _open_first(self) -> None:
         pass
 
+    def _check_inside(self, folder: Path) -> None:
+        """Nothing: this process reads with the rights of whoever asks."""
+
     def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
         is_checked = _key(folder, stamps) in self._checked
         known_stamps, dataset = _OPEN.get(folder, ((), None))

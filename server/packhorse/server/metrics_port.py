@@ -1,20 +1,33 @@
 """The port that Prometheus scrapes.
 
-Owns its sockets and threads; leaves what is scraped to `metrics`.
+Owns its sockets and threads, and who may scrape; leaves what is scraped to `metrics`, certificates to `tls` and tokens
+to `tokens`.
 """
 
 import logging
 import threading
-from socket import AF_INET6
+from collections.abc import Callable, Iterable
+from socket import AF_INET6, socket
 from socketserver import ThreadingMixIn
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from packhorse.server.faults import ServiceError
+from packhorse.server.tls import Certificates
+from packhorse.server.tokens import METRICS, TokenFile
+from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 10.0
 """A connection that says nothing for so long is closed: each holds a thread."""
+
+MOST_CONNECTIONS = 64
+"""Connections at once; more are closed."""
+
+_App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class _Handler(WSGIRequestHandler):
@@ -37,6 +50,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         host: to listen on.
         port: 0 for a free one.
         registry: what is scraped.
+        certificates: for HTTPS; None for HTTP.
+        tokens: those that are for METRICS may scrape; None where everyone may.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -44,13 +59,63 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        certificates: Certificates | None = None,
+        tokens: TokenFile | None = None,
+    ) -> None:
         if ":" in host:
             self.address_family = AF_INET6
+        self._certificates = certificates
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((host, port), _Handler)
-        self.set_app(make_wsgi_app(registry))
+        app = make_wsgi_app(registry)
+        self.set_app(app if tokens is None else _guarded(app, tokens))
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers a connection in a thread of its own, where there is a place."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers a connection, and gives its place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answers a connection; a slow handshake holds up its own thread only."""
+        if self._certificates is None:
+            super().finish_request(request, client_address)
+            return
+        plain: socket = request
+        plain.settimeout(SILENCE_SECONDS)
+        with self._certificates.ssl_context().wrap_socket(plain, server_side=True) as secure:
+            super().finish_request(secure, client_address)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Logs one line for a connection that broke."""
         _LOG.debug("metrics connection of %s broke", client_address, exc_info=True)
+
+
+def _guarded(app: _App, tokens: TokenFile) -> _App:
+    """Returns an application that answers whoever sends a token for METRICS."""
+
+    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            tokens.grant_of(environ.get("HTTP_AUTHORIZATION")).check_method(METRICS)
+        except ServiceError as error:
+            is_unknown = error.reason == pb.ERROR_REASON_UNAUTHENTICATED
+            status = "401 Unauthorized" if is_unknown else "403 Forbidden"
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("WWW-Authenticate", "Bearer")])
+            return [f"{error.message}\n".encode()]
+        return app(environ, start_response)
+
+    return guarded

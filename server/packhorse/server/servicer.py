@@ -16,6 +16,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 
+from packhorse.server.access import CALLER
 from packhorse.server.backend import BLOCK_BYTES, Backend
 from packhorse.server.faults import ServiceError
 from packhorse.server.lanes import Lane, LaneFullError, Lanes
@@ -23,7 +24,7 @@ from packhorse.server.memory import MemoryBudget, MemoryShare, OutOfMemoryBudget
 from packhorse.server.metrics import Metrics
 from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
-from packhorse.server.status import STATUS_OF_REASON, reason_name, status_details
+from packhorse.server.status import abort, reason_name
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -90,7 +91,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     async def ListDatasets(self, request: pb.ListDatasetsRequest, context: _Context) -> pb.ListDatasetsResponse:  # noqa: N802
         """Lists the datasets that are served."""
-        return await self._answer(_whole(self._backend.list_datasets), request, context, self._lanes.answers)
+        response = await self._answer(_whole(self._backend.list_datasets), request, context, self._lanes.answers)
+        return CALLER.get().seen(response)
 
     async def GetDataset(self, request: pb.GetDatasetRequest, context: _Context) -> pb.GetDatasetResponse:  # noqa: N802
         """Describes one dataset."""
@@ -125,6 +127,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         return
                     answer = self._run(self._lanes.packing, session.answer_in_pieces, message, memory)
                     response = await self._unless_draining(asyncio.ensure_future(answer))
+                    CALLER.get().check_again()
                     with self._sending():
                         yield response
 
@@ -135,7 +138,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         started = time.perf_counter()
         async with self._call(context) as memory:
             with self._stream():
-                messages = self._backend.stream_bins(_decoded(request))
+                messages = self._backend.stream_bins(_admitted(request))
                 upcoming = self._make(messages)
                 num_blocks = 0
                 try:
@@ -143,6 +146,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         size = message.ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > BLOCK_BYTES + BLOCK_BYTES // 2 else 0)
                         upcoming = self._make(messages)
+                        CALLER.get().check_again()
                         with self._sending():
                             yield message
                         if message.HasField("block"):
@@ -164,7 +168,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self, lane: Lane, method: Callable[[_Request], Pieces[_Result]], request: _Request, memory: MemoryShare
     ) -> _Result:
         """Runs a method in a lane; its memory counts until the answer has been read, or another request begins."""
-        request_bytes = BYTES_PER_REQUEST_BYTE * _decoded(request).ByteSize()
+        request_bytes = BYTES_PER_REQUEST_BYTE * _admitted(request).ByteSize()
         await memory.hold(request_bytes)
         return await lane.run(method(request), lambda num_bytes: memory.hold(request_bytes + num_bytes))
 
@@ -187,7 +191,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             yield memory
         except Exception as error:
             try:
-                await self._fail(_refusal(error), context)
+                await self._fail(CALLER.get().told(_refusal(error)), context)
             except grpc.aio.AbortError as abort:
                 aborts.append(abort)
                 raise
@@ -248,12 +252,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     async def _fail(self, error: ServiceError, context: _Context) -> NoReturn:
         self._metrics.errors.labels(reason_name(error.reason)).inc()
-        await context.abort(
-            STATUS_OF_REASON[error.reason],
-            error.message,
-            trailing_metadata=(("grpc-status-details-bin", status_details(error)),),
-        )
-        raise AssertionError("abort always raises")
+        await abort(context, error)
 
 
 def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], Pieces[_Result]]:
@@ -266,10 +265,11 @@ def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], Pieces
     return piece
 
 
-def _decoded(request: _Request) -> _Request:
-    """Returns the request, or raises what `decoding` put in its place."""
+def _admitted(request: _Request) -> _Request:
+    """Returns the request; raises what `decoding` put in its place, or that it is not for this caller."""
     if isinstance(request, ServiceError):
         raise request
+    CALLER.get().check_request(request)
     return request
 
 

@@ -1,12 +1,13 @@
 """Whether files changed: their size and time of change, at almost no cost.
 
-Owns the stamps of a folder, by which a refused folder is looked at again, and those of a served dataset's arrays, by
-which altered data is noticed. Leaves what follows to the catalog.
+Owns the stamps of a folder, by which a refused folder is looked at again, those of a served dataset's arrays, by which
+altered data is noticed, and those of certificates and tokens. Leaves what follows to whoever asks.
 """
 
 import hashlib
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,6 +25,27 @@ def stamps_of(folder: Path) -> Stamps:
     except OSError:
         return ()
     return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+
+
+class FileStamps:
+    """Some files as they are now, by path.
+
+    Args:
+        paths: of the files; they need not exist.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._stamps = self._now()
+
+    def changed(self) -> bool:
+        """Whether a file was altered, replaced, made or removed since this was asked last."""
+        before, self._stamps = self._stamps, self._now()
+        return self._stamps != before
+
+    def _now(self) -> list[tuple[int, int, int] | None]:
+        """(inode, size in bytes, time of change in nanoseconds) of every file; None where there is none."""
+        return [_stamp_of(path) for path in self._paths]
 
 
 class ArrayStamps:
@@ -64,6 +86,14 @@ class ArrayStamps:
         """(size in bytes, time of change in nanoseconds) of every file."""
         stats = [os.fstat(descriptor) for descriptor in self._descriptors.values()]
         return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _sha256_of(descriptor: int) -> str:

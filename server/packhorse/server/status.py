@@ -3,6 +3,9 @@
 Owns the one catalogue of which reason is which status; clients have its counterpart, from reason to exception.
 """
 
+from typing import Any as Anything
+from typing import NoReturn
+
 import grpc
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
@@ -23,6 +26,8 @@ STATUS_OF_REASON = {
     pb.ERROR_REASON_TOO_MANY_STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     pb.ERROR_REASON_REQUEST_TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
     pb.ERROR_REASON_TOO_MANY_REQUESTS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    pb.ERROR_REASON_UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    pb.ERROR_REASON_ACCESS_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     pb.ERROR_REASON_INTERNAL: grpc.StatusCode.INTERNAL,
 }
 """Every reason's canonical status."""
@@ -31,6 +36,16 @@ STATUS_OF_REASON = {
 def reason_name(reason: "pb.ErrorReason") -> str:
     """The reason as it travels in ErrorInfo."""
     return pb.ErrorReason.Name(reason).removeprefix("ERROR_REASON_")
+
+
+async def abort(context: "grpc.aio.ServicerContext[Anything, Anything]", error: ServiceError) -> NoReturn:
+    """Ends a call with an error's status, message and details."""
+    await context.abort(
+        STATUS_OF_REASON[error.reason],
+        error.message,
+        trailing_metadata=(("grpc-status-details-bin", status_details(error)),),
+    )
+    raise AssertionError("abort always raises")
 
 
 def status_details(error: ServiceError) -> bytes:

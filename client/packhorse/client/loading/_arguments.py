@@ -6,11 +6,12 @@ Owns what they mean; leaves their documentation to `PackedDataset`.
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from packhorse.client.api import NO_SKIPS, Client, connect
+from packhorse.client.api import NO_SKIPS, Client, open_client
 from packhorse.client.loading._apart import ask_apart
 from packhorse.client.service._embedded import PREFIX
 from packhorse.client.service._messages import shortened
 from packhorse.client.service._targets import hosts_of
+from packhorse.client.service.access import NO_ACCESS, Access
 from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.retry import RetryPolicy, policy_of
 from packhorse.topology import Skips, checked_integer
@@ -31,18 +32,30 @@ class Connection:
         target: what `connect` takes, or a function that returns a Client.
         timeout_seconds: as `connect` takes it.
         retry: as `connect` takes it.
+        access: certificates and tokens; None for those of the environment.
 
     Raises:
         ValueError: it is none of these, no server could ever listen there, or a function is given with the others,
             which its Client knows.
     """
 
-    def __init__(self, target: Target, timeout_seconds: float | None = None, retry: RetryPolicy | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        timeout_seconds: float | None = None,
+        retry: RetryPolicy | None = None,
+        access: Access | None = None,
+    ) -> None:
         _check_target(target)
+        if access is not None and not isinstance(access, Access):
+            raise ValueError(f"access must be an Access, e.g. Access(ca='ca.pem'), got {shortened(access)}")
         self._target = target
+        self._access = access or NO_ACCESS
         self._retry = policy_of(timeout_seconds, retry)
-        if callable(target) and (timeout_seconds, retry) != (None, None):
-            raise ValueError("timeout_seconds and retry are for a target; the function that is given returns a Client")
+        if callable(target) and (timeout_seconds, retry, access) != (None, None, None):
+            raise ValueError(
+                "timeout_seconds, retry and access are for a target; the function that is given returns a Client"
+            )
 
     @property
     def where(self) -> str:
@@ -52,7 +65,7 @@ class Connection:
 
     def open(self) -> Client:
         """Returns a new client."""
-        return self._target() if callable(self._target) else connect(self._target, retry=self._retry)
+        return self._target() if callable(self._target) else open_client(self._target, self._access, self._retry)
 
     def ask(self, question: Callable[[], _Answer]) -> _Answer:
         """Returns what `question` returns, without this process using gRPC where that can be avoided; see `_apart`."""

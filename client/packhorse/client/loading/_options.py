@@ -13,6 +13,7 @@ import torch
 
 from packhorse.client.batches.separators import Separators
 from packhorse.client.presets import Preset
+from packhorse.client.service.access import Access
 from packhorse.client.service.retry import RetryPolicy
 from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode
 
@@ -43,6 +44,7 @@ class DatasetOptions(TypedDict, total=False):
     continue_positions: bool
     timeout_seconds: float | None
     retry: RetryPolicy | None
+    access: Access | None
 
 
 class LoaderOptions(TypedDict, total=False):

@@ -22,6 +22,7 @@ from packhorse.client.loading._ranks import find_rank
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
 from packhorse.client.service._messages import shortened
+from packhorse.client.service.access import Access
 from packhorse.client.service.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume, window_shape
 from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.service.stream import BinStream
@@ -94,6 +95,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             restart with each.
         timeout_seconds: how long a stream goes on without an answer, as `connect` takes it.
         retry: the same in detail, as `connect` takes it. Where the target is a function, its Client knows them.
+        access: certificates and tokens for the server; None for those of the environment.
 
     Raises:
         ValueError: an argument is out of range.
@@ -126,6 +128,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         continue_positions: bool = False,
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
+        access: Access | None = None,
     ) -> None:
         if not isinstance(dataset, str) or not dataset:
             raise ValueError(f"dataset must be the dataset's name, got {shortened(dataset)}")
@@ -143,7 +146,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self.batch_size = batch_size
         self.skip = SkipsByEpoch(skip)
         self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
-        self._connection = Connection(target, timeout_seconds, retry)
+        self._connection = Connection(target, timeout_seconds, retry, access)
         self.maker = BatchMaker(
             tokens,
             loss_mask=loss_mask,

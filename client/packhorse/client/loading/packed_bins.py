@@ -28,6 +28,7 @@ from packhorse.client.loading._read_ahead import ReadAhead
 from packhorse.client.loading._rows import Rows
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
+from packhorse.client.service.access import Access
 from packhorse.client.service.blocks import BinBlock, joined
 from packhorse.client.service.cursor import Cursor, Resume
 from packhorse.client.service.retry import RetryPolicy
@@ -103,6 +104,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         output: "torch" for tensors; "numpy" for arrays in plain dicts, as Grain and JAX take them.
         timeout_seconds: as in PackedDataset.
         retry: as in PackedDataset.
+        access: as in PackedDataset.
 
     Raises:
         ValueError: an argument is out of range.
@@ -129,6 +131,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         output: Literal["torch", "numpy"] = "torch",
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
+        access: Access | None = None,
     ) -> None:
         for name, value in (("num_epochs", num_epochs), ("num_bins_multiple_of", num_bins_multiple_of)):
             if value < 1:
@@ -140,7 +143,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self.skip = SkipsByEpoch(skip)
         self.num_epochs = num_epochs
         self.num_bins_multiple_of = num_bins_multiple_of
-        self._connection = Connection(target, timeout_seconds, retry)
+        self._connection = Connection(target, timeout_seconds, retry, access)
         self._output = output
         self._maker = BatchMaker(
             tokens,

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import grpc
 
 from packhorse.client.errors import (
+    AccessDeniedError,
     DatasetCorruptError,
     DatasetNotFoundError,
     DigestMismatchError,
@@ -23,11 +24,14 @@ from packhorse.client.errors import (
     ServerUnavailableError,
     TransientError,
 )
+from packhorse.client.service._handshake import refusal_of
+from packhorse.client.service._papers import Papers
 from packhorse.client.service._shared_set import SharedSet
 from packhorse.client.service._statuses import exception_of
-from packhorse.client.service._targets import Address, addresses_of, hosts_of
+from packhorse.client.service._targets import Address, addresses_of, host_and_port, hosts_of
 from packhorse.client.service._transport import PACK_SEQUENCES, Method
 from packhorse.client.service._watchdog import NoMessageError, Watchdog
+from packhorse.client.service.access import NO_ACCESS, Access
 from packhorse.v1 import packing_pb2_grpc
 
 _Request = TypeVar("_Request")
@@ -59,6 +63,7 @@ _OPTIONS = (
 )
 
 _PERHAPS_ELSEWHERE = (
+    AccessDeniedError,
     DatasetCorruptError,
     DatasetNotFoundError,
     DigestMismatchError,
@@ -85,14 +90,14 @@ def has_used_grpc() -> bool:
 class _Replica:
     """One address of the service and the channel to it."""
 
-    def __init__(self, address: Address, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(self, address: Address, papers: Papers) -> None:
         self.name = address.target
         self.failed_at = -math.inf
         self.is_closed = False
-        self._options: list[tuple[str, Any]] = list(_OPTIONS)
-        if address.authority is not None:
-            self._options.append(("grpc.default_authority", address.authority))
-        self._credentials = credentials
+        self.has_answered = False
+        self._address = address
+        self._papers = papers
+        self._explained_at = -math.inf
         self._channel: grpc.Channel | None = None
         self._stub: Any = None
 
@@ -104,10 +109,7 @@ class _Replica:
     def stub(self) -> Any:
         """The service's methods, over the channel."""
         if self._channel is None:
-            if self._credentials is None:
-                self._channel = grpc.insecure_channel(self.name, self._options)
-            else:
-                self._channel = grpc.secure_channel(self.name, self._credentials, self._options)
+            self._channel = self._papers.open_channel(self._address, _OPTIONS)
             self._stub = packing_pb2_grpc.PackingServiceStub(self._channel)  # type: ignore[no-untyped-call]
         return self._stub
 
@@ -117,6 +119,17 @@ class _Replica:
         A connection whose bytes were altered may stay spoilt: headers refer to earlier headers.
         """
         self._channel = None
+
+    def refusal(self) -> AccessDeniedError | None:
+        """Returns why no connection comes about, where that is a matter of certificates; asks now and then only."""
+        if self._papers.has_credentials:  # they cannot be looked into
+            return None
+        uses_tls, place, now = self._papers.uses_tls, host_and_port(self._address), time.monotonic()
+        if place is None or now - self._explained_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
+            return None
+        self._explained_at = now
+        host, port, server_name = place
+        return refusal_of(host, port, server_name, self._papers.access, uses_tls=uses_tls)
 
     def close(self) -> None:
         self.is_closed = True
@@ -132,23 +145,20 @@ class GrpcTransport:
 
     Args:
         target: host:port, host:port,host:port, dns:///host:port, unix:PATH.
-        credentials: of a secure channel; None for plain text.
-        token: sent as a bearer token; only over a secure channel or a unix socket.
+        access: certificates and tokens; what it leaves out is taken from the environment.
+        credentials: of a secure channel, instead of certificates.
 
     Raises:
-        ValueError: a token would travel in plain text.
+        ValueError: a token would travel in plain text, or a file cannot be read.
         InvalidRequestError: nothing could ever listen at the target.
     """
 
     def __init__(
-        self, target: str, *, credentials: grpc.ChannelCredentials | None = None, token: str | None = None
+        self, target: str, *, access: Access = NO_ACCESS, credentials: grpc.ChannelCredentials | None = None
     ) -> None:
-        if token is not None and credentials is None and not target.startswith("unix:"):
-            raise ValueError("token needs credentials: without a secure channel it would travel in plain text")
         self.target = target
         self._hosts = hosts_of(target)
-        self._credentials = credentials
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._papers = Papers(access if credentials is not None else access.or_environment(), self._hosts, credentials)
         self._replicas: dict[Address, _Replica] = {}
         self._is_current = False  # whether the replicas are what the hosts' names stand for
         self._calls: set[Any] = set()  # that stream
@@ -167,7 +177,9 @@ class GrpcTransport:
 
         def ask(replica: _Replica, seconds: float) -> _Response:
             try:
-                answer: _Response | None = replica.call(method, request, timeout=seconds, metadata=self._metadata)
+                answer: _Response | None = replica.call(
+                    method, request, timeout=seconds, metadata=self._papers.metadata
+                )
                 if answer is None:  # gRPC takes status OK for an answer, even when nothing came before it
                     raise NoMessageError("an answer without a message")
             except (grpc.RpcError, NoMessageError) as error:
@@ -187,7 +199,7 @@ class GrpcTransport:
         later_seconds = PACK_SECONDS if is_iterator else STALL_SECONDS
 
         def open_stream(replica: _Replica, seconds: float) -> tuple[_Response | None, Generator[_Response]]:
-            call = replica.call(method, request, metadata=self._metadata)
+            call = replica.call(method, request, metadata=self._papers.metadata)
             messages = self._messages(replica, call, seconds, later_seconds)
             return next(messages, None), messages
 
@@ -278,9 +290,7 @@ class GrpcTransport:
         if not self._is_current:
             addresses = [address for host in self._hosts for address in addresses_of(host)]
             known = self._replicas
-            self._replicas = {
-                address: known.get(address) or _Replica(address, self._credentials) for address in addresses
-            }
+            self._replicas = {address: known.get(address) or _Replica(address, self._papers) for address in addresses}
             self._is_current = True
         replicas = list(self._replicas.values())
         _RANDOM.shuffle(replicas)
@@ -289,6 +299,7 @@ class GrpcTransport:
 
     def _answered(self, replica: _Replica) -> None:
         replica.failed_at = -math.inf
+        replica.has_answered = True
         _ANSWERED.add(self.target)
 
     def _failure(self, replica: _Replica, error: grpc.RpcError | NoMessageError) -> PackhorseError:
@@ -299,6 +310,10 @@ class GrpcTransport:
             return PackhorseError(f"{self.target}: the client was closed during a call")
         else:
             failure = exception_of(error, replica.name)
+            is_broken = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
+            if is_broken and isinstance(failure, ServerUnavailableError) and (refusal := replica.refusal()):
+                replica.renew()
+                failure = refusal
         if isinstance(failure, ServerUnavailableError):
             replica.renew()
         else:

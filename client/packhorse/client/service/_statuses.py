@@ -19,6 +19,7 @@ from packhorse.client.errors import (
     RequestTooLargeError,
     ServerUnavailableError,
     TooManyRequestsError,
+    UnauthenticatedError,
 )
 from packhorse.client.service._messages import bounded
 from packhorse.v1 import packing_pb2 as pb
@@ -27,7 +28,7 @@ DOMAIN = "packhorse.v1"
 
 _WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
     grpc.StatusCode.UNIMPLEMENTED: NotImplementedByServerError,  # an older server, or a web server
-    grpc.StatusCode.UNAUTHENTICATED: AccessDeniedError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
     grpc.StatusCode.PERMISSION_DENIED: AccessDeniedError,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,  # a service whose details were lost on the way
     grpc.StatusCode.NOT_FOUND: DatasetNotFoundError,

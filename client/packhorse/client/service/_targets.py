@@ -67,6 +67,15 @@ def addresses_of(host: str) -> list[Address]:
     return [Address(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}", authority=host) for ip in found]
 
 
+def host_and_port(address: Address) -> tuple[str, int, str] | None:
+    """Returns the host to connect to, its port, and the name that its certificate is for; None for other addresses."""
+    if address.target.startswith(_LEFT_TO_GRPC):
+        return None
+    host, _, port = address.target.rpartition(":")
+    name = host if address.authority is None else address.authority.rpartition(":")[0]
+    return host.strip("[]"), int(port), name.strip("[]")
+
+
 def _is_literal(name: str) -> bool:
     try:
         ipaddress.ip_address(name.strip("[]"))

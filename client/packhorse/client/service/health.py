@@ -1,0 +1,48 @@
+"""Whether a server serves, as it says itself.
+
+Owns the one question; leaves what is done about the answer to commands.
+"""
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from packhorse.client.errors import PackhorseError
+from packhorse.client.service._handshake import refusal_of
+from packhorse.client.service._papers import Papers
+from packhorse.client.service._statuses import exception_of
+from packhorse.client.service._targets import Address, host_and_port, hosts_of
+from packhorse.client.service.access import NO_ACCESS, Access
+
+
+def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float, service: str = "") -> str:
+    """Returns a server's health: SERVING, NOT_SERVING (it drains, or makes no blocks) or UNKNOWN.
+
+    No token is needed, and none is sent.
+
+    Args:
+        target: of one server, as `connect` takes it.
+        access: certificates; what is left out is taken from the environment.
+        timeout_seconds: how long to wait for an answer.
+        service: whose health; empty for the process's.
+
+    Raises:
+        AccessDeniedError: certificates do not fit.
+        ServerUnavailableError: no server answers in time.
+        ValueError: a file cannot be read.
+    """
+    hosts = hosts_of(target)
+    papers = Papers(access.or_environment(), hosts)
+    address = Address(hosts[0])
+    place = host_and_port(address)
+    with papers.open_channel(address) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout_seconds, wait_for_ready=True
+            )
+        except grpc.RpcError as error:
+            failure: PackhorseError | None = None
+            if place is not None:
+                host, port, server_name = place
+                failure = refusal_of(host, port, server_name, papers.access, uses_tls=papers.uses_tls)
+            raise failure or exception_of(error, target) from None
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))

@@ -1,0 +1,32 @@
+"""Which addresses never leave the machine, so that plain text on them can be read by nobody else."""
+
+import ipaddress
+
+_UNIX = ("unix:", "unix-abstract:")
+
+
+def is_local(address: str) -> bool:
+    """Whether an address is a unix socket or of loopback.
+
+    A name other than localhost counts as another machine, whatever it stands for today.
+
+    Example:
+        >>> [is_local(address) for address in ("127.0.0.1:50051", "[::1]:5", "unix:/run/s", "0.0.0.0:5", "trainer:5")]
+        [True, True, True, False, False]
+
+    Args:
+        address: HOST:PORT, HOST or unix:PATH.
+    """
+    if address.startswith(_UNIX):
+        return True
+    host = address if _is_ip(address) else address.rpartition(":")[0] or address
+    host = host.strip("[]")
+    return host == "localhost" or (_is_ip(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,70 @@
+"""`packhorse token`: tokens for a server that asks for them."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from packhorse.server.tokens import METHODS, Grant, TokenFile, hash_of, new_token, parse_time
+
+
+@click.group("token")
+def command() -> None:
+    """Make tokens for `packhorse serve --token-file`."""
+
+
+@command.command("new", context_settings={"show_default": True})
+@click.argument("name")
+@click.option(
+    "--token-file",
+    envvar="PACKHORSE_TOKEN_FILE",
+    show_envvar=True,
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The server's token file; made where there is none. It gets the token's hash, not the token.",
+)
+@click.option("--datasets", default="*", help="Patterns of the datasets it is for, with commas, e.g. 'corpus*,books'.")
+@click.option(
+    "--methods", default="*", help=f"Patterns of the methods it is for, with commas; there are: {', '.join(METHODS)}."
+)
+@click.option(
+    "--expires",
+    metavar="TIME",
+    default="90d",
+    help="When it ends: days from now (90d), a time in UTC (2031-01-01), or never.",
+)
+def new(name: str, token_file: Path, datasets: str, methods: str, expires: str) -> None:
+    """Make a token for NAME, and print it once.
+
+    The token goes to stdout: redirect it into a file that only its holder can read. Servers that run notice the new
+    line by themselves. To withdraw a token, delete its line.
+    """
+    names = [grant.name for grant in TokenFile(token_file).grants()] if token_file.exists() else []
+    if name in names:
+        raise ValueError(f"{token_file} has a token named {name} already; delete its line, or choose another name")
+    token = new_token()
+    grant = Grant(name, hash_of(token), tuple(datasets.split(",")), tuple(methods.split(",")), _end(expires))
+    if grant.has_expired:
+        raise ValueError(f"--expires {expires} is over already")
+    _append(token_file, f"{grant}\n")
+    click.echo(f"added to {token_file}: {name} for datasets {datasets}, methods {methods}, until {expires}", err=True)
+    click.echo(token)
+
+
+def _end(expires: str) -> datetime | None:
+    if expires == "never":
+        return None
+    if expires.removesuffix("d").isdecimal() and expires.endswith("d") and len(expires) <= 6:
+        return datetime.now(UTC).replace(microsecond=0) + timedelta(days=int(expires.removesuffix("d")))
+    return parse_time(expires)
+
+
+def _append(path: Path, line: str) -> None:
+    """Adds a line by one write, so that a server that reads meanwhile sees all of it or nothing."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with open(descriptor, "rb+", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        begins_line = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
+        file.write(line.encode() if begins_line else f"\n{line}".encode())
+        os.fsync(descriptor)

@@ -1,0 +1,189 @@
+"""`packhorse doctor`: every step one line, and each failure with its way out."""
+
+import re
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from tests.certificates import Authority
+
+from packhorse.client.service.diagnose import STEPS
+from packhorse.server.tokens import Grant, hash_of, new_token, parse_time
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.v1 import packing_pb2_grpc
+
+TOKENS = {name: new_token() for name in ("good", "expired", "nothing", "bins")}
+
+
+@pytest.fixture(scope="module")
+def secured(corpus, make_server, authority, tmp_path_factory):
+    """A server with certificates and tokens."""
+    folder = tmp_path_factory.mktemp("doctor")
+    scopes = {
+        "good": {},
+        "expired": {"expires": parse_time("2020-01-01")},
+        "nothing": {"datasets": ("none",)},
+        "bins": {"methods": ("StreamBins",)},
+    }
+    (folder / "tokens").write_text(
+        "".join(f"{Grant(name, hash_of(TOKENS[name]), **scopes[name])}\n" for name in TOKENS)
+    )
+    for name, token in TOKENS.items():
+        (folder / name).write_text(token)
+    own = authority.issue("doctor")
+    flags = ("--tls-cert", own.cert, "--tls-key", own.key, "--token-file", folder / "tokens")
+    with make_server(corpus.root, *flags) as server:
+        server.folder = folder
+        yield server
+
+
+@pytest.fixture
+def examined(packhorse):
+    """Function: the exit status, the signs of all steps in order, and the last line."""
+
+    def run(*arguments):
+        result = packhorse("doctor", *arguments)
+        lines = [re.fullmatch(r"([✓!✗]) (.+?)  +(.+)", line).groups() for line in result.stdout.splitlines()]
+        assert [step for _, step, _ in lines] == list(STEPS[: len(lines)])
+        assert not [token for token in TOKENS.values() if token in result.output]
+        return result.exit_code, "".join(sign for sign, _, _ in lines), lines[-1][1:]
+
+    return run
+
+
+class Odd(packing_pb2_grpc.PackingServiceServicer):
+    """A server that lists a dataset and has no bins."""
+
+    def ListDatasets(self, request, context):  # noqa: N802
+        return pb.ListDatasetsResponse(datasets=[pb.Dataset(name="rows")], server_version="9.9")
+
+
+@pytest.fixture
+def odd():
+    """(target, health) of it."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    own_health = health.HealthServicer()
+    packing_pb2_grpc.add_PackingServiceServicer_to_server(Odd(), server)
+    health_pb2_grpc.add_HealthServicer_to_server(own_health, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}", own_health
+    server.stop(None)
+
+
+def test_all_is_well(examined, secured, authority, running_server, running_unix_server):
+    for target in (running_server.target, running_unix_server.target):
+        status, signs, (_, text) = examined(target)
+        assert (status, signs) == (0, "✓" * len(STEPS))
+        assert re.fullmatch(r"of few after [\d.]+ ms, over an open connection after [\d.]+ ms", text)
+    arguments = ("--ca", authority.ca, "--token-file", secured.folder / "good", "--dataset", "named")
+    status, signs, (_, text) = examined(secured.target, *arguments)
+    assert (status, signs) == (0, "✓" * len(STEPS))
+    assert text.startswith("of named after")
+
+
+def test_the_environment_says_what_flags_leave_out(examined, secured, authority, monkeypatch):
+    monkeypatch.setenv("PACKHORSE_TARGET", secured.target)
+    monkeypatch.setenv("PACKHORSE_CLIENT_CA", str(authority.ca))
+    monkeypatch.setenv("PACKHORSE_CLIENT_TOKEN_FILE", str(secured.folder / "good"))
+    assert examined()[:2] == (0, "✓" * len(STEPS))
+
+
+def test_dns(examined, monkeypatch):
+    def unknown(*arguments, **options):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    status, signs, (step, text) = examined("trainre:50051")
+    assert (status, signs, step) == (1, "✗", "DNS")
+    assert "trainre is no name that this machine knows" in text
+    assert "check its spelling" in text
+
+
+def test_tcp(examined, tmp_path):
+    status, signs, (step, text) = examined("127.0.0.1:1")
+    assert (status, signs, step) == (1, "✓✗", "TCP")
+    assert text.startswith("127.0.0.1 port 1: Connection refused: is `packhorse serve` running there")
+    status, signs, (step, text) = examined(f"unix:{tmp_path}/s")
+    assert (status, signs, step) == (1, "✓✗", "TCP")
+    assert f"is a server running with --listen unix:{tmp_path}/s" in text
+
+
+def test_tls(examined, secured, running_server, authority, tmp_path):
+    for target, arguments, message in (
+        (secured.target, (), "speaks TLS, and this client plain text: give ca=…"),
+        (secured.target, ("--ca", Authority(tmp_path / "other").ca), "does not vouch for"),
+        (running_server.target, ("--ca", authority.ca), "speaks plain text, and ca asks for TLS"),
+    ):
+        status, signs, (step, text) = examined(target, *arguments)
+        assert (status, signs, step) == (1, "✓✓✗", "TLS")
+        assert message in text
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        (None, "none came: give token_file=…; `packhorse token new` at the server makes one"),
+        ("expired", "the token (expired) expired at 2020-01-01 00:00 UTC; make another"),
+    ],
+)
+def test_auth(examined, secured, authority, token, message):
+    arguments = () if token is None else ("--token-file", secured.folder / token)
+    status, signs, (step, text) = examined(secured.target, "--ca", authority.ca, *arguments)
+    assert (status, signs, step) == (1, "✓✓✓✗", "auth")
+    assert message in text
+
+
+def test_another_service_than_packhorse(examined, running_server):
+    address = running_server.metrics_url.removeprefix("http://").removesuffix("/metrics")
+    status, signs, (step, text) = examined(address, "--timeout-seconds", "2")
+    assert (status, signs, step) == (1, "✓✓✓✗", "auth")
+    assert "is a packhorse server behind this port" in text
+
+
+def test_versions_health_and_first_bin(examined, odd):
+    target, own_health = odd
+    status, signs, (step, text) = examined(target)
+    assert (status, signs, step) == (1, "✓✓✓✓!✗", "health")
+    assert "the server does not tell its health" in text
+    own_health.set("packhorse.v1.PackingService", health_pb2.HealthCheckResponse.NOT_SERVING)
+    status, signs, (step, text) = examined(target)
+    assert (status, signs, step) == (1, "✓✓✓✓!✗", "health")
+    assert text.startswith("NOT_SERVING: the server drains, or has made no block")
+    own_health.set("packhorse.v1.PackingService", health_pb2.HealthCheckResponse.SERVING)
+    status, signs, (step, text) = examined(target)
+    assert (status, signs, step) == (1, "✓✓✓✓!✓✓✗", "first bin")
+    assert text.startswith("rows gives none: ")
+
+
+def test_datasets(examined, running_server, secured, authority):
+    status, signs, (step, text) = examined(running_server.target, "--dataset", "rowz")
+    assert (status, signs, step) == (1, "✓✓✓✓✓✓✗", "datasets")
+    assert text == "none is named rowz; there are few, named, rows, truncated"
+
+    def with_token(name, *arguments):
+        return examined(secured.target, "--ca", authority.ca, "--token-file", secured.folder / name, *arguments)
+
+    status, signs, (step, text) = with_token("nothing")
+    assert (status, signs, step) == (1, "✓✓✓✓✓✓✗", "datasets")
+    assert text.startswith("there is none that this token is for")
+    status, signs, (step, text) = with_token("bins")
+    assert (status, signs, step) == (1, "✓✓✓!✓✓✗", "datasets")
+    assert "name one with --dataset" in text
+    assert with_token("bins", "--dataset", "rows")[:2] == (0, "✓✓✓!✓✓✓✓")
+
+
+def test_targets_that_are_none_are_told_so(packhorse):
+    for target, message in (("embedded:x", "is no server"), ("http://a:1", "is no address")):
+        result = packhorse("doctor", target)
+        assert result.exit_code in (1, 2)
+        assert message in result.stderr
+
+
+def test_several_hosts_are_gone_through_one_by_one(packhorse, running_server):
+    result = packhorse("doctor", f"{running_server.target},127.0.0.1:1")
+    assert result.exit_code == 1
+    assert result.stdout.count("DNS") == 2
+    assert result.stdout.splitlines()[-1].startswith("✗ TCP")

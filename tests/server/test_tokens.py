@@ -1,0 +1,129 @@
+"""Token files: what a line may say, what is refused and how, and that nothing tells a secret."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from packhorse.server.faults import ServiceError
+from packhorse.server.tokens import METHODS, MOST_TOKENS, Grant, TokenFile, hash_of, new_token
+from packhorse.v1 import packing_pb2 as pb
+
+TOKEN = new_token()
+HASH = hash_of(TOKEN)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    """Function: a TokenFile of these lines."""
+
+    def make(*lines):
+        path = tmp_path / "tokens"
+        path.write_text("\n".join(lines) + "\n")
+        return TokenFile(path)
+
+    return make
+
+
+def refusal(tokens, authorization):
+    with pytest.raises(ServiceError) as caught:
+        tokens.grant_of(authorization)
+    assert caught.value.reason == pb.ERROR_REASON_UNAUTHENTICATED
+    assert TOKEN not in str(caught.value)
+    return caught.value.metadata["cause"]
+
+
+def test_tokens_are_random_and_kept_as_hashes():
+    assert len({new_token() for _ in range(100)}) == 100
+    assert re.fullmatch(r"packhorse_[\w-]{43}", TOKEN)
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", HASH)
+    assert TOKEN not in str(Grant("a", HASH))
+
+
+def test_lines_are_read_as_they_are_written():
+    end = datetime(2031, 5, 1, 12, tzinfo=UTC)
+    grant = Grant("team-a", HASH, ("corpus*", "books"), ("StreamBins", "Get*"), end)
+    assert Grant.parse(str(grant)) == grant
+    assert Grant.parse(f"a {HASH}") == Grant("a", HASH)
+    assert Grant.parse(f"a {HASH} expires=2031-05-01T14:00:00+02:00").expires == end
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("team-a", "has no hash"),
+        ("te/am " + HASH, "name must be"),
+        ("a " + TOKEN, "hash of a must be sha256:"),
+        (f"a {HASH} dataset=x", "must be datasets=…, methods=… or expires=…"),
+        (f"a {HASH} datasets=", "datasets of a must be patterns"),
+        (f"a {HASH} datasets=x datasets=y", "each once"),
+        (f"a {HASH} methods=StreamBin", "'StreamBin' is none of"),
+        (f"a {HASH} expires=tomorrow", "expires must be a time such as"),
+    ],
+)
+def test_lines_that_say_something_else_are_refused_without_telling_a_token(tokens, line, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        tokens("# first", f"b {HASH}", line)
+    assert "--token-file" in str(caught.value)
+    assert "line 3" in str(caught.value)
+    assert TOKEN not in str(caught.value)
+    assert HASH not in str(caught.value)
+
+
+def test_files_without_tokens_with_too_many_or_with_one_name_twice_are_refused(tokens, tmp_path):
+    for lines in ([], ["# none"], [f"n{number} {HASH}" for number in range(MOST_TOKENS + 1)]):
+        with pytest.raises(ValueError, match="must hold 1 to 1,000 tokens"):
+            tokens(*lines)
+    with pytest.raises(ValueError, match="a second token is named a"):
+        tokens(f"a {HASH}", f"a {HASH}")
+    with pytest.raises(ValueError, match="cannot be read"):
+        TokenFile(tmp_path / "missing")
+
+
+def test_whose_token_it_is(tokens):
+    other = new_token()
+    file = tokens(f"a {HASH}", f"b {hash_of(other)}", f"old {hash_of('old')} expires=2020-01-01")
+    assert file.grant_of(f"Bearer {TOKEN}").name == "a"
+    assert file.grant_of(f"bearer {other}").name == "b"
+    for nothing in (None, "", "Bearer", "Bearer ", f"Basic {TOKEN}", TOKEN):
+        assert refusal(file, nothing) == "missing"
+    for unknown in (f"Bearer {TOKEN}x", f"Bearer {HASH}", "Bearer é"):
+        assert refusal(file, unknown) == "unknown"
+    assert refusal(file, "Bearer old") == "expired"
+
+
+def test_a_file_that_changes_is_read_again_and_a_broken_one_is_not(tokens, tmp_path, caplog):
+    file = tokens(f"a {HASH}")
+    granted = file.grant_of(f"Bearer {TOKEN}")
+    file.check_again(granted)
+    (tmp_path / "tokens").write_text(f"a {HASH} nonsense\n")
+    file.check_again(granted)
+    assert "the old ones stay" in caplog.text
+    assert HASH not in caplog.text
+    (tmp_path / "tokens").write_text(f"a {HASH} datasets=few\n")
+    with pytest.raises(ServiceError, match="withdrawn or changed"):
+        file.check_again(granted)
+    assert not file.grant_of(f"Bearer {TOKEN}").allows_dataset("rows")
+
+
+def test_a_grant_ends_while_it_is_used(tokens):
+    file = tokens(f"a {HASH}")
+    over = Grant("a", HASH, expires=datetime.now(UTC) - timedelta(seconds=1))
+    with pytest.raises(ServiceError, match="expired meanwhile"):
+        file.check_again(over)
+    assert not Grant("a", HASH, expires=datetime.now(UTC) + timedelta(minutes=1)).has_expired
+
+
+def test_scopes():
+    grant = Grant("a", HASH, ("corpus*",), ("Get*",))
+    assert [method for method in METHODS if method.startswith("Get")] == ["GetDataset", "GetBins"]
+    grant.check_method("GetBins")
+    grant.check_dataset("corpus-v2")
+    for check, what, cause in (
+        (grant.check_method, "StreamBins", "method"),
+        (grant.check_dataset, "Corpus", "dataset"),
+        (grant.check_dataset, "", "dataset"),
+    ):
+        with pytest.raises(ServiceError) as caught:
+            check(what)
+        assert (caught.value.reason, caught.value.metadata) == (pb.ERROR_REASON_ACCESS_DENIED, {"cause": cause})
