@@ -25,18 +25,18 @@ def run(workspace: Workspace) -> list[Row]:
 
         def cold(num_sequences: int) -> float:
             with connect(address) as client:
-                return _first_block(client, num_sequences, next(epochs))
+                return first_block_ms(client, num_sequences, next(epochs))
 
         for num_sequences in (sizes.small, sizes.large):
             cold(num_sequences)
         cold_small, cold_large = interleaved(sizes.streams // 3, lambda: cold(sizes.small), lambda: cold(sizes.large))
         with connect(address) as client:
             for num_sequences in (sizes.small, sizes.large) * 5:
-                _first_block(client, num_sequences, next(epochs))
+                first_block_ms(client, num_sequences, next(epochs))
             small, large = interleaved(
                 sizes.streams,
-                lambda: _first_block(client, sizes.small, next(epochs)),
-                lambda: _first_block(client, sizes.large, next(epochs)),
+                lambda: first_block_ms(client, sizes.small, next(epochs)),
+                lambda: first_block_ms(client, sizes.large, next(epochs)),
             )
     for what, for_small, for_large, targeted in (
         ("first bin, warm server, open channel", small, large, True),
@@ -58,7 +58,7 @@ def run(workspace: Workspace) -> list[Row]:
     return rows
 
 
-def _first_block(client: Client, num_sequences: int, epoch: int) -> float:
+def first_block_ms(client: Client, num_sequences: int, epoch: int) -> float:
     """Milliseconds until the first block of a stream is there."""
     started = time.perf_counter()
     stream = client.stream_bins(f"bench-{num_sequences}", epoch=epoch, seed=7)

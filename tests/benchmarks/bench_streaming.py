@@ -62,7 +62,7 @@ def run(workspace: Workspace) -> list[Row]:
                 with client.stream_bins(
                     name, epoch=next(epochs), seed=1, topology=Topology(batch_size=BATCH_SIZE)
                 ) as stream:
-                    return _rate(lambda: len(next(stream).ids), sizes.streamed_ids)
+                    return million_ids_per_second(lambda: len(next(stream).ids), sizes.streamed_ids)
 
             def bare() -> float:
                 responses = bare_stub.StreamBins(request())
@@ -73,7 +73,7 @@ def run(workspace: Workspace) -> list[Row]:
                     context = block_context(header.checksum, block.first_step, block.num_steps)
                     return len(decode_bins(block.bins, header.id_type, context=context).ids)
 
-                found = _rate(read, sizes.streamed_ids)
+                found = million_ids_per_second(read, sizes.streamed_ids)
                 responses.cancel()
                 return found
 
@@ -94,7 +94,7 @@ def run(workspace: Workspace) -> list[Row]:
     ]
 
 
-def _rate(read: Callable[[], int], num_ids: int) -> float:
+def million_ids_per_second(read: Callable[[], int], num_ids: int) -> float:
     """Million ids a second, from the first block on until `num_ids` were read."""
     gc.collect()
     started = time.perf_counter()

@@ -25,6 +25,7 @@ import bench_prepare
 import bench_random_access
 import bench_sources
 import bench_streaming
+import bench_tls
 import bench_training
 import bench_waiting
 from harness import Row, as_json, environment, markdown, recorded_run, recorded_runs, show, without_outdated
@@ -40,6 +41,7 @@ BENCHMARKS = {
     "epoch-end": bench_epoch_end,
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,
+    "tls": bench_tls,
     "waiting": bench_waiting,
     "assembling": bench_assembling,
     "training": bench_training,

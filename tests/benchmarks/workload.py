@@ -146,9 +146,9 @@ class Workspace:
 
 
 @contextmanager
-def serving(root: Path) -> Iterator[tuple[str, int]]:
+def serving(root: Path, *flags: str) -> Iterator[tuple[str, int]]:
     """Runs `packhorse serve` on a free port of loopback; gives its address and process id."""
-    with _process([PACKHORSE, "serve", "--data-root", str(root), "--listen", "127.0.0.1:0"]) as started:
+    with _process([PACKHORSE, "serve", "--data-root", str(root), "--listen", "127.0.0.1:0", *flags]) as started:
         yield started
 
 

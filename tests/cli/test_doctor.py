@@ -85,10 +85,9 @@ def test_all_is_well(examined, secured, authority, running_server, running_unix_
 
 
 def test_the_environment_says_what_flags_leave_out(examined, secured, authority, monkeypatch):
-    monkeypatch.setenv("PACKHORSE_TARGET", secured.target)
     monkeypatch.setenv("PACKHORSE_CLIENT_CA", str(authority.ca))
     monkeypatch.setenv("PACKHORSE_CLIENT_TOKEN_FILE", str(secured.folder / "good"))
-    assert examined()[:2] == (0, "✓" * len(STEPS))
+    assert examined(secured.target)[:2] == (0, "✓" * len(STEPS))
 
 
 def test_dns(examined, monkeypatch):

@@ -8,7 +8,7 @@ from packhorse.client import diagnose
 
 
 @click.command("doctor", context_settings={"show_default": True})
-@click.argument("target", envvar="PACKHORSE_TARGET", default="127.0.0.1:50051")
+@click.argument("target", default="127.0.0.1:50051")
 @access_options
 @click.option("--dataset", help="Whose first bin is asked for.  [default: the first that there is]")
 @click.option("--timeout-seconds", default=5.0, type=Seconds(0, min_open=True), help="How long each step may take.")

@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, Topology
 
@@ -35,12 +36,19 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options by which client and server know each other; `service.access_of_command` returns them."""
 
     def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
-        context.meta.setdefault(ACCESS, {})[option.name] = value
+        if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:  # `connect` reads the rest
+            context.meta.setdefault(ACCESS, {})[option.name] = value
 
     def access_option(name: str, says: str, **options: Any) -> Callable[..., Any]:
-        variable = f"PACKHORSE_CLIENT_{name.upper()}"
-        flag = f"--{name.replace('_', '-')}"
-        return click.option(flag, help=f"{says}  [env var: {variable}]", callback=keep, expose_value=False, **options)
+        return click.option(
+            f"--{name.replace('_', '-')}",
+            help=says,
+            envvar=f"PACKHORSE_CLIENT_{name.upper()}",
+            show_envvar=True,
+            callback=keep,
+            expose_value=False,
+            **options,
+        )
 
     for option in (
         access_option("insecure", "Send the token in plain text even to other machines.", is_flag=True),
