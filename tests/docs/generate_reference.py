@@ -73,7 +73,8 @@ def option_row(where: str, option: click.Option) -> tuple[str, str, str]:
     assert record is not None
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     if not option.is_flag:
-        names += " " + cell(option.make_metavar(context).replace("|", " | "))
+        metavar = option.make_metavar(context).replace("|", " | ")
+        names += " " + cell(re.sub(r"(INTEGER|FLOAT)( RANGE)?", "N", metavar))
     extras = option.get_help_extra(context)
     facts = []
     if "required" in extras:

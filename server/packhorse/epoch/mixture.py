@@ -38,7 +38,9 @@ class WeightsBy(StrEnum):
     """What weights are shares of."""
 
     BINS = "bins"
+    """Of the mixture's bins."""
     TOKENS = "tokens"
+    """Of the tokens that they hold."""
 
 
 class WhenOut(StrEnum):
@@ -241,6 +243,10 @@ def parting(one: Chain, other: Chain) -> int | None:
     Example:
         >>> parting(((0, "aa"), (500, "bb")), ((0, "aa"),))
         500
+
+    Args:
+        one: where each stage of a mixture begins, with the digest of everything up to there.
+        other: another's.
     """
     for pair in zip_longest(one, other):
         if pair[0] != pair[1]:
