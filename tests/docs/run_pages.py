@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from pages import ROOT, Block, blocks_of
 
-SERVE_SECONDS = 60
+SERVE_SECONDS = 100
 _SERVE = re.compile(r"^packhorse serve .*$", re.MULTILINE)
 
 
@@ -53,6 +53,15 @@ def is_serving(page: str) -> bool:
     """Whether the page starts a server itself."""
     blocks = [b for b in blocks_of(page) if b.language == "bash" and not b.not_run]
     return any(_SERVE.search(joined_lines(b.code)) for b in blocks)
+
+
+def wait_until_healthy(target: str) -> None:
+    """Waits for the kernels, which the first server of a checkout compiles."""
+    command = [sys.executable, "-m", "packhorse.cli", "health", "--target", target]
+    deadline = time.monotonic() + SERVE_SECONDS
+    while subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the server at {target} is not healthy after {SERVE_SECONDS} s")
 
 
 class PageRun:
@@ -106,6 +115,7 @@ class PageRun:
         print(log.read_text(), flush=True)
         if "listening on" not in log.read_text():
             raise SystemExit(f"{command} does not listen")
+        wait_until_healthy(log.read_text().split("listening on ")[1].split()[0])
 
 
 def run(request: Request) -> None:

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import yaml
 from pages import PAGES, ROOT, blocks_of
-from run_pages import Request, is_serving, line_of
+from run_pages import Request, is_serving, line_of, wait_until_healthy
 
-PAGE_SECONDS = 120
+PAGE_SECONDS = 240
 PORTS = ("50051", "50052", "9464")
 WORDS = "a cart waits for the long one while horses carry many small loads on one road to be full".split()  # noqa: SIM905
 TEMPLATE = (
@@ -113,6 +113,7 @@ def prepared_folder(raw_folder, tmp_path_factory):
 def shared_port(prepared_folder, make_server):
     """Of the server for pages that start none."""
     with make_server(prepared_folder / "datasets") as server:
+        wait_until_healthy(server.target)
         yield int(server.target.rpartition(":")[2])
 
 
