@@ -30,8 +30,8 @@ class MemoryDatasets:
         >>> datasets = MemoryDatasets({"documents": documents}, max_seq_len=5)
         >>> for batch in PackedDataset(datasets, "documents", documents, batch_size=1, seed=2):
         ...     print(batch["input_ids"].tolist())
-        [[1, 2, 3, 0, 0]]
-        [[6, 7, 8, 4, 5]]
+        [[1, 2, 3, 4, 5]]
+        [[6, 7, 8, 0, 0]]
 
     Args:
         datasets: name → int [S], the sequences' lengths in tokens, or their tokens, as a list of S lists or arrays. A
