@@ -35,7 +35,8 @@ def access_of_command() -> Access:
 
 
 def _options_of_access() -> dict[str, Any]:
-    return dict(click.get_current_context().meta.get(ACCESS, {}))
+    context = click.get_current_context(silent=True)
+    return {} if context is None else dict(context.meta.get(ACCESS, {}))
 
 
 @contextmanager

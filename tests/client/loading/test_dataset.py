@@ -249,7 +249,7 @@ def test_rank_is_found(make_dataset, monkeypatch):
     [
         ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
         ({"rank": 0, "world_size": None}, "rank and world_size both or neither"),
-        ({"rank": 2, "world_size": 2}, r"rank must be in \[0, 2\), got 2"),
+        ({"rank": 2, "world_size": 2}, r"rank must be an integer in \[0, 1\], got 2"),
         ({"remainder": "keep"}, "keep"),
         ({"mode": "alone"}, "alone"),
         ({"tokens": 5}, "__getitem__"),
@@ -261,7 +261,7 @@ def test_arguments_out_of_range(make_dataset, options, message):
 
 
 def test_negative_epochs_are_refused(make_dataset):
-    with pytest.raises(ValueError, match="epoch must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="epoch must be an integer of at least 0, got -1"):
         make_dataset().set_epoch(-1)
     with pytest.raises(ValueError, match="epoch"):
         next(iter(make_dataset(epoch=-1)))

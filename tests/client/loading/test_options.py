@@ -29,7 +29,7 @@ def test_options_are_those_of_the_signature(owner, options):
 def test_an_unknown_option_is_refused_with_those_spelled_alike(make):
     with pytest.raises(TypeError, match=rf"{make.__name__} has no option 'shift_label'; did you mean shift_labels\?"):
         make(*CORPUS, batch_size=1, shift_label=True)
-    with pytest.raises(TypeError, match=r"no option 'zzz'; there are: accumulation, balance, .*world_size"):
+    with pytest.raises(TypeError, match=r"no option 'zzz'; there are: access, accumulation, balance, .*world_size"):
         make(*CORPUS, batch_size=1, zzz=1)
 
 

@@ -67,7 +67,7 @@ def test_arguments_come_first(monkeypatch):
         assert find_rank(2, 4) == (2, 4)
     with pytest.raises(ValueError, match="both or neither"):
         find_rank(1, None)
-    with pytest.raises(ValueError, match=r"rank must be in \[0, 2\), got 2"):
+    with pytest.raises(ValueError, match=r"rank must be an integer in \[0, 1\], got 2"):
         find_rank(2, 2)
 
 
