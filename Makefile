@@ -8,16 +8,19 @@ STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench proto reference clean
+.PHONY: help demo test test-long check bench proto reference clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
 
 demo: $(STAMP) ## the whole way on this machine's own text: tokenize, prepare, serve, train, audit
 	$(BIN)/packhorse demo
 
-test: check ## checks, then all tests but the benchmarks
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not benchmark'
+test: check ## checks, then all tests but benchmarks and long ones
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not benchmark and not long'
+
+test-long: $(STAMP) ## the tests that take long: compiled models, several processes, every page of the guides
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'long'
 
 check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 	$(BIN)/ruff format --check .

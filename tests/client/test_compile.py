@@ -18,7 +18,7 @@ from packhorse.client import (
 NUM_BATCHES, BATCH_SIZE, MAX_SEQ_LEN, HEADS, WIDTH = 55, 4, 256, 2, 16
 MAX_SEQUENCES = 80  # in a batch
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,9 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from pages import PAGES, ROOT, blocks_of
 from run_pages import Request, is_serving, line_of, wait_until_healthy
 
 PAGE_SECONDS = 240
+FOLLOWED_FIRST = ("README.md", "client/guides/resume-and-rescale.md", "deploy/guides/serving.md")
 PORTS = ("50051", "50052", "9464")
 WORDS = "a cart waits for the long one while horses carry many small loads on one road to be full".split()  # noqa: SIM905
 TEMPLATE = (
@@ -154,8 +157,15 @@ def commands(tmp_path):
     return folder
 
 
+def pages_to_run() -> Iterator[Any]:
+    """Pages with blocks that are run; all but the first that a user follows take long together."""
+    for page in PAGES:
+        if any(not block.not_run for block in blocks_of(page)):
+            yield pytest.param(page, marks=() if page in FOLLOWED_FIRST else pytest.mark.long)
+
+
 @pytest.mark.timeout(PAGE_SECONDS)
-@pytest.mark.parametrize("page", [page for page in PAGES if any(not b.not_run for b in blocks_of(page))])
+@pytest.mark.parametrize("page", pages_to_run())
 def test_blocks_of_a_page_run(page, page_runner, raw_folder, prepared_folder, request, tmp_path, commands):
     blocks = [block for block in blocks_of(page) if not block.not_run]
     folder = tmp_path / "page"

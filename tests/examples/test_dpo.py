@@ -16,6 +16,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from packhorse.client import pack_pairs
 
+pytestmark = pytest.mark.long
+
 SCRIPT = Path(__file__).parents[2] / "client" / "examples" / "dpo.py"
 BETA, MAX_SEQ_LEN, EOS, PAD = 0.3, 64, ".", "_"
 LETTERS = string.ascii_lowercase

@@ -3,7 +3,11 @@
 import math
 from collections import Counter
 
+import pytest
+
 from packhorse.client.stacks.transformers import cursor_of_checkpoint
+
+pytestmark = pytest.mark.long
 
 
 def test_two_processes_then_one_then_three_train_on_every_sequence_once_and_learn(

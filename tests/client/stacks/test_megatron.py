@@ -143,6 +143,7 @@ def flat_batches(arguments, rank=0, world_size=1):
     return list(islice(dataset, 3))
 
 
+@pytest.mark.long
 def test_only_first_tensor_parallel_ranks_read_and_their_peers_have_the_same(of_ranks):
     arguments, came, _ = of_ranks
     ranks = came["tp2-dp2"]
@@ -164,6 +165,7 @@ def test_only_first_tensor_parallel_ranks_read_and_their_peers_have_the_same(of_
     assert len(states) == 1  # one cursor for all
 
 
+@pytest.mark.long
 def test_context_parallel_ranks_share_each_segment(of_ranks):
     arguments, came, made = of_ranks
     ranks = came["tp2-cp2"]
@@ -187,6 +189,7 @@ def test_context_parallel_ranks_share_each_segment(of_ranks):
         assert theirs["packed_seq_params"].keys() == ours["packed_seq_params"].keys()
 
 
+@pytest.mark.long
 def test_pipeline_stages_get_what_they_compute_with(of_ranks):
     arguments, came, _ = of_ranks
     first, *middle, last = came["pp4"]
@@ -203,6 +206,7 @@ def test_pipeline_stages_get_what_they_compute_with(of_ranks):
             assert torch.equal(batch["packed_seq_params"]["cu_seqlens_q"], plain["cu_seqlens_q_padded"])
 
 
+@pytest.mark.long
 def test_megatron_s_own_model_has_the_loss_of_the_sequences_alone(of_ranks):
     packed, alone = of_ranks[2]["losses"]
     assert packed[0] > 1000  # a sum over some hundred tokens

@@ -109,6 +109,7 @@ def logged(trainer, name):
     return [entry[name] for entry in trainer.state.log_history if name in entry and "loss" in entry]
 
 
+@pytest.mark.long
 def test_every_sequence_comes_once_an_epoch_across_three_topologies(train, tmp_path):
     """2 ranks, then 1, then 3: other batches, accumulation and workers each time."""
     legs = [

@@ -9,6 +9,8 @@ from trl import SFTConfig, SFTTrainer
 from packhorse.client import PackedData
 from packhorse.client.stacks.trl import PackedSFTTrainer
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def config(tmp_path):
