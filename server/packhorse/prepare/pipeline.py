@@ -7,7 +7,7 @@ sorting to `_sort`.
 import glob
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ _MOST_NAMES = 8
 
 
 def prepare(
-    input: Source | Sequence[Source] | None = None,
+    input: Source | Iterable[Source] | None = None,
     *,
     lengths: Any = None,
     length_column: str | None = None,
@@ -187,7 +187,7 @@ class Job:
 
 def checked_job(
     *,
-    input: Source | Sequence[Source] | None,
+    input: Source | Iterable[Source] | None,
     lengths: Any,
     length_column: str | None,
     id_column: str | None,
@@ -254,12 +254,13 @@ def checked_job(
     )
 
 
-def _sources_of(input: Source | Sequence[Source]) -> list[str]:
-    given = [input] if isinstance(input, str | os.PathLike) else input
+def _sources_of(input: Source | Iterable[Source]) -> list[str]:
+    given = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
     wanted = "--input must be a file, a folder, a pattern or a list of these"
-    if not isinstance(given, Sequence) or not all(isinstance(one, str | os.PathLike) and str(one) for one in given):
+    paths = [os.fspath(one) for one in given if isinstance(one, str | os.PathLike) and str(one)]
+    if len(paths) < len(given):
         raise ValueError(f"{wanted}, got {input!r:.60}")
-    return [os.fspath(one) for one in given]
+    return paths
 
 
 def _name_of(sources: Sequence[str]) -> str:
