@@ -49,5 +49,5 @@ def test_mypy_understands_a_user_s_script(tmp_path: Path) -> None:
     lines = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert len(lines) == 2, done.stdout + done.stderr
     assert lines[0].startswith("bad.py:4: ")
-    assert '"connect" has incompatible type "int"; expected "str"' in lines[0]
+    assert '"connect" has incompatible type "int"; expected "str | MemoryDatasets"' in lines[0]
     assert '"DatasetInfo" has no attribute "num_bin"' in lines[1]

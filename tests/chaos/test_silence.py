@@ -5,6 +5,7 @@ Times are bounded where a time is what was promised, with a second for a busy ma
 
 import logging
 import random
+import re
 import socket
 import time
 
@@ -139,7 +140,7 @@ def test_the_log_tells_of_trouble_once_and_of_its_end(proxy, caplog):
         one.list_datasets()
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2, lines
-    assert "trying again for up to 10 s" in lines[0]
+    assert re.search(r"trying again for up to (10|60) s$", lines[0])  # 60 where the proxy answered before it broke
     assert lines[1].startswith("answered again after ")
 
 

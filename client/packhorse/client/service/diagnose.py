@@ -34,7 +34,12 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one step found."""
+    """What one step found.
+
+    Example:
+        >>> Finding("tcp", "nobody listens there", is_good=False).is_good
+        False
+    """
 
     step: str
     """One of STEPS."""

@@ -19,6 +19,11 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
 
     No token is needed, and none is sent.
 
+    Example:
+        >>> ask_health("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        packhorse.client.errors.ServerUnavailableError: ...
+
     Args:
         target: of one server, as `connect` takes it.
         access: certificates; what is left out is taken from the environment.
