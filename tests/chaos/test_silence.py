@@ -132,7 +132,8 @@ def test_an_open_stream_that_stalls_is_opened_again(corpus, proxy, monkeypatch):
         one._transport.close()
 
 
-def test_the_log_tells_of_trouble_once_and_of_its_end(proxy, caplog):
+def test_the_log_tells_of_trouble_once_and_of_its_end(proxy, caplog, monkeypatch):
+    monkeypatch.setattr(transport, "_ANSWERED", set())  # another test's server may have had the port
     caplog.set_level(logging.INFO, logger="packhorse")
     policy = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.01, most_delay_seconds=0.05)
     with connect(proxy.target, retry=policy) as one:
@@ -140,7 +141,7 @@ def test_the_log_tells_of_trouble_once_and_of_its_end(proxy, caplog):
         one.list_datasets()
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2, lines
-    assert re.search(r"trying again for up to (10|60) s$", lines[0])  # 60 where the proxy answered before it broke
+    assert re.search(r"trying again for up to 10 s$", lines[0])
     assert lines[1].startswith("answered again after ")
 
 

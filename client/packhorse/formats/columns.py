@@ -1,6 +1,11 @@
-"""Which column of a table holds the tokens, where nobody says so: one rule for preparing and for training."""
+"""Which column of a table holds the tokens, and what a column holds: one rule for preparing and for training."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from packhorse.formats.extras import require
+
+_MOST_NAMES = 6
 
 USUAL_COLUMNS = ("input_ids", "tokens")
 """Names that a column of tokens usually has."""
@@ -20,3 +25,52 @@ def evident_column(fitting: Sequence[str]) -> str | None:
         if len(some) == 1:
             return some[0]
     return None
+
+
+def column_type(schema: Any, column: str, where: str) -> Any:
+    """Returns the Arrow type of a column.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> column_type(pa.schema({"id": pa.int64()}), "id", "corpus.parquet")
+        DataType(int64)
+
+    Args:
+        schema: an Arrow schema.
+        column: its name.
+        where: the data, for messages.
+
+    Raises:
+        ValueError: it is missing, or there twice.
+    """
+    found = schema.get_all_field_indices(column)
+    if not found:
+        raise ValueError(f"{where} has no column {column!r}; its columns are: {listed(map(repr, schema.names))}")
+    if len(found) > 1:
+        raise ValueError(f"{where} has {len(found)} columns named {column!r}; give them names of their own")
+    return schema.field(found[0]).type
+
+
+def is_token_list(kind: Any) -> bool:
+    """Whether an Arrow type is that of lists of integers, which lie end to end in memory.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> is_token_list(pa.list_(pa.int32())), is_token_list(pa.list_(pa.float32()))
+        (True, False)
+    """
+    types = require("pyarrow", "arrow").types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or (types.is_fixed_size_list(kind) and kind.list_size)
+    return bool(is_list and types.is_integer(kind.value_type))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Returns names for a message, the first of them where there are many; "none" without any.
+
+    Example:
+        >>> listed(["a", "b"]), listed(map(str, range(1000)))
+        ('a, b', '0, 1, 2, 3, 4, 5 and 994 more')
+    """
+    shown = list(names)
+    more = f" and {len(shown) - _MOST_NAMES:,} more" if len(shown) > _MOST_NAMES else ""
+    return ", ".join(shown[:_MOST_NAMES]) + more if shown else "none"

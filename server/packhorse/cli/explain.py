@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -9,7 +10,6 @@ from packhorse.cli.options import dataset_argument, run_options, target_option, 
 from packhorse.cli.service import asking_for, timeout_option
 from packhorse.cli.token_options import decoder, open_tokens, token_options
 from packhorse.client import explain_step
-from packhorse.topology import Skips, Topology
 
 
 @click.command("explain", context_settings={"show_default": True})
@@ -26,16 +26,11 @@ def command(
     target: str,
     timeout_seconds: float | None,
     dataset: str,
-    epoch: int,
-    seed: int,
-    topology: Topology,
-    skip: Skips,
-    step: int,
-    rank: int,
     tokens: str | None,
     id_column: str | None,
     tokenizer: Path | None,
     as_json: bool,
+    **which: Any,
 ) -> None:
     """Tell which sequences of DATASET one rank trains on in one step: their ids, rows, lengths and cost.
 
@@ -45,16 +40,5 @@ def command(
     """
     source, decode = open_tokens(tokens, id_column), decoder(tokenizer, tokens)
     with asking_for(target, timeout_seconds, dataset) as (client, name):
-        explained = explain_step(
-            client,
-            name,
-            step=step,
-            rank=rank,
-            epoch=epoch,
-            seed=seed,
-            topology=topology,
-            skip=skip,
-            tokens=source,
-            decode=decode,
-        )
+        explained = explain_step(client, name, tokens=source, decode=decode, **which)
     click.echo(json.dumps(explained.facts(), indent=2) if as_json else str(explained))

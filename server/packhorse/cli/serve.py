@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,85 +14,40 @@ from packhorse.server.app import serve
 from packhorse.server.config import ServeConfig
 
 
+def _option(flag: str, **options: Any) -> Callable[..., Any]:
+    """An option of `serve`, which a container sets by the variable of its name: PACKHORSE_DATA_ROOT, for example."""
+    name = flag.partition("/")[0].removeprefix("--").replace("-", "_")
+    return click.option(flag, envvar=f"PACKHORSE_{name.upper()}", show_envvar=True, **options)
+
+
+_PATH = click.Path(path_type=Path)
+
+
 @click.command("serve", context_settings={"show_default": True})
-@click.option(
+@_option(
     "--data-root",
-    envvar="PACKHORSE_DATA_ROOT",
-    show_envvar=True,
     required=True,
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="Folder of prepared datasets; each is served by its folder's name.",
 )
-@click.option(
-    "--listen",
-    envvar="PACKHORSE_LISTEN",
-    show_envvar=True,
-    default="127.0.0.1:50051",
-    help="HOST:PORT (port 0 for a free one) or unix:PATH.",
-)
-@click.option(
-    "--metrics-listen",
-    envvar="PACKHORSE_METRICS_LISTEN",
-    show_envvar=True,
-    default=None,
-    help="HOST:PORT of Prometheus' /metrics; none when left out.",
-)
-@click.option(
-    "--grace-seconds",
-    envvar="PACKHORSE_GRACE_SECONDS",
-    show_envvar=True,
-    default=30.0,
-    help="How long open streams may take to end after SIGTERM.",
-)
-@click.option(
-    "--max-streams",
-    envvar="PACKHORSE_MAX_STREAMS",
-    show_envvar=True,
-    default=4096,
-    help="Streams open at once; further ones are refused with a retry delay.",
-)
-@click.option(
-    "--tls-cert",
-    envvar="PACKHORSE_TLS_CERT",
-    show_envvar=True,
-    type=click.Path(path_type=Path),
-    help="The server's certificate (PEM), for both ports. Read again when it changes.",
-)
-@click.option(
-    "--tls-key",
-    envvar="PACKHORSE_TLS_KEY",
-    show_envvar=True,
-    type=click.Path(path_type=Path),
-    help="The certificate's private key (PEM, no passphrase).",
-)
-@click.option(
-    "--tls-client-ca",
-    envvar="PACKHORSE_TLS_CLIENT_CA",
-    show_envvar=True,
-    type=click.Path(path_type=Path),
-    help="Only clients with a certificate of these CAs (PEM) may connect.",
-)
-@click.option(
+@_option("--listen", default="127.0.0.1:50051", help="HOST:PORT (port 0 for a free one) or unix:PATH.")
+@_option("--metrics-listen", default=None, help="HOST:PORT of Prometheus' /metrics; none when left out.")
+@_option("--grace-seconds", default=30.0, help="How long open streams may take to end after SIGTERM.")
+@_option("--max-streams", default=4096, help="Streams open at once; further ones are refused with a retry delay.")
+@_option("--tls-cert", type=_PATH, help="The server's certificate (PEM), for both ports. Read again when it changes.")
+@_option("--tls-key", type=_PATH, help="The certificate's private key (PEM, no passphrase).")
+@_option("--tls-client-ca", type=_PATH, help="Only clients with a certificate of these CAs (PEM) may connect.")
+@_option(
     "--token-file",
-    envvar="PACKHORSE_TOKEN_FILE",
-    show_envvar=True,
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="Every call needs a token of this file, which `packhorse token new` writes. Read again when it changes.",
 )
-@click.option(
+@_option(
     "--insecure",
     is_flag=True,
-    envvar="PACKHORSE_INSECURE",
-    show_envvar=True,
     help="Listen in plain text where other machines can connect: whoever reaches the port can read everything.",
 )
-@click.option(
-    "--reflection/--no-reflection",
-    default=True,
-    envvar="PACKHORSE_REFLECTION",
-    show_envvar=True,
-    help="Whether gRPC's server reflection describes the service.",
-)
+@_option("--reflection/--no-reflection", default=True, help="Whether gRPC's server reflection describes the service.")
 def command(**options: Any) -> None:
     """Serve prepared datasets over gRPC until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -51,30 +52,24 @@ def command(
     Sequences stand between bars, to scale, with their ids; padding is dotted. With --tokens it also shows what each
     begins with, as text where a tokenizer is at hand.
     """
-    source, decode = open_tokens(tokens, id_column), decoder(tokenizer, tokens)
+    epoch_and_tokens: dict[str, Any] = {
+        "epoch": epoch,
+        "seed": seed,
+        "skip": skip,
+        "tokens": open_tokens(tokens, id_column),
+        "decode": decoder(tokenizer, tokens),
+    }
     with asking_for(target, timeout_seconds, dataset) as (client, name):
         if step is not None:
-            picture = explain_step(
-                client,
-                name,
-                step=step,
-                rank=rank,
-                epoch=epoch,
-                seed=seed,
-                topology=topology,
-                skip=skip,
-                tokens=source,
-                decode=decode,
-            ).picture()
+            explained = explain_step(client, name, step=step, rank=rank, topology=topology, **epoch_and_tokens)
+            picture = explained.picture()
         else:
             info = client.get_dataset(name)
             num_bins = info.num_bins - skip.within(info.num_bins).num_skipped
             if first >= num_bins:
                 raise click.UsageError(f"--position {first} is beyond the epoch's end; give one below {num_bins}")
             positions = range(first, min(first + limit, num_bins))
-            picture = draw_bins(
-                client, name, positions=positions, epoch=epoch, seed=seed, skip=skip, tokens=source, decode=decode
-            )
+            picture = draw_bins(client, name, positions=positions, **epoch_and_tokens)
     _print(picture, html, as_json=as_json)
 
 

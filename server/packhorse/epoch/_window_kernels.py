@@ -11,9 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from packhorse.epoch.permutation import mix
+from packhorse.epoch.permutation import GOLDEN, mix
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _32 = np.uint64(32)
 
 
@@ -27,7 +26,7 @@ def _first_copy(multiplicity: Any, shift: Any, num_windows: Any, window: Any) ->
 def fill_shifts(key: Any, num_windows: Any, shifts: Any) -> None:
     """Draws each template's shift: int64 [T], in [0, num_windows)."""
     for template in range(len(shifts)):
-        word = mix(key ^ mix(np.uint64(template) + _GOLDEN))
+        word = mix(key ^ mix(np.uint64(template) + GOLDEN))
         shifts[template] = np.int64(((word >> _32) * np.uint64(num_windows)) >> _32)
 
 

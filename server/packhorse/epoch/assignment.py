@@ -17,6 +17,7 @@ from packhorse.epoch._last_step import FilledStep, fill_last_step
 from packhorse.epoch.balance import arrange
 from packhorse.epoch.bins import Bins, joined
 from packhorse.epoch.keys import derive_key
+from packhorse.epoch.permutation import GOLDEN
 from packhorse.epoch.source import Source
 from packhorse.topology import Balance, RemainderPolicy, Topology
 
@@ -148,8 +149,8 @@ class Assignment:
         topology = self.topology
         steps = offsets // topology.bins_per_step // topology.steps_per_window * topology.steps_per_window
         moved = np.empty_like(offsets)
-        while len(offsets_left := np.flatnonzero(steps >= 0)):
-            chunk = self._chunk(int(steps[offsets_left[0]]))
+        while len(still := np.flatnonzero(steps >= 0)):
+            chunk = self._chunk(int(steps[still[0]]))
             first = chunk.steps.start * topology.bins_per_step
             arranged = chunk.offsets.transpose(1, 0, 2).ravel()
             inverse = np.empty_like(arranged)
@@ -200,7 +201,7 @@ class Assignment:
     def _keys(self, begins: NDArray[np.int64]) -> NDArray[np.uint64]:
         """One key for each window, from the offset where it begins: uint64 [n]."""
         positions = begins.astype(np.uint64) + np.uint64(self.topology.start_position)
-        return (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(self._key)
+        return (positions + np.uint64(1)) * GOLDEN ^ np.uint64(self._key)
 
 
 class _Chunk(NamedTuple):

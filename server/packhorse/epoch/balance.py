@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packhorse.epoch.permutation import mix
+from packhorse.epoch.permutation import GOLDEN, mix
 from packhorse.topology import Balance
 
 _INDEX_BITS = 20
@@ -30,7 +30,6 @@ _CLOSE_BITS = 12
 _MOST_INSERTED = 64
 """Up to so many shares are sorted by insertion."""
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
 
@@ -213,7 +212,7 @@ def _sink(costs: Any, share: Any, at: int) -> None:
 def _shuffle(state: Any, out: Any) -> Any:
     """Writes a permutation of [0, len(out)) that the state decides (Fisher-Yates), and returns the next state."""
     for i in range(len(out)):
-        state += _GOLDEN
+        state += GOLDEN
         j = np.int64(((mix(state) >> _HALF) * np.uint64(i + 1)) >> _HALF)
         out[i] = out[j]
         out[j] = i

@@ -38,12 +38,14 @@ _KEYS = 3  # the first round's key, and above 32 bits what each further round ad
 ROW_WIDTH = 4
 _SHIFT_32, _NUM_LINES_32, _KEY_32, _STEP_32 = 4, 5, 6, 7  # the same row read as uint32
 
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio: what splitmix64 adds to its state before every draw."""
+
 BLOCK = 512
 """Values that are permuted together: their parameters then fit a core's first cache."""
 
 _MULTIPLIER_A = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_B = np.uint64(0x94D049BB133111EB)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _HALF_A, _HALF_B = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 _SMALL, _TINY = np.uint64(SMALL_SIZE), np.uint64(TINY_SIZE)
 _U0, _U1, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32))
@@ -87,7 +89,7 @@ def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any)
         table[i, SIZE] = size
         table[i, OFFSET] = offsets[i]
         table[i, _FORM] = (_U31 - half_bits) | ((((size - _U1) >> half_bits) + _U1) << _U32)
-        table[i, _KEYS] = mix(mix(key ^ mix(tweaks[i] + _GOLDEN)) + _GOLDEN) | (_U1 << _U32)  # an odd step
+        table[i, _KEYS] = mix(mix(key ^ mix(tweaks[i] + GOLDEN)) + GOLDEN) | (_U1 << _U32)  # an odd step
 
 
 @numba.njit(inline="always")

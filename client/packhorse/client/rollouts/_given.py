@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.rollouts._spans import as_array, flatten
+from packhorse.client.rollouts._spans import as_array, flatten, refuse_flaws
 
 _INTEGERS, _NUMBERS = "iu", "fiu"
 
@@ -130,17 +130,14 @@ class GivenRollouts:
 
 def _check_lengths(query_lengths: NDArray[np.int64], response_lengths: NDArray[np.int64], max_seq_len: int) -> None:
     lengths = query_lengths + response_lengths
-    for is_bad, what in (
-        (query_lengths == 0, "an empty query leaves its first response token nothing to be predicted from"),
-        (response_lengths == 0, "an empty response has nothing to train on; drop it first"),
-        (lengths > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),
-    ):
-        if is_bad.any():
-            index = int(is_bad.argmax())
-            raise ValueError(
-                f"rollout {index} has {lengths[index]} tokens (query {query_lengths[index]}, response "
-                f"{response_lengths[index]}): {what}"
-            )
+    refuse_flaws(
+        (
+            (query_lengths == 0, "an empty query leaves its first response token nothing to be predicted from"),
+            (response_lengths == 0, "an empty response has nothing to train on; drop it first"),
+            (lengths > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),
+        ),
+        lambda i: f"rollout {i} has {lengths[i]} tokens (query {query_lengths[i]}, response {response_lengths[i]})",
+    )
 
 
 def _of_tokens(name: str, rows: Sequence[Any], response_lengths: NDArray[np.int64], kinds: str) -> NDArray[Any]:

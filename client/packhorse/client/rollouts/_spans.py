@@ -1,9 +1,10 @@
 """Many rows of different lengths in one flat array.
 
-Owns flattening what a caller has (lists, arrays, tensors) and the indices of spans; leaves what rows mean to `given`.
+Owns flattening what a caller has (lists, arrays, tensors), refusing the first row with a flaw, and the indices of
+spans; leaves what rows mean to `given` and `pairs`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,3 +48,18 @@ def span_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArr
     """Indices of all elements of spans [starts[i], starts[i] + lengths[i]), one span after the other: int64 [total]."""
     offsets = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)
+
+
+def refuse_flaws(flaws: Iterable[tuple[NDArray[np.bool_], str]], describe: Callable[[int], str]) -> None:
+    """Refuses rows of which one has a flaw.
+
+    Args:
+        flaws: for each kind, which rows have it, bool [R], and what it means for the caller.
+        describe: tells which row it is, by its index.
+
+    Raises:
+        ValueError: names the first row with the first flaw that any has.
+    """
+    for has_flaw, means in flaws:
+        if has_flaw.any():
+            raise ValueError(f"{describe(int(has_flaw.argmax()))}: {means}")

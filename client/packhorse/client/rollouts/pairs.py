@@ -23,7 +23,7 @@ from packhorse.client.batches.batch import BatchAssembler, PackedBatch
 from packhorse.client.batches.loss_weights import SequenceGroups
 from packhorse.client.batches.sequence_sums import sequence_log_probs
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
-from packhorse.client.rollouts._spans import flatten
+from packhorse.client.rollouts._spans import flatten, refuse_flaws
 from packhorse.client.sources import IndexableSource
 
 _INTEGERS = "iu"
@@ -186,18 +186,18 @@ def _sequences(
         tokens, lengths[name] = flatten(name, given, _INTEGERS)
         rows[name] = np.split(tokens.astype(np.int64, copy=False), np.cumsum(lengths[name])[:-1])
     of_pairs = 2 * lengths["prompts"] + lengths["chosen"] + lengths["rejected"]
-    for is_bad, what in (
-        (lengths["prompts"] == 0, "an empty prompt leaves the answers' first tokens nothing to be predicted from"),
-        (lengths["chosen"] == 0, "an empty answer has nothing to train on; drop the pair first"),
-        (lengths["rejected"] == 0, "an empty answer has nothing to train on; drop the pair first"),
-        (of_pairs > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),
-    ):
-        if is_bad.any():
-            index = int(is_bad.argmax())
-            raise ValueError(
-                f"pair {index} has {of_pairs[index]} tokens (twice the prompt's {lengths['prompts'][index]}, chosen "
-                f"{lengths['chosen'][index]}, rejected {lengths['rejected'][index]}): {what}"
-            )
+    refuse_flaws(
+        (
+            (lengths["prompts"] == 0, "an empty prompt leaves the answers' first tokens nothing to be predicted from"),
+            (lengths["chosen"] == 0, "an empty answer has nothing to train on; drop the pair first"),
+            (lengths["rejected"] == 0, "an empty answer has nothing to train on; drop the pair first"),
+            (of_pairs > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),
+        ),
+        lambda i: (
+            f"pair {i} has {of_pairs[i]} tokens (twice the prompt's {lengths['prompts'][i]}, chosen "
+            f"{lengths['chosen'][i]}, rejected {lengths['rejected'][i]})"
+        ),
+    )
     sequences = []
     for prompt, *answers in zip(rows["prompts"], rows["chosen"], rows["rejected"], strict=True):
         sequences += [np.concatenate((prompt, answer)) for answer in answers]

@@ -1,10 +1,9 @@
 """List columns of Arrow data as NumPy sees them: values end to end, offsets, nulls.
 
 Owns what Arrow's list layouts mean, which column holds tokens, and refusing other types; leaves where the data comes
-from to `arrow` and `parquet`. The only file that knows how to import pyarrow, which is needed for these sources alone.
+from to `arrow` and `parquet`.
 """
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,24 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources.base import TokenSourceError
-from packhorse.formats.columns import evident_column
+from packhorse.formats import require
+from packhorse.formats.columns import column_type, evident_column, is_token_list
 
-
-def import_arrow(module: str = "pyarrow") -> Any:
-    """Imports pyarrow or a module of it.
-
-    Raises:
-        ImportError: it is not installed; the message says how to install it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
-            raise
-        raise ImportError(
-            "Arrow and Parquet sources need pyarrow; install it with: pip install 'packhorse[client,arrow]'",
-            name="pyarrow",
-        ) from None
+ARROW = "client,arrow"
+"""What installs pyarrow, which only some sources need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +45,7 @@ class ListColumn:
         """
         sizes: list[int] = []
         self._chunks: list[_Chunk] = []
-        is_fixed = import_arrow().types.is_fixed_size_list
+        is_fixed = require("pyarrow", ARROW).types.is_fixed_size_list
         for array in arrays:
             if len(array):
                 sizes.append(len(array))
@@ -113,7 +99,7 @@ def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:
         TokenSourceError: there is no such column, or it does not hold lists of integers.
     """
     kind = _type_of(schema, column, where)
-    if not _is_tokens(kind):
+    if not is_token_list(kind):
         raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but tokens are lists of integers")
     return np.dtype(kind.value_type.to_pandas_dtype())
 
@@ -131,7 +117,7 @@ def choose_column(schema: Any, column: str | None, where: str) -> str:
     kinds = {field.name: field.type for field in schema}
     return choose_by_name(
         {name: str(kind) for name, kind in kinds.items()},
-        [name for name, kind in kinds.items() if _is_tokens(kind)],
+        [name for name, kind in kinds.items() if is_token_list(kind)],
         where,
     )
 
@@ -164,7 +150,7 @@ def check_id_type(schema: Any, column: str, where: str) -> None:
         TokenSourceError: it does.
     """
     kind = _type_of(schema, column, where)
-    if not import_arrow().types.is_integer(kind):
+    if not require("pyarrow", ARROW).types.is_integer(kind):
         raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but ids are integers")
 
 
@@ -216,15 +202,7 @@ def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
 
 
 def _type_of(schema: Any, column: str, where: str) -> Any:
-    places = schema.get_all_field_indices(column)
-    if not places:
-        raise TokenSourceError(f"{where}: no column {column!r}; its columns are: {', '.join(map(repr, schema.names))}")
-    if len(places) > 1:
-        raise TokenSourceError(f"{where}: {len(places)} columns are named {column!r}; give them names of their own")
-    return schema.field(places[0]).type
-
-
-def _is_tokens(kind: Any) -> bool:
-    types = import_arrow().types
-    is_list = types.is_list(kind) or types.is_large_list(kind) or (types.is_fixed_size_list(kind) and kind.list_size)
-    return bool(is_list and types.is_integer(kind.value_type))
+    try:
+        return column_type(schema, column, where)
+    except ValueError as error:
+        raise TokenSourceError(str(error)) from None

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from packhorse.client.sources._ids import RowLookup, TableSource
 from packhorse.client.sources._lists import (
+    ARROW,
     ListColumn,
     check_id_type,
     choose_column,
     ids_of,
-    import_arrow,
     token_dtype_of,
 )
 from packhorse.client.sources._spans import Spans, SpanSource
 from packhorse.client.sources.base import TokenSourceError
+from packhorse.formats import require
 from packhorse.formats.arrow import arrow_files, open_arrow, record_batches
 from packhorse.formats.files import FileStamp
 
@@ -211,7 +212,7 @@ def _arrow_files(data: Any) -> list[Path]:
 
 def _open_file(path: Path) -> tuple[Any, Any]:
     """Maps a file: its bytes, and a reader of all columns, because the file format copies what is read of some."""
-    import_arrow()
+    require("pyarrow", ARROW)
     return open_arrow(path)
 
 

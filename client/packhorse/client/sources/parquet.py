@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from packhorse.client.sources._fetched import FetchSource
 from packhorse.client.sources._ids import RowLookup, TableSource
 from packhorse.client.sources._lists import (
+    ARROW,
     ListColumn,
     check_id_type,
     choose_column,
     ids_of,
-    import_arrow,
     token_dtype_of,
 )
 from packhorse.client.sources.base import TokenSourceError
+from packhorse.formats import require
 from packhorse.formats.files import FileStamp, find_files
 
 DEFAULT_CACHE_BYTES = 1 << 28
@@ -192,7 +193,7 @@ class ParquetSource(TableSource, FetchSource):
 @contextmanager
 def _open_parquet(path: Path) -> Iterator[Any]:
     """Opens a Parquet file and closes it again, whatever becomes of it; its footer takes a millisecond or less."""
-    arrow, parquet = import_arrow(), import_arrow("pyarrow.parquet")
+    arrow, parquet = require("pyarrow", ARROW), require("pyarrow.parquet", ARROW)
     try:
         with parquet.ParquetFile(path, pre_buffer=False) as file:
             yield file

@@ -6,7 +6,7 @@ leaves files to the readers, a file each.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, Self
@@ -21,7 +21,6 @@ SPAN_ROWS = 1 << 20
 """Where an input does not cut itself, spans have about so many rows."""
 
 _INT64_MAX = 2**63 - 1
-_MOST_NAMES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,13 +312,6 @@ def first_bytes(path: str, size: int) -> bytes:
             return file.read(size)
     except OSError:
         return b""
-
-
-def listed(names: Iterable[str]) -> str:
-    """Returns names for a message, the first of them where there are many; "none" without any."""
-    shown = list(names)
-    more = f" and {len(shown) - _MOST_NAMES:,} more" if len(shown) > _MOST_NAMES else ""
-    return ", ".join(shown[:_MOST_NAMES]) + more if shown else "none"
 
 
 def refuse_columns(path: str, kind: str, columns: Columns) -> None:

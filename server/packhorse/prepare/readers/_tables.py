@@ -6,8 +6,8 @@ Owns that judgement, for Parquet, Arrow files and Arrow streams alike.
 from typing import Any
 
 from packhorse.formats import require
-from packhorse.formats.columns import evident_column
-from packhorse.prepare.readers._base import Columns, listed
+from packhorse.formats.columns import column_type, evident_column, is_token_list, listed
+from packhorse.prepare.readers._base import Columns
 
 
 def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, bool]:
@@ -30,37 +30,19 @@ def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, 
                 f"{where}: which column holds the tokens is not evident; --length-column must name one, of lengths or "
                 f"of lists of tokens. Its columns are: {listed(f'{field.name!r} ({field.type})' for field in schema)}"
             )
-    kind = _type_of(schema, length, where)
+    kind = column_type(schema, length, where)
     if not (types.is_integer(kind) or is_tokens(kind)):
         raise ValueError(
             f"{where}: column {length!r} holds {kind}, but integers (lengths in tokens) or lists of integers (the "
             "tokens) are needed"
         )
-    if columns.id is not None and not types.is_integer(id_kind := _type_of(schema, columns.id, where)):
+    if columns.id is not None and not types.is_integer(id_kind := column_type(schema, columns.id, where)):
         raise ValueError(f"{where}: column {columns.id!r} holds {id_kind}, but ids are integers")
     return Columns(length=length, id=columns.id), is_tokens(kind)
 
 
 def is_tokens(kind: Any) -> bool:
-    """Whether an Arrow type is that of lists of integers."""
+    """Whether an Arrow type is that of lists of integers, of any layout."""
     types = require("pyarrow").types
-    is_list = any(
-        is_kind(kind)
-        for is_kind in (
-            types.is_list,
-            types.is_large_list,
-            types.is_fixed_size_list,
-            types.is_list_view,
-            types.is_large_list_view,
-        )
-    )
-    return bool(is_list and types.is_integer(kind.value_type))
-
-
-def _type_of(schema: Any, column: str, where: str) -> Any:
-    found = schema.get_all_field_indices(column)
-    if not found:
-        raise ValueError(f"{where} has no column {column!r}; its columns are: {listed(map(repr, schema.names))}")
-    if len(found) > 1:
-        raise ValueError(f"{where} has {len(found)} columns named {column!r}; give them names of their own")
-    return schema.field(found[0]).type
+    is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
+    return is_token_list(kind) or bool(is_view and types.is_integer(kind.value_type))

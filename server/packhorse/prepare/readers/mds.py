@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packhorse.formats import MdsShards
-from packhorse.formats.columns import evident_column
+from packhorse.formats.columns import evident_column, listed
 from packhorse.formats.files import FileStamp
 from packhorse.formats.mds import INDEX, INTEGERS, array_type
-from packhorse.prepare.readers._base import Columns, InputFile, Opened, RawRows, Span, WholeFiles, listed
+from packhorse.prepare.readers._base import Columns, InputFile, Opened, RawRows, Span, WholeFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

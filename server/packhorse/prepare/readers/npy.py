@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.formats.columns import listed
 from packhorse.formats.files import FileStamp
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
@@ -19,7 +20,6 @@ from packhorse.prepare.readers._base import (
     WholeFiles,
     changed,
     cut,
-    listed,
 )
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
