@@ -27,6 +27,9 @@ _SWAPS_PER_RANK = 16
 _CLOSE_BITS = 12
 """Shares that differ by less than one part in 2^12 are equal enough: the exchanges end."""
 
+_SORTED_TURNS = 2
+"""Last turns of a deal, in which the shares are sorted; before, their order is turned round at each turn."""
+
 _MOST_INSERTED = 64
 """Up to so many shares are sorted by insertion."""
 
@@ -128,7 +131,8 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
 def _deal(costs: Any, dealt: Any) -> None:
     """Deals bins, by descending cost, into shares of as many bins and about equal cost.
 
-    Longest processing time first, one bin to every share in turn; then exchanges between the ends.
+    One bin to every share in turn, the next turn the other way round, the last ones longest processing time first; then
+    exchanges between the ends.
 
     Args:
         costs: int64 [V], descending.
@@ -138,7 +142,9 @@ def _deal(costs: Any, dealt: Any) -> None:
     waiting = np.arange(num_shares)  # shares, the emptiest first
     waited = np.zeros(num_shares, np.int64)  # their sums
     for turn in range(per_share):
-        if turn and num_shares > _MOST_INSERTED:
+        if turn and turn + _SORTED_TURNS < per_share:
+            _reverse(waited, waiting)
+        elif turn and num_shares > _MOST_INSERTED:
             order = np.argsort(waited, kind="mergesort")
             waiting, waited = waiting[order], waited[order]
         elif turn:
@@ -154,13 +160,19 @@ def _deal(costs: Any, dealt: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _insert(sums: Any, shares: Any) -> None:
-    """Sorts few shares by their sums, in place; the last come first mostly, so it begins by turning them round."""
+def _reverse(sums: Any, shares: Any) -> None:
+    """Turns the order of shares round, in place."""
     num = len(shares)
     for i in range(num // 2):
         sums[i], sums[num - 1 - i] = sums[num - 1 - i], sums[i]
         shares[i], shares[num - 1 - i] = shares[num - 1 - i], shares[i]
-    for i in range(1, num):
+
+
+@njit(nogil=True, cache=True)
+def _insert(sums: Any, shares: Any) -> None:
+    """Sorts few shares by their sums, in place; the last come first mostly, so it begins by turning them round."""
+    _reverse(sums, shares)
+    for i in range(1, len(shares)):
         own, share, j = sums[i], shares[i], i
         while j and sums[j - 1] > own:
             sums[j], shares[j] = sums[j - 1], shares[j - 1]
