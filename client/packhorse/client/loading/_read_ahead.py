@@ -13,12 +13,12 @@ from math import gcd
 
 from packhorse.client.service.blocks import BinBlock, joined
 
-_RUN_BYTES = (
-    64 << 10
-)  # some hundreds of usual bins; a request for them takes half as long again as one for a single bin
+REMEMBERED = 64
+"""Positions that tell a walk from jumps."""
+
+_RUN_BYTES = 64 << 10  # some hundreds of usual bins; asking for them takes half as long again as asking for one
 _MOST_BINS = 512
 _MOST_RUNS = 4  # threads that run ahead of each other are in two of them at most
-_REMEMBERED = 64  # positions that tell a walk from jumps
 _FEWEST = 4
 _SPARSEST = 32  # a walk asks for one position of so many in its range: the others are other workers'
 
@@ -48,7 +48,7 @@ class ReadAhead:
     def __init__(self, fetch: Callable[[Sequence[int]], BinBlock], num_bins: int) -> None:
         self._fetch = fetch
         self._num_bins = num_bins
-        self._seen: deque[int] = deque(maxlen=_REMEMBERED)
+        self._seen: deque[int] = deque(maxlen=REMEMBERED)
         self._runs: deque[_Run] = deque(maxlen=_MOST_RUNS)
         self._bins_per_run = 0  # not known before the first answer
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class ReadAhead:
         with self._lock:
             self._seen.extend(positions)
             found = _taken(positions, self._runs)
-            stride = 0 if found is not None or not self._bins_per_run else _stride_of(self._seen)
+            stride = 0 if found is not None or not self._bins_per_run else stride_of(self._seen, sparsest=_SPARSEST)
         if found is not None:
             return found
         if not stride:
@@ -91,11 +91,20 @@ class ReadAhead:
         return [*runs, *known]
 
 
-def _stride_of(seen: Sequence[int]) -> int:
-    """The step of a walk through these positions; 0 where they are no walk."""
+def stride_of(seen: Sequence[int], *, sparsest: int) -> int:
+    """Returns the step of a walk through these positions; 0 where they are no walk.
+
+    Example:
+        >>> stride_of([8, 2, 4, 6], sparsest=4), stride_of([8, 2, 4, 900], sparsest=4)
+        (2, 0)
+
+    Args:
+        seen: positions, in any order.
+        sparsest: a walk has seen at least one in so many of its steps.
+    """
     first = min(seen)
     stride = gcd(*(position - first for position in seen))
-    if len(seen) < _FEWEST or not stride or max(seen) - first > _SPARSEST * len(seen) * stride:
+    if len(seen) < _FEWEST or not stride or max(seen) - first > sparsest * len(seen) * stride:
         return 0
     return stride
 

@@ -26,6 +26,7 @@ from packhorse.client.loading._indices import Indices, Place
 from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading._read_ahead import ReadAhead
 from packhorse.client.loading._rows import Rows
+from packhorse.client.loading._rows_ahead import RowsAhead
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
 from packhorse.client.service.access import Access
@@ -227,7 +228,10 @@ class PackedBins(Dataset[dict[str, Any]]):
             IndexError: there is no such row.
             ValueError: the preset makes no rows.
         """
-        return self.__getitems__([index])[0]
+        indexed = self._indexed()
+        number = as_index(index)
+        indexed.place(number)
+        return self._opened().rows(indexed).row(number % indexed.ends[-1])
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> "Rows":
         """Returns many rows, which one request brings; a DataLoader asks for a batch this way.
@@ -384,6 +388,16 @@ class _Reader:
         self.assembling = threading.Lock()
         self._owner = owner
         self._epochs: dict[tuple[int, str], ReadAhead] = {}
+        self._rows: tuple[Indices, RowsAhead] | None = None
+
+    def rows(self, indexed: Indices) -> RowsAhead:
+        """The rows one by one, as long as indices mean the same."""
+        if self._rows is None or self._rows[0] is not indexed:
+            with self._owner._lock:
+                if self._rows is None or self._rows[0] is not indexed:
+                    ahead = RowsAhead(lambda indices: list(self._owner.__getitems__(indices)), indexed.ends[-1])
+                    self._rows = indexed, ahead
+        return self._rows[1]
 
     def epoch(self, epoch: int, header: StreamHeader) -> ReadAhead:
         """The bins of one epoch."""
