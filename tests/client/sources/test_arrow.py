@@ -136,7 +136,7 @@ def test_the_column_is_chosen_or_asked_for(tmp_path, write_arrow, token_table):
             ArrowSource(path)
         assert all(repr(name) in str(refused.value) for name in table.column_names)
     write_arrow(path, pa.Table.from_arrays([more, more], names=["tokens", "tokens"]))
-    with pytest.raises(TokenSourceError, match="2 columns are named 'tokens'"):
+    with pytest.raises(TokenSourceError, match="2 columns named 'tokens'"):
         ArrowSource(path, column="tokens")
 
 
