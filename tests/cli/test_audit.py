@@ -4,11 +4,14 @@ import dataclasses
 import re
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from packhorse.cli import audit as audit_module
 from packhorse.client import BinBlock, connect
 from packhorse.client.service.audit import EpochOfStreams
+from packhorse.prepare import prepare
 from packhorse.topology import Skips, Topology
 
 TOPOLOGY = Topology(world_size=2, workers_per_rank=2, batch_size=3)
@@ -331,6 +334,22 @@ def test_truncated_tokens_are_those_of_the_ledger(packhorse, corpus):
     cut = sum(max(len(tokens) - 96, 0) for tokens in corpus.sequences[:400])
     assert f"cut off by --over-length truncate: {cut:,} tokens" in result.stdout
     assert re.search("holds 2,000 sequences, but 400 came: no batch holds the ids 400, 401, ", result.stderr)
+
+
+def test_rows_that_prepare_skipped_are_told_of(packhorse, tmp_path):
+    rows = pa.table({"input_ids": [[1, 2, 3], None, [4, 5], [], [6] * 8, [7, 8]]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", max_seq_len=8, output=tmp_path / "root" / "rows", on_bad_row="skip")
+    flags = ["--target", f"embedded:{tmp_path / 'root'}", "--dataset", "rows", "--tokens", tmp_path / "rows.parquet"]
+    result = packhorse("audit", *flags)
+    assert result.exit_code == 0, result.output
+    assert "15 tokens of the source in batches" in result.stdout
+    assert "skipped by --on-bad-row: 2 rows of rows.parquet" in result.stdout
+
+    pq.write_table(pa.concat_tables([rows, rows.slice(0, 1)]), tmp_path / "rows.parquet")
+    result = packhorse("audit", *flags)
+    assert result.exit_code == 1
+    assert "holds 7 sequences, but 4 came and 2 rows were skipped: no batch holds the ids 1, 3, 6" in result.stderr
 
 
 def test_flags_about_tokens_want_tokens(packhorse):

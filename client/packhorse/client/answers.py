@@ -49,6 +49,7 @@ class DatasetInfo:
     over_length_source_tokens: int = 0
     over_length_tokens: int = 0
     source: str = ""
+    skipped_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
         over_length_source_tokens=dataset.over_length_source_tokens,
         over_length_tokens=dataset.over_length_tokens,
         source=dataset.source,
+        skipped_rows=dataset.skipped_rows,
     )
 
 

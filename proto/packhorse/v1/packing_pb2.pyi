@@ -79,7 +79,7 @@ ERROR_REASON_UNAUTHENTICATED: ErrorReason
 ERROR_REASON_ACCESS_DENIED: ErrorReason
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source")
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,7 @@ class Dataset(_message.Message):
     OVER_LENGTH_SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OVER_LENGTH_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_ROWS_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     max_seq_len: int
@@ -132,7 +133,8 @@ class Dataset(_message.Message):
     over_length_source_tokens: int
     over_length_tokens: int
     source: str
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ...) -> None: ...
+    skipped_rows: int
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ...) -> None: ...
 
 class Bins(_message.Message):
     __slots__ = ("ids", "lengths", "bin_ends", "positions", "first_tokens", "checksum")

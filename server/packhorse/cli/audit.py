@@ -123,6 +123,8 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
         click.echo(
             f"dropped by --over-length: {report.dropped_sequences:,} sequences, {report.dropped_tokens:,} tokens"
         )
+    if report.skipped_rows:
+        click.echo(f"skipped by --on-bad-row: {report.skipped_rows:,} rows of {info.source}")
 
 
 def _verdict(report: AuditReport) -> str:

@@ -339,4 +339,5 @@ def _describe(dataset: PreparedDataset) -> pb.Dataset:
         over_length_source_tokens=manifest.over_length.source_tokens,
         over_length_tokens=manifest.over_length.tokens,
         source=manifest.source,
+        skipped_rows=0 if manifest.inputs is None else manifest.inputs.skipped.rows,
     )

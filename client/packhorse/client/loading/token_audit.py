@@ -46,6 +46,8 @@ class TokenReport:
     """Sequences that the over-length policy left out, as the ledger says."""
     dropped_tokens: int = 0
     """Their tokens."""
+    skipped_rows: int = 0
+    """Rows of the source that prepare left out because something is wrong with them."""
     targets: int = 0
     """Tokens that are predicted, among `tokens` and separators."""
     differing: int = 0
@@ -67,7 +69,8 @@ class TokenAudit:
 
     Every bin is made into tensors by the dataset, exactly as in training. The same rows are built once more from the
     source's `read`, one sequence after the other, and every tensor is compared. At the end the tokens are counted: all
-    of the source must have come once, but for those that the dataset's ledger says were cut off or dropped.
+    of the source must have come once, but for those that the dataset's ledger says were cut off or dropped, and rows
+    that were skipped.
 
     Example:
         >>> from packhorse.client import EpochOfStreams, PackedDataset, Topology, connect
@@ -157,11 +160,16 @@ class _Check:
                 f"{report.cut_tokens:,} tokens of the source are cut off; the ledger of over-length sequences says "
                 f"{cut:,}: the source is not the one that the dataset was prepared from"
             )
+        report.skipped_rows = info.skipped_rows
         held = self._against.num_sequences
-        if held is not None and held != self._num_whole + report.dropped_sequences:
+        if held is not None and held != self._num_whole + report.dropped_sequences + report.skipped_rows:
+            came = [
+                f"{self._num_whole:,} came",
+                f"{report.dropped_sequences:,} were dropped as too long" if report.dropped_sequences else "",
+                f"{report.skipped_rows:,} rows were skipped" if report.skipped_rows else "",
+            ]
             yield (
-                f"{self._against.where} holds {held:,} sequences, but {self._num_whole:,} came"
-                + (f" and {report.dropped_sequences:,} were dropped as too long" if report.dropped_sequences else "")
+                f"{self._against.where} holds {held:,} sequences, but {' and '.join(filter(None, came))}"
                 + self._missing(held)
             )
 
@@ -228,9 +236,12 @@ class _Check:
             has_come[block.ids] = True
         missing = np.flatnonzero(~has_come)
         named = ", ".join(map(str, missing[:_MOST_NAMED].tolist()))
-        tokens = int(self._against.lengths(missing[:_MOST_NAMED]).sum())
         more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
-        return f": no batch holds the ids {named}{more}; the ids named have {tokens:,} tokens"
+        says = f": no batch holds the ids {named}{more}"
+        if self._info.skipped_rows:  # some of them cannot be read
+            return says
+        tokens = int(self._against.lengths(missing[:_MOST_NAMED]).sum())
+        return f"{says}; the ids named have {tokens:,} tokens"
 
 
 class _Row:
