@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.packing import pack_histogram
-from packhorse.prepare import _passes, _sort, pipeline, prepare
+from packhorse.prepare import _merge, _passes, _sort, pipeline, prepare
 from packhorse.prepare._duplicates import cut_windows
 from packhorse.prepare._engines import InlineEngine
 from packhorse.prepare._kernels import sort_pairs
@@ -53,9 +53,11 @@ def cut(identity: int, length: int, options: dict[str, Any]) -> list[Entry]:
 
 
 @contextmanager
-def inline_engine(workers: int) -> Iterator[InlineEngine]:
+def inline_engine(kind: str, *, workers: int, ray_address: str | None) -> Iterator[InlineEngine]:
     """Cuts the work as for so many processes, without starting them."""
-    yield InlineEngine()
+    engine = InlineEngine()
+    engine.workers = workers
+    yield engine
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -117,6 +119,7 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
         with (
             mock.patch.object(pipeline, "open_engine", inline_engine),
             mock.patch.object(_passes, "_TASK_ROWS", 7),
+            mock.patch.object(_merge, "PAGE_BYTES", 128),
             mock.patch.object(_sort, "cut_windows", windows),
         ):
             prepare(path, **arguments)

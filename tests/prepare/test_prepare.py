@@ -43,9 +43,11 @@ def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
 
 
 @contextmanager
-def inline_engine(workers: int) -> Iterator[InlineEngine]:
+def inline_engine(kind: str, *, workers: int, ray_address: str | None) -> Iterator[InlineEngine]:
     """Cuts the work as for so many processes, without starting them."""
-    yield InlineEngine()
+    engine = InlineEngine()
+    engine.workers = workers
+    yield engine
 
 
 @st.composite

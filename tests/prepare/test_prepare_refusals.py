@@ -203,9 +203,9 @@ def test_a_file_that_changes_between_the_passes_is_refused(
     assert {p.name for p in tmp_path.iterdir()} <= {"x.parquet"}
 
 
-@pytest.mark.parametrize("where", ["pack_histogram", "fill_task", "finish_task", "find_duplicate", "seal"])
+@pytest.mark.parametrize("where", ["pack_histogram", "fill_run", "merge_task", "find_duplicate", "seal"])
 @pytest.mark.parametrize("layout", ["packhorse", "seqpack"])
-def test_an_interrupted_prepare_leaves_nothing_and_an_old_output_as_it_was(
+def test_an_interrupted_prepare_leaves_no_dataset_and_an_old_output_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, layout: str
 ) -> None:
     path = write(tmp_path / "x.parquet", {"n": [1, 2, 3], "id": [5, 6, 7]})
@@ -219,7 +219,8 @@ def test_an_interrupted_prepare_leaves_nothing_and_an_old_output_as_it_was(
     for output in ("old", "new"):
         with pytest.raises(KeyboardInterrupt):
             run(path, tmp_path / output, id_column="id", overwrite=True, format=layout)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["old", "x.parquet"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".new.work", ".old.work", "old", "x.parquet"]
+    assert not any((tmp_path / name / "output").exists() for name in (".new.work", ".old.work"))
     assert {p.name: (p.read_bytes(), p.stat().st_ino) for p in (tmp_path / "old").iterdir()} == before
 
 

@@ -1,4 +1,7 @@
-"""Signals end `prepare` at once: one line, the shell's exit status, no half-made dataset, no process left."""
+"""Signals end `prepare` at once: one line, the shell's exit status, no half-made dataset, no process left.
+
+What is finished stays in a hidden work folder, from which `--resume` goes on.
+"""
 
 import os
 import signal
@@ -15,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from packhorse.dataset import open_prepared
 from packhorse.prepare import prepare
 
 SLOW_PREPARE = Path(__file__).with_name("slow_prepare.py")
@@ -59,13 +63,18 @@ def running(step: str, table: Path, output: Path, *flags: str) -> Iterator[tuple
 
 def said(errors: str) -> list[str]:
     """Lines but those of progress, which a slow machine has some of."""
-    return [line for line in errors.splitlines() if not line.startswith(("counting lengths:", "filling the pool:"))]
+    return [line for line in errors.splitlines() if not line.startswith(("counting lengths:", "writing runs:"))]
 
 
 def stops(process: subprocess.Popen[str], number: signal.Signals) -> None:
     _, errors = process.communicate(timeout=END_SECONDS)
     assert process.returncode == STATUS[number], errors
-    assert said(errors) == [f"Stopped by {number.name}: nothing half-made is left behind"]
+    line = f"Stopped by {number.name}: no half-made dataset is left; the same command with --resume goes on"
+    assert said(errors) == [line]
+
+
+def holds_only_work(folder: Path) -> bool:
+    return [path.name for path in folder.iterdir()] == [".set.work"] and not (folder / ".set.work/output").exists()
 
 
 def alive(pid: int) -> bool:
@@ -81,12 +90,12 @@ def alive(pid: int) -> bool:
         ("count_task", signal.SIGINT),
         ("plan", signal.SIGINT),
         ("plan", signal.SIGTERM),
-        ("fill_task", signal.SIGHUP),
-        ("finish_task", signal.SIGTERM),
+        ("fill_run", signal.SIGHUP),
+        ("merge_task", signal.SIGTERM),
         ("find_duplicate", signal.SIGINT),
     ],
 )
-def test_a_signal_in_any_step_leaves_nothing(
+def test_a_signal_in_any_step_leaves_no_dataset_and_resume_makes_it(
     step: str, number: signal.Signals, hard_table: Path, tmp_path: Path
 ) -> None:
     with running(step, hard_table, tmp_path / "set") as (process, _):
@@ -94,7 +103,13 @@ def test_a_signal_in_any_step_leaves_nothing(
             time.sleep(1)  # into the search for a better plan
         process.send_signal(number)
         stops(process, number)
-    assert not list(tmp_path.iterdir())
+    assert holds_only_work(tmp_path)
+    if step == "plan":
+        return  # planning again would take minutes
+    options: dict[str, Any] = {"length_column": "n", "id_column": "id", "max_seq_len": 8192, "algorithm": "best-fit"}
+    prepare(hard_table, output=tmp_path / "set", resume=True, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert open_prepared(tmp_path / "set").manifest.n_sequences == 40_000
 
 
 @pytest.mark.parametrize(
@@ -102,8 +117,8 @@ def test_a_signal_in_any_step_leaves_nothing(
     [
         ("count_task", signal.SIGINT, os.killpg),  # as a terminal does
         ("count_task", signal.SIGTERM, os.killpg),
-        ("fill_task", signal.SIGINT, os.kill),
-        ("fill_task", signal.SIGTERM, os.kill),
+        ("fill_run", signal.SIGINT, os.kill),
+        ("fill_run", signal.SIGTERM, os.kill),
     ],
 )
 def test_worker_processes_end_too(
@@ -119,7 +134,7 @@ def test_worker_processes_end_too(
         whom(process.pid, number)
         stops(process, number)
         wait_until(lambda: not any(map(alive, pids)), END_SECONDS)
-    assert not list(tmp_path.iterdir())
+    assert holds_only_work(tmp_path)
 
 
 def test_workers_end_when_their_parent_is_killed(
@@ -132,21 +147,21 @@ def test_workers_end_when_their_parent_is_killed(
 
 
 def test_a_second_signal_changes_nothing(hard_table: Path, tmp_path: Path) -> None:
-    with running("fill_task", hard_table, tmp_path / "set", "--workers", "2") as (process, _):
+    with running("fill_run", hard_table, tmp_path / "set", "--workers", "2") as (process, _):
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=END_SECONDS)
         assert process.returncode in (130, 143), errors
         assert len(said(errors)) == 1
-    assert not list(tmp_path.iterdir())
+    assert holds_only_work(tmp_path)
 
 
 def test_an_old_dataset_survives(hard_table: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"length_column": "n", "id_column": "id", "max_seq_len": 8192, "algorithm": "best-fit"}
     prepare(hard_table, output=tmp_path / "set", **options)
     before = {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()}
-    with running("finish_task", hard_table, tmp_path / "set", "--overwrite") as (process, _):
+    with running("merge_task", hard_table, tmp_path / "set", "--overwrite") as (process, _):
         process.send_signal(signal.SIGTERM)
         stops(process, signal.SIGTERM)
-    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".set.work", "set"]
     assert {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()} == before

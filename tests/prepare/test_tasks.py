@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from packhorse.dataset import PrepareOptions
 from packhorse.prepare import _passes
-from packhorse.prepare._passes import make_tasks
+from packhorse.prepare._passes import make_tasks, rows_of_task
 from packhorse.prepare.readers._base import Columns, Span
 from packhorse.prepare.readers.parquet import ParquetReader
 
@@ -30,7 +30,7 @@ class CountedSpan:
 
 def test_tasks_are_cut_in_linear_time() -> None:
     spans: list[Span] = [CountedSpan() for _ in range(5000)]  # type: ignore[misc]
-    (task,) = make_tasks(spans, PrepareOptions(max_seq_len=8), 1)
+    (task,) = make_tasks(spans, PrepareOptions(max_seq_len=8), 50_000)
     assert len(task.spans) == 5000
     assert CountedSpan.looks <= 3 * 5000
 
@@ -42,7 +42,8 @@ def test_row_groups_of_a_task_are_read_as_one_span(tmp_path: Path) -> None:
     spans = ParquetReader().open(paths, Columns(length="n"), skips_bad_rows=False).spans
     assert len(spans) == 200
     for workers, expected in ((1, [100, 100]), (4, [50, 50, 50, 50]), (3, [67, 33, 34, 66])):
-        tasks = make_tasks(spans, PrepareOptions(max_seq_len=1 << 23), workers)
+        options = PrepareOptions(max_seq_len=1 << 23)
+        tasks = make_tasks(spans, options, rows_of_task(200, options, workers))
         joined = [span for task in tasks for span in task.spans]
         assert [span.num_rows for span in joined] == expected
         assert [span.first_index for span in joined] == np.cumsum([0, *expected[:-1]]).tolist()

@@ -52,6 +52,11 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "server",
         ("numba",),
     ),
+    "versions": CommandEntry(
+        "List the versions of the prepared dataset in FOLDER, which `packhorse prepare --append` makes.",
+        "server",
+        ("numba",),
+    ),
     "show": CommandEntry("Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target."),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),

@@ -20,8 +20,9 @@ from packhorse.cli.over_length import lengths_before, rule_of
 from packhorse.cli.real_tokens import real_tokens
 from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
+from packhorse.cli.versions import facts, line_of
 from packhorse.cli.waiting import WaitingRow, advice, waiting_rows, waiting_table
-from packhorse.dataset import PreparedDataset, open_prepared
+from packhorse.dataset import PreparedDataset, open_prepared, versions_of
 from packhorse.formats import require
 from packhorse.packing import PackingStats
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
@@ -86,6 +87,7 @@ def command(
     if as_json:
         content = {
             "manifest": json.loads(manifest.render()),
+            "versions": [facts(version) for version in versions_of(folder)],
             "stats": asdict(stats),
             "real_token_efficiency": manifest.own_tokens / manifest.total_capacity,
             "templates": [[list(t), m] for t, m in dataset.templates.most_common(num_templates)],
@@ -144,6 +146,9 @@ def _print(
             console.print(f"bad rows: {inputs.skipped.rows:,} skipped; manifest.json or skipped.jsonl names them")
     if manifest.plan_cut_off:
         console.print(f"cut off: {CUT_OFF}")
+    if manifest.version > 1:
+        for version in versions_of(dataset.path):
+            console.print(line_of(version), markup=False, soft_wrap=True)
     if manifest.over_length.sequences:
         console.print(
             f"over-length ({manifest.options.over_length}): {manifest.over_length.sequences:,} sequences, "

@@ -24,7 +24,7 @@ from packhorse.dataset import (
     open_prepared,
 )
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingStats, Template
-from packhorse.prepare import READERS, DryRun, Layout, OnBadRow, prepare
+from packhorse.prepare import READERS, DryRun, EngineKind, Layout, OnBadRow, prepare
 from packhorse.prepare import dry_run as try_out
 
 
@@ -108,7 +108,19 @@ class _Command(click.Command):
     help="A safety net: planning ends by itself after a fixed amount of work. A plan that was cut off says so.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(get_args(EngineKind)),
+    default="processes",
+    show_default=True,
+    help="Where the work is done: processes of this machine, or a Ray cluster whose machines share the files.",
+)
+@click.option(
     "--workers", type=int, metavar="N", help="Processes.  [default: 1 below 100 million rows, else one per processor]"
+)
+@click.option(
+    "--ray-address",
+    metavar="ADDRESS",
+    help="The cluster of --engine ray.  [default: the environment variable RAY_ADDRESS, else this machine alone]",
 )
 @click.option(
     "--format",
@@ -128,6 +140,16 @@ class _Command(click.Command):
 )
 @click.option("--dry-run", is_flag=True, help="Read and plan, tell what preparing would give and cost, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a prepared dataset at --output, and nothing else.")
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Add the input's sequences to the dataset at --output as a new version; the one before is kept beside it.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with what the same command finished before it was stopped; without, it is begun anew.",
+)
 def command(
     sources: tuple[str, ...],
     length_column: str | None,
@@ -141,15 +163,19 @@ def command(
     align: int,
     extra_tokens: int,
     time_limit_seconds: float,
+    engine: EngineKind,
     workers: int | None,
+    ray_address: str | None,
     layout: Layout,
     on_bad_row: OnBadRow,
     dry_run: bool,
     overwrite: bool,
+    append: bool,
+    resume: bool,
 ) -> None:
     """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
     started = time.perf_counter()
-    with stopped_by_signals("nothing half-made is left behind"):
+    with stopped_by_signals("no half-made dataset is left; the same command with --resume goes on"):
         result = (try_out if dry_run else prepare)(
             sources,
             length_column=length_column,
@@ -164,7 +190,11 @@ def command(
             extra_tokens=extra_tokens,
             time_limit_seconds=time_limit_seconds,
             overwrite=overwrite,
+            append=append,
+            resume=resume,
+            engine=engine,
             workers=workers,
+            ray_address=ray_address,
             format=layout,
             on_bad_row=on_bad_row,
         )
@@ -183,7 +213,10 @@ def _print_dry_run(found: DryRun, over_length: OverLength) -> None:
     click.echo(f"planned by   {found.algorithm}")
     if found.plan_cut_off:
         click.echo(f"cut off      {CUT_OFF}")
-    click.echo(f"would take   about {found.seconds:.1f} s and {found.disk_bytes:,} bytes of {found.free_bytes:,} free")
+    click.echo(
+        f"would take   about {found.seconds:.1f} s and {found.disk_bytes:,} bytes, and {found.work_bytes:,} more "
+        f"meanwhile, of {found.free_bytes:,} free"
+    )
     click.echo("dry run      nothing was written, and ids were not compared with each other")
 
 
@@ -222,6 +255,8 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         click.echo(f'next         seqpack.load_prepared("{output}")')
         return
     click.echo(f"digest       {manifest.digest}")
+    if manifest.version > 1:
+        click.echo(f"version      {manifest.version}; packhorse versions {shlex.quote(str(output))} lists the others")
     click.echo(f"next         packhorse serve --data-root {shlex.quote(str(output.resolve().parent))}")
 
 

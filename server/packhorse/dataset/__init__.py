@@ -1,10 +1,11 @@
 """The prepared folder: layout, checks, digest, pools."""
 
-from packhorse.dataset.arrays import create_array
+from packhorse.dataset.arrays import create_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.layout import INPUTS, MANIFEST, OVER_LENGTH, POOLS, SKIPPED, STARTS
 from packhorse.dataset.load import PreparedDataset, open_prepared
+from packhorse.dataset.lock import LOCK, locked
 from packhorse.dataset.manifest import (
     MOST_LISTED,
     InputRecord,
@@ -25,11 +26,13 @@ from packhorse.dataset.seqpack_layout import (
     pools_by_length,
     write_seqpack_layout,
 )
-from packhorse.dataset.whole import written_whole
-from packhorse.dataset.write import seal, write_records
+from packhorse.dataset.versions import Version, link_versions, prune_version, versions_of
+from packhorse.dataset.whole import sync, written_whole
+from packhorse.dataset.write import read_records, seal, write_records
 
 __all__ = [
     "INPUTS",
+    "LOCK",
     "MANIFEST",
     "MOST_LISTED",
     "OVER_LENGTH",
@@ -49,15 +52,23 @@ __all__ = [
     "PreparedDatasetError",
     "SkippedRow",
     "SkippedRows",
+    "Version",
     "create_array",
     "differing_parts",
     "is_seqpack_layout",
+    "link_versions",
     "load_seqpack_layout",
+    "locked",
     "open_prepared",
     "pools_by_length",
+    "prune_version",
+    "read_records",
     "refuse_holding",
     "refuse_output",
     "seal",
+    "sync",
+    "versions_of",
+    "write_entries",
     "write_records",
     "write_seqpack_layout",
     "written_whole",

@@ -1,4 +1,4 @@
-"""The folder's array files: made with their disk space, and mapped only if they are what the manifest implies.
+"""The folder's array files: made with their disk space, written by ranges, and mapped only as the manifest implies.
 
 Owns the one header that an array file can have; leaves what the numbers mean to others.
 """
@@ -43,6 +43,34 @@ def create_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> None:
         file.write(header)
         file.flush()
         _reserve(file.fileno(), _num_bytes(header, dtype_name, shape))
+
+
+def write_entries(path: Path, first: int, values: NDArray[Any]) -> None:
+    """Writes consecutive entries of an array file that is there, and touches no other byte of it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     create_array(Path(folder, "pools.npy"), "uint32", (4,))
+        ...     write_entries(Path(folder, "pools.npy"), 1, np.array([7, 8], dtype=np.uint32))
+        ...     np.load(Path(folder, "pools.npy"))
+        array([0, 7, 8, 0], dtype=uint32)
+
+    Args:
+        path: a file of `create_array`.
+        first: the entry to begin with.
+        values: [n] or [n, 2], of the file's type.
+    """
+    if not len(values):
+        return
+    with path.open("r+b", buffering=0) as file:
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        at = file.tell() + first * (values.nbytes // len(values))
+        left = np.ascontiguousarray(values, _dtype(values.dtype.name)).data.cast("B")
+        while left:
+            written = os.pwrite(file.fileno(), left, at)
+            left, at = left[written:], at + written
 
 
 def map_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> NDArray[Any]:

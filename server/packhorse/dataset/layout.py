@@ -18,6 +18,8 @@ INPUTS, SKIPPED = "inputs.jsonl", "skipped.jsonl"
 """Files of some folders only: which files were read and which rows were skipped, where a manifest cannot name all."""
 FILES = (MANIFEST, *DATA_FILES, STARTS, OVER_LENGTH, INPUTS, SKIPPED)
 """Every file that a prepared folder can have."""
+VERSIONS = "versions"
+"""The folder of earlier versions of a dataset that has grown: versions/1, versions/2, …, each a prepared folder."""
 SEQPACK_POOLS = "pools"
 """The folder of pool files in seqpack's layout."""
 

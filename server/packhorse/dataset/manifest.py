@@ -179,6 +179,8 @@ class Manifest:
     """Fingerprint of the dataset and its plan."""
     inputs: Inputs | None = None
     """What was read, file by file; None in a dataset of an earlier release."""
+    version: int = 1
+    """Which version of a growing dataset it is, counted from 1; `prepare --append` makes the next one."""
     format_version: int = FORMAT_VERSION
     """Version of the folder's layout."""
     epoch_version: int = EPOCH_VERSION
@@ -194,6 +196,8 @@ class Manifest:
         content = asdict(self)
         if self.inputs is None:
             del content["inputs"]
+        if self.version == 1:
+            del content["version"]
         return _render({**content, "checksum": _checksum(content)})
 
     @classmethod
@@ -223,7 +227,9 @@ class Manifest:
         try:
             if content.get("inputs", ...) is None:
                 raise ValueError("states inputs, but none")
-            check_fields(cls, content, may_lack=("inputs",))
+            if content.get("version", ...) == 1:
+                raise ValueError("states version 1, which goes without saying")
+            check_fields(cls, content, may_lack=("inputs", "version"))
         except ValueError as error:
             raise PreparedDatasetError(f"{name} {error}: prepare the dataset again with this release") from None
         if content["epoch_version"] != EPOCH_VERSION:
@@ -245,6 +251,7 @@ class Manifest:
         """Yields what must hold between the fields of any manifest, and whether it does."""
         options, ledger = self.options, self.over_length
         per_bin, is_tail = options.max_sequences_per_bin, options.keep == "tail"
+        yield "version is at least 1", self.version >= 1
         yield "max_seq_len is in [1, 2^31)", 1 <= options.max_seq_len < 2**31
         yield "max_sequences_per_bin is at least 1", per_bin is None or per_bin >= 1
         yield "align is in [1, max_seq_len]", 1 <= options.align <= options.max_seq_len

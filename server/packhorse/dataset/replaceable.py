@@ -11,16 +11,17 @@ from pathlib import Path
 
 from packhorse.dataset._files import read_file
 from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.layout import COUNTS, FILES, MANIFEST, SEQPACK_POOLS, TEMPLATES
+from packhorse.dataset.layout import COUNTS, FILES, MANIFEST, SEQPACK_POOLS, TEMPLATES, VERSIONS
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
 
 _OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})
 _SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
 _SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
+_VERSION = re.compile(r"[1-9][0-9]*")
 _SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
 
 
-def refuse_output(output: Path, *, overwrite: bool) -> None:
+def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False) -> None:
     """Refuses to write where something stands that may not be replaced.
 
     Example:
@@ -36,6 +37,7 @@ def refuse_output(output: Path, *, overwrite: bool) -> None:
     Args:
         output: the folder to be.
         overwrite: whether a prepared folder, ours or seqpack's, may be replaced. Nothing else ever is.
+        keeps_versions: whether what replaces it holds its earlier versions; without, a folder that has some stays.
 
     Raises:
         FileExistsError: something is there; the message says what stands in the way, and the way out.
@@ -50,6 +52,14 @@ def refuse_output(output: Path, *, overwrite: bool) -> None:
         )
     if not overwrite:
         raise FileExistsError(f"{output} exists already; give another output, or --overwrite to replace it")
+    versions = output / VERSIONS
+    if versions.is_dir() and not keeps_versions:
+        kept = sorted(path.name for path in versions.iterdir())
+        flags = " ".join(f"--prune {name}" for name in kept)
+        raise FileExistsError(
+            f"{output} keeps earlier versions ({', '.join(kept)}), which --overwrite would remove; remove them first "
+            f"with packhorse versions {output} {flags}, or give another --output"
+        )
 
 
 def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
@@ -96,11 +106,22 @@ def _obstacle(output: Path) -> str:
     for entry in sorted(os.scandir(output), key=lambda entry: entry.name):
         if entry.is_file(follow_symlinks=False):
             belongs = entry.name in (FILES if is_ours else _SEQPACK_FILES)
+        elif is_ours and entry.name == VERSIONS:
+            belongs = _holds_versions_alone(entry)
         else:
             belongs = is_seqpack and entry.name == SEQPACK_POOLS and _holds_pools_alone(entry)
         if not belongs:
             return f"holds {entry.name!r}, which `packhorse prepare` does not write"
     return ""
+
+
+def _holds_versions_alone(folder: "os.DirEntry[str]") -> bool:
+    return folder.is_dir(follow_symlinks=False) and all(
+        entry.is_dir(follow_symlinks=False)
+        and _VERSION.fullmatch(entry.name)
+        and all(file.is_file(follow_symlinks=False) and file.name in FILES for file in os.scandir(entry))
+        for entry in os.scandir(folder)
+    )
 
 
 def _holds_pools_alone(folder: "os.DirEntry[str]") -> bool:

@@ -17,7 +17,14 @@ from packhorse.jobs import held_signals
 
 
 @contextmanager
-def written_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def written_whole(
+    output: Path,
+    *,
+    overwrite: bool = False,
+    keeps_versions: bool = False,
+    partial: Path | None = None,
+    meanwhile: Path | None = None,
+) -> Iterator[Path]:
     """Gives a folder beside `output` to write into, and renames it to `output` at the end.
 
     After an exception nothing is left behind and an existing `output` is as it was. Files are made durable before the
@@ -36,39 +43,46 @@ def written_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
     Args:
         output: the folder to be.
         overwrite: whether a prepared folder at `output` may be replaced.
+        keeps_versions: whether it may be replaced together with its earlier versions, because the new one holds them.
+        partial: the folder to write into, on the same file system, which is not there yet; None for one of a random
+            hidden name beside `output`.
+        meanwhile: a folder of files that are needed until the output is whole, and take space of the same disk.
 
     Raises:
         FileExistsError: `output` exists and may not be replaced; looked at now, and again at the end.
         OSError: the disk is full; the message names the folder, the bytes that are needed and those that are free.
     """
     output = output.resolve()
-    refuse_output(output, overwrite=overwrite)
+    refuse_output(output, overwrite=overwrite, keeps_versions=keeps_versions)
     output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
+    if partial is None:
+        partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.mkdir()
         yield partial
         for path in [*partial.rglob("*"), partial]:
-            _sync(path)
+            sync(path)
         with held_signals():
-            refuse_output(output, overwrite=overwrite)
+            refuse_output(output, overwrite=overwrite, keeps_versions=keeps_versions)
             if output.exists():
                 swap(partial, output)
                 shutil.rmtree(partial, ignore_errors=True)  # the old one
             else:
                 partial.rename(output)
-            _sync(output.parent)
+            sync(output.parent)
     except BaseException as error:
         with held_signals():
-            needed_bytes = _size_bytes(partial)
+            needed_bytes = _size_bytes(partial) + (_size_bytes(meanwhile) if meanwhile else 0)
             shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(output, needed_bytes) from None
+            raise _disk_full(output, needed_bytes, meanwhile) from None
         raise
 
 
-def _disk_full(output: Path, needed_bytes: int) -> OSError:
+def _disk_full(output: Path, needed_bytes: int, meanwhile: Path | None) -> OSError:
     free_bytes = shutil.disk_usage(output.parent).free
+    if meanwhile is not None:
+        free_bytes += sum(512 * path.lstat().st_blocks for path in meanwhile.rglob("*"))
     error = OSError(
         f"{output.parent} has too little space: {output.name} needs at least {needed_bytes:,} bytes and "
         f"{free_bytes:,} are free; make room, or give an --output on another disk"
@@ -81,7 +95,12 @@ def _size_bytes(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*"))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Makes a file or a folder durable: what was written to it, by any process of this machine, outlives a crash.
+
+    Example:
+        >>> sync(Path("datasets/corpus/manifest.json"))
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

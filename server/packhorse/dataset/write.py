@@ -4,10 +4,10 @@ Owns which facts the manifest states; leaves reading data and filling the pool t
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from packhorse.dataset._files import sha256_of
 from packhorse.dataset.digest import make_digest
@@ -36,6 +36,8 @@ from packhorse.dataset.manifest import (
 )
 from packhorse.packing import PackingPlan, canonical_templates
 
+_Record = TypeVar("_Record", InputRecord, SkippedRow)
+
 
 def seal(
     folder: Path,
@@ -51,6 +53,7 @@ def seal(
     source: str,
     id_column: str | None,
     inputs: Inputs,
+    version: int = 1,
 ) -> Manifest:
     """Writes counts.json, templates.json and manifest.json beside finished arrays.
 
@@ -68,6 +71,7 @@ def seal(
         id_column: the column of it that ids come from; None where an id is a row number.
         inputs: what was read; all files are in inputs.jsonl, and all skipped rows in skipped.jsonl, where it names
             only the first.
+        version: which version of a growing dataset it is.
     """
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
@@ -94,6 +98,7 @@ def seal(
         id_column=id_column,
         plan_cut_off=plan.cut_off,
         inputs=inputs,
+        version=version,
         checksums=checksums,
         digest=dataset_digest(counts, plan.templates, options, checksums[POOLS], checksums.get(STARTS)),
     )
@@ -124,6 +129,21 @@ def write_records(path: Path, records: Iterable[InputRecord | SkippedRow]) -> No
     """
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
+
+
+def read_records(path: Path, kind: type[_Record]) -> Iterator[_Record]:
+    """Yields the records of a file that `write_records` wrote.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_records(Path(folder, "x.jsonl"), [SkippedRow(file="a.parquet", row=7, reason="the id is null")])
+        ...     [record.row for record in read_records(Path(folder, "x.jsonl"), SkippedRow)]
+        [7]
+    """
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield kind(**json.loads(line))
 
 
 def dataset_digest(

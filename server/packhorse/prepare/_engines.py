@@ -1,7 +1,8 @@
-"""Where tasks run: in this process, or in several local ones.
+"""Where tasks run: in this process, in several local ones, or on a cluster.
 
-Owns the one thing that preparing asks of an engine, `map`. Leaves what a task is to `_passes` and `_duplicates`: their
-functions are top-level and their tasks plain picklable descriptions, so that any engine can run them.
+Owns the one thing that preparing asks of an engine, `map`. Leaves what a task is to `_passes`, `_merge` and
+`_duplicates`: their functions are top-level and their tasks plain picklable descriptions, so that any engine can run
+them; and a cluster to `_ray`.
 """
 
 import multiprocessing
@@ -12,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from packhorse.jobs import held_signals
+from packhorse.prepare._ray import open_ray
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -23,6 +25,11 @@ _Result = TypeVar("_Result")
 class Engine(Protocol):
     """Runs independent tasks."""
 
+    workers: int
+    """How many it runs at a time."""
+    are_apart: bool
+    """Whether tasks may run on different machines, so that what one writes must reach the disk before another reads."""
+
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """Yields the results in the order of the tasks; raises what the first failing task in that order raised."""
         ...
@@ -30,6 +37,9 @@ class Engine(Protocol):
 
 class InlineEngine:
     """Runs tasks one after the other, here."""
+
+    workers = 1
+    are_apart = False
 
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """See `Engine`."""
@@ -43,8 +53,11 @@ _SIGNALS_SECONDS = 0.2
 class ProcessEngine:
     """Runs tasks in local processes; made by `open_engine`."""
 
-    def __init__(self, executor: ProcessPoolExecutor) -> None:
+    are_apart = False
+
+    def __init__(self, executor: ProcessPoolExecutor, workers: int) -> None:
         self._executor = executor
+        self.workers = workers
 
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """See `Engine`.
@@ -67,12 +80,18 @@ class ProcessEngine:
 
 
 @contextmanager
-def open_engine(workers: int) -> Iterator[Engine]:
-    """Gives an engine of `workers` processes (1: none but this one) and ends them afterwards.
+def open_engine(kind: Literal["processes", "ray"], *, workers: int, ray_address: str | None) -> Iterator[Engine]:
+    """Gives an engine, and ends its processes afterwards.
 
     Args:
-        workers: at least 1.
+        kind: which.
+        workers: local processes, at least 1, which is none but this one.
+        ray_address: of the cluster, see `open_ray`.
     """
+    if kind == "ray":
+        with open_ray(ray_address) as engine:
+            yield engine
+        return
     if workers == 1:
         yield InlineEngine()
         return
@@ -81,7 +100,7 @@ def open_engine(workers: int) -> Iterator[Engine]:
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
     )
     try:
-        yield ProcessEngine(executor)
+        yield ProcessEngine(executor, workers)
     except BaseException:
         for process in list((executor._processes or {}).values()):
             process.kill()  # a task may take minutes, and nobody waits for it any more

@@ -1,6 +1,6 @@
-"""The compiled loops of preparing: lengths, pool, pairs, segments, and levels of Parquet pages.
+"""The compiled loops of preparing: lengths, runs, pairs, segments, and levels of Parquet pages.
 
-Owns what runs once for every sequence, without the GIL; leaves checks of values to `_sources` and meaning to `_passes`.
+Owns what runs once for every sequence, without the GIL; leaves checks of values to `readers` and meaning to `_passes`.
 """
 
 from typing import Any
@@ -120,6 +120,17 @@ def sort_pairs(firsts: Any, seconds: Any) -> None:
             firsts[parent], firsts[child] = firsts[child], firsts[parent]
             seconds[parent], seconds[child] = seconds[child], seconds[parent]
             parent = child
+
+
+@numba.njit(nogil=True, cache=True)
+def place(values: Any, edges: Any, cursors: Any, out: Any) -> None:
+    """Copies each segment values[edges[s]:edges[s + 1]] to out[cursors[s]:], and advances the cursors."""
+    for s in range(len(cursors)):
+        at = cursors[s]
+        for entry in range(edges[s], edges[s + 1]):
+            out[at] = values[entry]
+            at += 1
+        cursors[s] = at
 
 
 @numba.njit(nogil=True, cache=True)

@@ -1,19 +1,22 @@
-"""The counting sort in two passes over the raw data, and a third over the pool that it fills.
+"""The two passes over the raw data: count a task's lengths, then write its ids as a run, sorted by length and id.
 
 Owns what a task is and what is done to it: each function takes one picklable task, keeps O(max_seq_len) in memory, and
-runs on any engine. Leaves reading to `_sources` and the order of passes to `_sort`.
+runs on any engine, anywhere, any number of times. Leaves reading to `readers`, runs that become one pool to `_merge`,
+and the order of passes to `_sort`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from packhorse.dataset import PrepareOptions
+from packhorse.dataset import PrepareOptions, sync
 from packhorse.prepare._kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
 from packhorse.prepare.readers import Batch, Span, changed
-from packhorse.wire import ids_sum
 
 PoolMap = NDArray[np.uint32] | NDArray[np.int64]
 """The pool, mapped: uint32 or int64 [n_sequences]."""
@@ -66,47 +69,62 @@ class TaskCounts:
     skipped: tuple[tuple[str, NDArray[np.int64]], ...]
     """File and (row, Fault) of the rows that were skipped: int64 [k, 2]."""
 
+    def content(self) -> dict[str, Any]:
+        """Returns it as JSON can hold it."""
+        content = {field.name: getattr(self, field.name) for field in fields(self)}
+        content["rooms"], content["counts"] = self.rooms.tolist(), self.counts.tolist()
+        content["skipped"] = [[path, rows.tolist()] for path, rows in self.skipped]
+        return content
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> "TaskCounts":
+        """Returns what `content` was made of."""
+        arrays = {name: np.array(content[name], dtype=np.int64) for name in ("rooms", "counts")}
+        first_over = content["first_over"]
+        skipped = tuple((path, np.array(rows, dtype=np.int64).reshape(-1, 2)) for path, rows in content["skipped"])
+        return cls(**{**content, **arrays, "first_over": first_over and tuple(first_over), "skipped": skipped})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FillTask:
-    """The same rows, and the entries of the pool that are theirs alone."""
+class Run:
+    """Files of entries that are sorted by (room, id, first token): one task's, or those of a dataset that grows."""
+
+    ids: str
+    """Ids: [n]."""
+    first_tokens: str | None
+    """First tokens: [n]; None where all are 0."""
+    over: str | None
+    """(id, length) of sequences that are too long, by id: int64 [k, 2]; None without any."""
+
+    @property
+    def files(self) -> list[str]:
+        """Those that there are."""
+        return [file for file in (self.ids, self.first_tokens, self.over) if file is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTask:
+    """The same rows, and the files that are theirs alone."""
 
     source: CountTask
-    pool: str
-    first_tokens_path: str | None
-    """starts.npy, where there is one."""
-    over_path: str | None
-    """over_length.npy, where there is one."""
-    over_rows: tuple[int, int]
-    """The rows of it that are the task's: first, and exclusive end."""
-    rooms: NDArray[np.int64]
-    """Distinct rooms of the task, ascending: int64 [D]."""
-    first_entries: NDArray[np.int64]
-    """First entry of each: int64 [D]."""
-    counts: NDArray[np.int64]
-    """Number of entries of each: int64 [D]."""
-    id_low: int
-    id_high: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishTask:
-    """Consecutive segments of the pool, each the ids of one room."""
-
-    pool: str
-    first_tokens_path: str | None
-    """starts.npy, where there is one."""
-    edges: tuple[int, ...]
-    """Where each segment begins, and where the last one ends."""
+    counted: TaskCounts
+    """What the first pass found in them."""
+    run: Run
+    """Files of the right size."""
     sort: bool
-    """Whether the ids of a segment are not ascending yet."""
+    """Whether rows do not come by ascending ids."""
+    flush: bool
+    """Whether other machines read the files."""
 
 
-def make_tasks(spans: Sequence[Span], options: PrepareOptions, workers: int) -> list[CountTask]:
-    """Joins spans into tasks of about a million rows; fewer and larger ones where their histograms would add up."""
-    total = sum(span.num_rows for span in spans)
+def rows_of_task(num_rows: int, options: PrepareOptions, workers: int) -> int:
+    """Returns how many rows a task should have: about a million, more where all tasks' histograms would add up."""
     most = max(workers, min(_MOST_TASKS, _MOST_CELLS // options.max_seq_len))
-    rows = max(min(_TASK_ROWS, -(-total // workers)), -(-total // most))
+    return max(min(_TASK_ROWS, -(-num_rows // workers)), -(-num_rows // most))
+
+
+def make_tasks(spans: Sequence[Span], options: PrepareOptions, rows: int) -> list[CountTask]:
+    """Joins spans into tasks of at least so many rows."""
     tasks: list[CountTask] = []
     group: list[Span] = []
     held = 0
@@ -178,30 +196,34 @@ def count_task(task: CountTask) -> TaskCounts:
     )
 
 
-def fill_task(task: FillTask) -> None:
-    """Second pass: writes the task's ids to its entries of the pool, and the too long ones to its rows of the list.
+def fill_run(task: RunTask) -> str:
+    """Second pass: writes the task's entries to its run, sorted, and the too long ones to its list.
+
+    Returns:
+        A checksum of all it wrote, see `run_checksum`.
 
     Raises:
         ValueError: a file is not what the first pass saw.
     """
-    pool = map_pool(task.pool, writable=True)
+    counted, options = task.counted, task.source.options
+    pool = map_pool(task.run.ids, writable=True)
     first_tokens = np.empty(0, dtype=pool.dtype)
-    if task.first_tokens_path:
-        first_tokens = map_pool(task.first_tokens_path, writable=True)
-    over_list = map_pool(task.over_path, writable=True) if task.over_path else None
-    size = int(task.rooms[-1]) + 1 if len(task.rooms) else 1
+    if task.run.first_tokens:
+        first_tokens = map_pool(task.run.first_tokens, writable=True)
+    over_list = map_pool(task.run.over, writable=True) if task.run.over else None
+    edges = np.concatenate(([0], np.cumsum(counted.counts)))
+    size = int(counted.rooms[-1]) + 1 if len(counted.rooms) else 1
     cursors = np.zeros(size, dtype=np.int64)
     ends = np.zeros(size, dtype=np.int64)
-    cursors[task.rooms] = task.first_entries
-    ends[task.rooms] = task.first_entries + task.counts
-    options = task.source.options
+    cursors[counted.rooms] = edges[:-1]
+    ends[counted.rooms] = edges[1:]
     limit, over = options.rooms.longest, _over_action(options)
-    row, last_row = task.over_rows
+    row, last_row = 0, counted.num_over
     path = ""
     for path, batch in _batches(task.source.spans):
         is_over = batch.lengths > limit
         kept = batch.ids if over != LEAVE_OUT else batch.ids[~is_over]
-        if len(kept) and not (task.id_low <= int(kept.min()) and int(kept.max()) <= task.id_high):
+        if len(kept) and not (counted.id_low <= int(kept.min()) and int(kept.max()) <= counted.id_high):
             raise changed(path)
         rule = (limit, over, options.align, options.extra_tokens)
         if fill_pool(batch.lengths, batch.ids, *rule, cursors, ends, pool, first_tokens) >= 0:
@@ -212,33 +234,44 @@ def fill_task(task: FillTask) -> None:
         if over_list is not None and num_over:
             over_list[row : row + num_over, 0] = batch.ids[is_over]
             over_list[row : row + num_over, 1] = batch.lengths[is_over]
-            row += num_over
+        row += num_over
     if row != last_row or not np.array_equal(cursors, ends):
         raise changed(path)
-
-
-def finish_task(task: FinishTask) -> tuple[int, int]:
-    """Third pass: brings each segment into ascending order, in place, and returns `ids_sum` of all of them."""
-    pool = map_pool(task.pool, writable=True)
-    first_tokens = map_pool(task.first_tokens_path, writable=True) if task.first_tokens_path else None
     if task.sort:
-        for begin, end in zip(task.edges[:-1], task.edges[1:], strict=True):
-            if first_tokens is None:
-                pool[begin:end].sort()
-            else:
-                sort_pairs(pool[begin:end], first_tokens[begin:end])
-    all_of_task = slice(task.edges[0], task.edges[-1])
-    return ids_sum(pool[all_of_task], None if first_tokens is None else first_tokens[all_of_task])
+        sort_segments(pool, first_tokens if task.run.first_tokens else None, edges)
+        if over_list is not None:
+            sort_pairs(over_list[:, 0], over_list[:, 1])
+    if task.flush:
+        for file in task.run.files:
+            sync(Path(file))
+    return run_checksum(task.run)
 
 
-def sort_over_length(path: str) -> None:
-    """Brings the rows of over_length.npy into ascending order, in place."""
-    rows = map_pool(path, writable=True)
-    sort_pairs(rows[:, 0], rows[:, 1])
+def run_checksum(run: Run) -> str:
+    """Returns a checksum of all bytes of a run's files."""
+    checksum = xxhash.xxh3_64()
+    for file in run.files:
+        checksum.update(np.memmap(file, dtype=np.uint8, mode="r").data)
+    return checksum.hexdigest()
+
+
+def sort_segments(ids: PoolMap, first_tokens: PoolMap | None, edges: NDArray[np.int64]) -> None:
+    """Brings each segment into ascending order of (id, first token), in place.
+
+    Args:
+        ids: [n].
+        first_tokens: [n]; None where all are 0.
+        edges: int64 [D + 1], where each segment begins, and where the last one ends.
+    """
+    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        if first_tokens is None:
+            ids[begin:end].sort()
+        elif end - begin > 1:
+            sort_pairs(ids[begin:end], first_tokens[begin:end])
 
 
 def map_pool(path: str, *, writable: bool = False) -> PoolMap:
-    """Maps the pool file, or an array file beside it."""
+    """Maps an array file."""
     return np.asarray(np.load(path, mmap_mode="r+" if writable else "r", allow_pickle=False))
 
 

@@ -17,10 +17,12 @@ from packhorse.dataset import (
     SKIPPED,
     InputRecord,
     Inputs,
+    PreparedDataset,
     SkippedRow,
     SkippedRows,
     write_records,
 )
+from packhorse.prepare._growth import all_inputs, all_skipped
 from packhorse.prepare.readers import Fault, Opened
 
 _MOST_CHARACTERS = 240
@@ -29,16 +31,20 @@ Skipped = Sequence[tuple[str, NDArray[np.int64]]]
 """Files and (row, Fault) of their skipped rows, in order: int64 [k, 2] each."""
 
 
-def write_inputs(folder: Path | None, opened: Opened, skipped: Skipped) -> Inputs:
+def write_inputs(
+    folder: Path | None, opened: Opened, skipped: Skipped, before: PreparedDataset | None = None
+) -> Inputs:
     """Returns what the manifest says of the input, and writes whole lists where those are longer.
 
     Args:
         folder: where to write; None writes nothing.
         opened: what was read.
         skipped: what was skipped of it.
+        before: the version that was appended to, whose input comes first.
     """
     names = _names([file.path for file in opened.files])
-    files = [
+    files = list(all_inputs(before)) if before else []
+    files += [
         InputRecord(
             name=names[file.path],
             size_bytes=file.stamp.size_bytes,
@@ -49,11 +55,17 @@ def write_inputs(folder: Path | None, opened: Opened, skipped: Skipped) -> Input
     ]
 
     def skipped_rows() -> Iterator[SkippedRow]:
+        if before:
+            yield from all_skipped(before)
         for path, rows in skipped:
             for row, fault in rows.tolist():
                 yield SkippedRow(file=names.get(path, path), row=row, reason=Fault(fault).reason)
 
     num_skipped = sum(len(rows) for _, rows in skipped)
+    num_rows = sum(span.num_rows for span in opened.spans)
+    if before is not None and before.manifest.inputs is not None:
+        num_skipped += before.manifest.inputs.skipped.rows
+        num_rows += before.manifest.inputs.rows
     if folder is not None and len(files) > MOST_LISTED:
         write_records(folder / INPUTS, files)
     if folder is not None and num_skipped > MOST_LISTED:
@@ -61,7 +73,7 @@ def write_inputs(folder: Path | None, opened: Opened, skipped: Skipped) -> Input
     return Inputs(
         kind=opened.kind,
         length_column=opened.columns.length,
-        rows=sum(span.num_rows for span in opened.spans),
+        rows=num_rows,
         num_files=len(files),
         files=tuple(files[:MOST_LISTED]),
         skipped=SkippedRows(rows=num_skipped, first=tuple(islice(skipped_rows(), MOST_LISTED))),

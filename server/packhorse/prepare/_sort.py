@@ -1,11 +1,13 @@
-"""The counting sort of a dataset by length: every pass over it, in order, down to the sealed folder.
+"""The sort of a dataset by length: every pass over it, in order, down to the sealed folder.
 
 Owns the order of passes and what they must find together (something to plan, no sequence too long, no id twice). Leaves
-what happens within a task to `_passes` and `_duplicates`.
+what happens within a task to `_passes`, `_merge` and `_duplicates`, and what is known of finished ones to `_work`.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -18,6 +20,7 @@ from packhorse.dataset import (
     STARTS,
     Manifest,
     OverLengthLedger,
+    PreparedDataset,
     PrepareOptions,
     create_array,
     seal,
@@ -26,19 +29,23 @@ from packhorse.jobs import Progress
 from packhorse.packing import PackingPlan, pack_histogram
 from packhorse.prepare._duplicates import cut_windows, find_duplicate
 from packhorse.prepare._engines import Engine
+from packhorse.prepare._growth import added_ledgers, id_range, run_of
+from packhorse.prepare._merge import cut_merges, merge_task
 from packhorse.prepare._passes import (
     CountTask,
-    FillTask,
-    FinishTask,
+    Run,
+    RunTask,
     TaskCounts,
     count_task,
-    fill_task,
+    fill_run,
     find_rows,
-    finish_task,
     make_tasks,
-    sort_over_length,
+    map_pool,
+    rows_of_task,
+    run_checksum,
 )
 from packhorse.prepare._records import Skipped, write_inputs
+from packhorse.prepare._work import Records, WorkFolder
 from packhorse.prepare.readers import Opened
 
 _Task = TypeVar("_Task")
@@ -47,7 +54,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What the first pass found in all tasks."""
+    """What the first pass found in all tasks, and with it what a version that is appended to has already."""
 
     tasks: list[CountTask]
     parts: list[TaskCounts]
@@ -57,6 +64,10 @@ class Counted:
     counts: NDArray[np.int64]
     """Sequences, or pieces, of each: int64 [D]."""
     over_length: OverLengthLedger
+    own_tokens: int
+    """Tokens of what is planned, without `extra_tokens` and alignment."""
+    id_range: tuple[int, int]
+    """The smallest and the largest id."""
     id_dtype: Literal["uint32", "int64"]
     start_dtype: Literal["uint32", "int64"] | None
     """None where every first token is 0."""
@@ -86,41 +97,51 @@ class Sort:
     """Runs a pass's tasks."""
     progress: Progress
     """Shows how far each pass is."""
-    workers: int
-    """Processes that the engine has."""
     opened: Opened
     """The rows to prepare, and their files."""
     options: PrepareOptions
     """What shapes the plan."""
     time_limit_seconds: float
     """Ends planning early."""
+    before: PreparedDataset | None = None
+    """The version that the rows are added to."""
+    version: int = 1
+    """Which version it makes."""
 
     @property
     def id_column(self) -> str | None:
         """The column that ids come from; None where an id is a row number."""
         return self.opened.columns.id
 
-    def count(self) -> Counted:
-        """Counts lengths: the first pass, which changes nothing on disk."""
-        options = self.options
-        tasks = make_tasks(self.opened.spans, options, self.workers)
-        parts = list(self._run("counting lengths", count_task, tasks, [task.num_rows for task in tasks]))
+    def count(self, work: WorkFolder | None = None) -> Counted:
+        """Counts lengths: the first pass, which changes nothing on disk but the records of the work folder, if any."""
+        options, before = self.options, self.before
+        num_rows = sum(span.num_rows for span in self.opened.spans)
+        rows = rows_of_task(num_rows, options, self.engine.workers)
+        tasks = make_tasks(self.opened.spans, options, work.rows_of_task(rows) if work else rows)
+        finished = work.records("counts", TaskCounts.content, TaskCounts.of) if work else None
+        sizes = [task.num_rows for task in tasks]
+        parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
         self._check_files()
         ledger = _over_length_ledger(parts, options)
-        if not any(len(part.rooms) for part in parts):
-            raise ValueError(
-                f"all {sum(task.num_rows for task in tasks):,} rows are bad, so nothing is left to prepare"
-            )
-        rooms, counts = _merged(parts)
-        low, high = min(part.id_low for part in parts), max(part.id_high for part in parts)
+        planned = [part for part in parts if len(part.rooms)]
+        if not planned:
+            raise ValueError(f"all {num_rows:,} rows are bad, so nothing is left to prepare")
+        rooms, counts = _merged(_counts_of(before), *((part.rooms, part.counts) for part in planned))
+        low, high = min(part.id_low for part in planned), max(part.id_high for part in planned)
+        if before is not None:
+            low, high = min(low, id_range(before)[0]), max(high, id_range(before)[1])
+        start_dtypes = {_start_dtype(parts, options), before.manifest.start_dtype if before else None}
         return Counted(
             tasks=tasks,
             parts=parts,
             rooms=rooms,
             counts=counts,
-            over_length=ledger,
+            over_length=added_ledgers(before.manifest.over_length, ledger) if before else ledger,
+            own_tokens=sum(part.own_tokens for part in parts) + (before.manifest.own_tokens if before else 0),
+            id_range=(low, high),
             id_dtype="uint32" if low >= 0 and high < 2**32 else "int64",
-            start_dtype=_start_dtype(parts, options),
+            start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
         )
 
     def plan(self, counted: Counted) -> PackingPlan:
@@ -134,92 +155,127 @@ class Sort:
                 time_limit_seconds=self.time_limit_seconds,
             )
 
-    def write(self, folder: Path, source: str) -> Manifest:
-        """Fills `folder` and returns its manifest."""
-        options = self.options
-        counted = self.count()
-        ledger, start_dtype = counted.over_length, counted.start_dtype
-        edges = np.concatenate(([0], np.cumsum(counted.counts)))
-        shape = (int(edges[-1]),)
-        pool = _created(folder / POOLS, counted.id_dtype, shape)
-        first_tokens = _created(folder / STARTS, start_dtype, shape) if start_dtype else None
-        over = _created(folder / OVER_LENGTH, "int64", (ledger.sequences, 2)) if ledger.sequences else None
+    def write(self, folder: Path, source: str, work: WorkFolder) -> Manifest:
+        """Fills `folder` and returns its manifest.
+
+        Args:
+            folder: the folder to be, empty.
+            source: what the manifest calls the input.
+            work: holds runs, and records of what is finished.
+        """
+        counted = self.count(work)
+        arrays = _Arrays.claimed(folder, counted)
+        finished = work.records("filled", str, str)
+        run_tasks = self._claim_runs(counted, work, finished)
         plan = self.plan(counted)
-        fills = _fill_tasks(counted.tasks, counted.parts, pool, first_tokens, over, counted.rooms, edges)
         sizes = [task.num_rows for task in counted.tasks]
-        for _ in self._run("filling the pool", fill_task, fills, sizes):
-            pass
+        list(self._run("writing runs", fill_run, run_tasks, sizes, finished))
         self._check_files()
-        sums = self._finish(pool, first_tokens, edges)
+        sums = self._merge(arrays, counted, [task.run for task in run_tasks])
         if self.id_column is not None:
-            of_pieces = first_tokens if options.over_length == "split" else None
-            self._check_unique(pool, of_pieces, edges, counted)
-            if over:
-                list(self._run("sorting ids of long sequences", sort_over_length, [over], [ledger.sequences]))
+            self._check_unique(arrays, counted)
         return seal(
             folder,
             counts=counted.by_room,
             plan=plan,
-            options=options,
-            over_length=ledger,
-            own_tokens=sum(part.own_tokens for part in counted.parts),
+            options=self.options,
+            over_length=counted.over_length,
+            own_tokens=counted.own_tokens,
             id_dtype=counted.id_dtype,
-            start_dtype=start_dtype,
+            start_dtype=counted.start_dtype,
             ids_sum=sums,
             source=source,
             id_column=self.id_column,
-            inputs=write_inputs(folder, self.opened, counted.skipped),
+            inputs=write_inputs(folder, self.opened, counted.skipped, self.before),
+            version=self.version,
         )
+
+    def _claim_runs(self, counted: Counted, work: WorkFolder, finished: Records[str]) -> list[RunTask]:
+        """Claims disk space for every run that is not finished, and forgets records of those that are damaged."""
+        tasks = []
+        for number, (task, part) in enumerate(zip(counted.tasks, counted.parts, strict=True)):
+            name = f"{number:06}"
+            run = Run(
+                ids=str(work.runs / f"{name}.ids.npy"),
+                first_tokens=str(work.runs / f"{name}.first_tokens.npy") if counted.start_dtype else None,
+                over=str(work.runs / f"{name}.over.npy") if part.num_over else None,
+            )
+            if not _is_whole(run, finished.of(number)):
+                finished.remove(number)
+                shape = (int(part.counts.sum()),)
+                _create(run.ids, counted.id_dtype, shape)
+                if run.first_tokens and counted.start_dtype:
+                    _create(run.first_tokens, counted.start_dtype, shape)
+                if run.over:
+                    _create(run.over, "int64", (part.num_over, 2))
+            tasks.append(
+                RunTask(
+                    source=task,
+                    counted=part,
+                    run=run,
+                    sort=self.id_column is not None,
+                    flush=self.engine.are_apart,
+                )
+            )
+        return tasks
 
     def _check_files(self) -> None:
         """Refuses what was changed during a pass, be it behind the pass's back."""
         for file in self.opened.files:
             file.check()
 
-    def _finish(self, pool: str, first_tokens: str | None, edges: NDArray[np.int64]) -> tuple[int, int]:
-        rows = max(1, int(edges[-1]) // (8 * self.workers))
-        tasks: list[FinishTask] = []
-        begin = 0
-        for segment in range(1, len(edges)):
-            if edges[segment] - edges[begin] >= rows or segment == len(edges) - 1:
-                tasks.append(
-                    FinishTask(
-                        pool=pool,
-                        first_tokens_path=first_tokens,
-                        edges=tuple(edges[begin : segment + 1].tolist()),
-                        sort=self.id_column is not None,
-                    )
-                )
-                begin = segment
-        sizes = [task.edges[-1] - task.edges[0] for task in tasks]
-        name = "sorting ids" if self.id_column is not None else "summing ids"
-        sums = list(self._run(name, finish_task, tasks, sizes))
+    def _merge(self, arrays: "_Arrays", counted: Counted, runs: Sequence[Run]) -> tuple[int, int]:
+        """Merges runs into arrays, and returns `ids_sum` of all ids and first tokens."""
+        found = [(part.rooms, part.counts) for part in counted.parts]
+        if self.before is not None:
+            runs = [run_of(self.before), *runs]
+            found = [_counts_of(self.before), *found]
+        edges = np.zeros((len(runs), len(counted.rooms) + 1), dtype=np.int64)
+        for of_run, (rooms, counts) in zip(edges, found, strict=True):
+            of_run[1 + np.searchsorted(counted.rooms, rooms)] = counts
+        np.cumsum(edges, axis=1, out=edges)
+        cut = partial(cut_merges, sort=self.id_column is not None, workers=self.engine.workers)
+        files = [(run.ids, run.first_tokens) for run in runs]
+        tasks = [*cut(files, edges, arrays.pool, writes="ids")]
+        if arrays.first_tokens:
+            tasks += cut(files, edges, arrays.first_tokens, writes="first_tokens")
+        if arrays.over:
+            lists = [run.over for run in runs if run.over]
+            over_edges = np.array([[0, len(map_pool(path))] for path in lists])
+            tasks += cut([(path, None) for path in lists], over_edges, arrays.over, writes="over")
+        sums = list(self._run("merging runs", merge_task, tasks, [task.num_entries for task in tasks]))
         return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
 
-    def _check_unique(
-        self,
-        pool: str,
-        first_tokens: str | None,
-        edges: NDArray[np.int64],
-        counted: Counted,
-    ) -> None:
-        sources = counted.tasks
-        low, high = min(part.id_low for part in counted.parts), max(part.id_high for part in counted.parts)
-        windows = list(cut_windows(pool, edges, low, high, first_tokens_path=first_tokens))
+    def _check_unique(self, arrays: "_Arrays", counted: Counted) -> None:
+        """Refuses an id that occurs twice."""
+        edges = np.concatenate(([0], np.cumsum(counted.counts)))
+        of_pieces = arrays.first_tokens if self.options.over_length == "split" else None
+        windows = list(cut_windows(arrays.pool, edges, *counted.id_range, first_tokens_path=of_pieces))
         sizes = [window.num_ids for window in windows]
         for duplicate in self._run("comparing ids", find_duplicate, windows, sizes):
             if duplicate is not None:
-                wanted = [(source, duplicate) for source in sources]
-                rows = self._run("finding its rows", find_rows, wanted, [source.num_rows for source in sources])
+                wanted = [(source, duplicate) for source in counted.tasks]
+                rows = self._run("finding its rows", find_rows, wanted, [source.num_rows for source in counted.tasks])
                 found = [row for part in rows for row in part]
                 named = "; ".join(f"row {row} of {path}, length {length}" for path, row, length in found[:4])
+                named += "; …" if len(found) > 4 else ""
+                if self.before is not None and len(found) == 1:
+                    raise ValueError(
+                        f"id {duplicate} is in {self.before.name} already and comes again ({named}); every id must "
+                        "occur once: repair the id column, or append new sequences only"
+                    )
                 raise ValueError(
-                    f"id {duplicate} occurs {len(found)} times ({named}{'; …' if len(found) > 4 else ''}); every id "
-                    "must occur once: repair the id column, or leave out --id-column to use row numbers"
+                    f"id {duplicate} occurs {len(found)} times ({named}); every id must occur once: repair the id "
+                    "column, or leave out --id-column to use row numbers"
                 )
 
     def _run(
-        self, name: str, function: Callable[[_Task], _Result], tasks: Sequence[_Task], sizes: Sequence[int]
+        self,
+        name: str,
+        function: Callable[[_Task], _Result],
+        tasks: Sequence[_Task],
+        sizes: Sequence[int],
+        finished: Records[_Result] | None = None,
     ) -> Iterator[_Result]:
         """Runs one pass and yields its tasks' results in order.
 
@@ -228,16 +284,51 @@ class Sort:
             function: top-level, of one task.
             tasks: what it is called with.
             sizes: rows or ids of each.
+            finished: knows results of earlier work, and is told of new ones.
         """
+        known = [finished.of(number) if finished else None for number in range(len(tasks))]
+        left = [task for task, result in zip(tasks, known, strict=True) if result is None]
+        results = self.engine.map(function, left)
         with self.progress.task(name, sum(sizes), "sequences") as advance:
-            for result, size in zip(self.engine.map(function, tasks), sizes, strict=True):
+            for number, size in enumerate(sizes):
+                result = known[number]
+                if result is None:
+                    result = next(results)
+                    if finished:
+                        finished.add(number, result)
                 advance(size)
                 yield result
 
 
-def _created(path: Path, dtype_name: str, shape: tuple[int, ...]) -> str:
-    create_array(path, dtype_name, shape)
+@dataclass(frozen=True, kw_only=True)
+class _Arrays:
+    """The array files of the folder to be."""
+
+    pool: str
+    first_tokens: str | None
+    over: str | None
+
+    @classmethod
+    def claimed(cls, folder: Path, counted: Counted) -> "_Arrays":
+        """Makes them, with their disk space."""
+        shape = (int(counted.counts.sum()),)
+        num_over = counted.over_length.sequences
+        return cls(
+            pool=_create(folder / POOLS, counted.id_dtype, shape),
+            first_tokens=_create(folder / STARTS, counted.start_dtype, shape) if counted.start_dtype else None,
+            over=_create(folder / OVER_LENGTH, "int64", (num_over, 2)) if num_over else None,
+        )
+
+
+def _create(path: Path | str, dtype_name: str, shape: tuple[int, ...]) -> str:
+    Path(path).unlink(missing_ok=True)
+    create_array(Path(path), dtype_name, shape)
     return str(path)
+
+
+def _is_whole(run: Run, checksum: str | None) -> bool:
+    """Whether a run that was finished is as it was then."""
+    return checksum is not None and all(map(os.path.exists, run.files)) and run_checksum(run) == checksum
 
 
 def _over_length_ledger(found: Sequence[TaskCounts], options: PrepareOptions) -> OverLengthLedger:
@@ -279,44 +370,21 @@ def _start_dtype(found: Sequence[TaskCounts], options: PrepareOptions) -> Litera
     return "uint32" if last < 2**32 else "int64"
 
 
-def _merged(found: Sequence[TaskCounts]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns all tasks' distinct rooms, ascending, and how many entries have each: int64 [D] both."""
-    histogram = np.zeros(max(int(part.rooms[-1]) for part in found if len(part.rooms)) + 1, dtype=np.int64)
-    for part in found:
-        histogram[part.rooms] += part.counts
+_Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Distinct rooms, ascending, and how many entries have each: int64 [D] both."""
+
+
+def _counts_of(dataset: PreparedDataset | None) -> _Counts:
+    by_room = sorted(dataset.counts.items()) if dataset else []
+    return (
+        np.array([room for room, _ in by_room], dtype=np.int64),
+        np.array([count for _, count in by_room], dtype=np.int64),
+    )
+
+
+def _merged(*parts: _Counts) -> _Counts:
+    histogram = np.zeros(max(int(rooms[-1]) for rooms, _ in parts if len(rooms)) + 1, dtype=np.int64)
+    for rooms, counts in parts:
+        histogram[rooms] += counts
     rooms = np.flatnonzero(histogram)
     return rooms, histogram[rooms]
-
-
-def _fill_tasks(
-    tasks: Sequence[CountTask],
-    found: Sequence[TaskCounts],
-    pool: str,
-    first_tokens: str | None,
-    over: str | None,
-    rooms: NDArray[np.int64],
-    edges: NDArray[np.int64],
-) -> list[FillTask]:
-    """Gives each task the entries behind those of earlier tasks, room by room, so that row order is kept."""
-    cursors = edges[:-1].copy()
-    row = 0
-    fills = []
-    for task, part in zip(tasks, found, strict=True):
-        at = np.searchsorted(rooms, part.rooms)
-        fills.append(
-            FillTask(
-                source=task,
-                pool=pool,
-                first_tokens_path=first_tokens,
-                over_path=over,
-                over_rows=(row, row + part.num_over),
-                rooms=part.rooms,
-                first_entries=cursors[at],
-                counts=part.counts,
-                id_low=part.id_low,
-                id_high=part.id_high,
-            )
-        )
-        cursors[at] += part.counts
-        row += part.num_over
-    return fills

@@ -38,6 +38,8 @@ class DryRun:
     """Whether a time limit ended planning early."""
     disk_bytes: int
     """What the prepared folder would take, about."""
+    work_bytes: int
+    """What the work folder beside it would take meanwhile, about."""
     free_bytes: int
     """What is free where it would be written."""
     seconds: float
@@ -96,7 +98,7 @@ def dry_run(**arguments: Any) -> DryRun:
     parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
     passes = 2 if sort.id_column is None else 3  # sorting and comparing ids take about as long as one more
     return DryRun(
-        inputs=write_inputs(None, job.opened, counted.skipped),
+        inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
         over_length=counted.over_length,
         stats=PackingStats.from_templates(
             plan.templates,
@@ -107,6 +109,7 @@ def dry_run(**arguments: Any) -> DryRun:
         algorithm=plan.algorithm,
         plan_cut_off=plan.cut_off,
         disk_bytes=disk_bytes,
+        work_bytes=counted.array_bytes,
         free_bytes=shutil.disk_usage(parent).free,
         seconds=finding + passes * counting + planning + disk_bytes / _CHECKSUM_BYTES_PER_SECOND,
     )

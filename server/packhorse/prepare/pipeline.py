@@ -17,18 +17,23 @@ from packhorse.dataset import (
     Keep,
     Manifest,
     OverLength,
+    PreparedDataset,
     PrepareOptions,
+    link_versions,
     open_prepared,
     refuse_holding,
     refuse_output,
+    versions_of,
     write_seqpack_layout,
     written_whole,
 )
 from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.prepare._engines import open_engine
+from packhorse.prepare._growth import continued, refuse_growth, refuse_rewritten
 from packhorse.prepare._sort import Sort
-from packhorse.prepare.readers import Columns, Opened, find_inputs, open_held
+from packhorse.prepare._work import JobRecord, working
+from packhorse.prepare.readers import Columns, Opened, changed, find_inputs, open_held
 from packhorse.topology import checked_integer
 
 Layout = Literal["packhorse", "seqpack"]
@@ -36,6 +41,9 @@ Layout = Literal["packhorse", "seqpack"]
 
 OnBadRow = Literal["error", "skip"]
 """What is done with a row that cannot be planned."""
+
+EngineKind = Literal["processes", "ray"]
+"""Where the work is done."""
 
 Source = str | os.PathLike[str]
 """A file, a folder or a pattern to read."""
@@ -61,7 +69,11 @@ def prepare(
     extra_tokens: int = 0,
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
     overwrite: bool = False,
+    append: bool = False,
+    resume: bool = False,
+    engine: EngineKind = "processes",
     workers: int | None = None,
+    ray_address: str | None = None,
     format: Layout = "packhorse",
     on_bad_row: OnBadRow = "error",
     progress: bool = True,
@@ -70,7 +82,8 @@ def prepare(
 
     Reads the lengths twice, in batches: once to count them, once to sort every id by its length. Memory depends on
     max_seq_len and the number of files and row groups, not on the number of sequences. The folder is the same, byte by
-    byte, for any number of workers.
+    byte, for any number of workers and either engine. Meanwhile as much disk again is taken by a hidden work folder
+    beside it.
 
     Example:
         >>> manifest = prepare("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
@@ -107,9 +120,20 @@ def prepare(
             `plan_cut_off`, and the next run may plan otherwise.
         overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else ever
             is: no file, no folder with other files in it, and none that holds an input or the working directory.
+        append: whether the sequences of the input are added to the dataset at `output`. Its folder then holds a new
+            version, with a digest of its own; the version before is kept in its subfolder `versions`. Give new input
+            only, and the options that the dataset was prepared with. Ids by row continue its rows, so that the token
+            source is all inputs in order. Where ids are the entries of one index (Megatron, flat files, MDS), give that
+            index as it is now, with entries more than then.
+        resume: whether to go on with what an interrupted call finished, in the work folder. It is refused where input
+            or options are others than then. Without, what is there is begun anew.
+        engine: where the work is done: "processes" of this machine, or "ray", a cluster whose machines share the file
+            system of input and output.
         workers: processes to read with. None takes 1 below 100 million rows, where starting processes costs more than
             they save, and one for each processor from there on; a script must then start its work under
-            `if __name__ == "__main__":`, as for every spawned process.
+            `if __name__ == "__main__":`, as for every spawned process. A cluster has its own number.
+        ray_address: of the cluster; None for the environment variable RAY_ADDRESS, or else a cluster of this machine
+            for as long as the work takes.
         format: "packhorse", or "seqpack" for the layout that `seqpack.load_prepared` reads.
         on_bad_row: "error" refuses a row whose length or id is null, below 1 token or beyond int64; "skip" leaves it
             out, and the manifest names it. Ids that occur twice are refused in any case.
@@ -121,11 +145,13 @@ def prepare(
     Raises:
         FileExistsError: `output` exists and `overwrite` is not set, or it is not what may be replaced.
         FileNotFoundError: nothing is at `input`.
+        BlockingIOError: another process prepares the same output; the message says which.
         OSError: the disk is full; nothing is left behind.
+        ChildProcessError: workers died, for example for want of memory. What they finished stays for `resume`.
         ValueError: an argument, a file, a column, a length or an id is not as it must be; the message names it, with
             file, row, row group and column where there are.
         TypeError: `lengths` is no object that has any.
-        ImportError: pyarrow is not installed.
+        ImportError: pyarrow, or Ray, is needed and not installed.
     """
     job = checked_job(
         input=input,
@@ -142,17 +168,38 @@ def prepare(
         extra_tokens=extra_tokens,
         time_limit_seconds=time_limit_seconds,
         overwrite=overwrite,
+        append=append,
+        resume=resume,
+        engine=engine,
         workers=workers,
+        ray_address=ray_address,
         format=format,
         on_bad_row=on_bad_row,
         progress=progress,
     )
-    with written_whole(job.folder, overwrite=overwrite) as partial, job.started() as sort:
+    with (
+        working(job.folder, job.record, resume=resume) as work,
+        written_whole(
+            job.folder,
+            overwrite=overwrite or append,
+            keeps_versions=append,
+            partial=work.partial,
+            meanwhile=work.runs,
+        ) as partial,
+        job.started() as sort,
+    ):
+        if job.before is not None:
+            if versions_of(job.folder)[0].manifest != job.before.manifest:
+                raise changed(str(job.folder))
+            link_versions(job.folder, partial)
         if format == "packhorse":
-            return sort.write(partial, job.source)
+            manifest = sort.write(partial, job.source, work)
+            if job.before is not None and not job.adds:
+                refuse_rewritten(job.before, open_prepared(partial, check_pool=False))
+            return manifest
         ours = partial / _OURS
         ours.mkdir()
-        manifest = sort.write(ours, job.source)
+        manifest = sort.write(ours, job.source, work)
         write_seqpack_layout(open_prepared(ours, check_pool=False), partial)
         shutil.rmtree(ours)
         return manifest
@@ -167,21 +214,31 @@ class Job:
     source: str
     """What the manifest calls the inputs."""
     options: PrepareOptions
+    before: PreparedDataset | None
+    """The version that is appended to."""
+    adds: bool
+    """Whether the input holds new sequences only; else it holds those of the version before, too."""
+    record: JobRecord | None
+    """By which interrupted work is recognised; None where it cannot be."""
+    engine: EngineKind
     workers: int
+    ray_address: str | None
     time_limit_seconds: float
     progress: bool
 
     @contextmanager
     def started(self) -> Iterator[Sort]:
         """Gives the passes, with processes to run them and progress to show; both end afterwards."""
-        with open_engine(self.workers) as engine, show_progress(quiet=not self.progress) as shown:
+        opened = open_engine(self.engine, workers=self.workers, ray_address=self.ray_address)
+        with opened as engine, show_progress(quiet=not self.progress) as shown:
             yield Sort(
                 engine=engine,
                 progress=shown,
-                workers=self.workers,
                 opened=self.opened,
                 options=self.options,
                 time_limit_seconds=self.time_limit_seconds,
+                before=self.before if self.adds else None,
+                version=self.before.manifest.version + 1 if self.before else 1,
             )
 
 
@@ -201,7 +258,11 @@ def checked_job(
     extra_tokens: int,
     time_limit_seconds: float,
     overwrite: bool,
+    append: bool,
+    resume: bool,
+    engine: EngineKind,
     workers: int | None,
+    ray_address: str | None,
     format: Layout,
     on_bad_row: OnBadRow,
     progress: bool,
@@ -223,23 +284,48 @@ def checked_job(
         )
     if on_bad_row not in get_args(OnBadRow):
         raise ValueError(f"on_bad_row must be one of {', '.join(get_args(OnBadRow))}, got {on_bad_row!r}")
+    if append and (overwrite or format == "seqpack"):
+        raise ValueError(
+            "append goes neither with --overwrite, which keeps no earlier version, nor with seqpack's layout"
+        )
+    if engine not in get_args(EngineKind):
+        raise ValueError(f"engine must be one of {', '.join(get_args(EngineKind))}, got {engine!r}")
+    if engine == "ray" and workers is not None:
+        raise ValueError("workers are local processes: leave out --workers, as a Ray cluster has its own")
+    if engine != "ray" and ray_address is not None:
+        raise ValueError(f"ray_address {ray_address!r} is a Ray cluster's, and engine is {engine!r}: add --engine ray")
     if workers is not None:
         checked_integer("workers", workers, 1)
     if (input is None) == (lengths is None):
         raise ValueError("give either input, for files, or lengths, for what Python holds")
-    refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
+    if resume and lengths is not None:
+        raise ValueError("resume is for files: nobody can tell whether lengths that Python holds are the same")
+    if not append:
+        refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
+    elif not folder.exists():
+        raise FileNotFoundError(f"{folder} is not there to append to; leave out --append to begin a dataset")
+    before = open_prepared(folder) if append else None
     columns = Columns(length=length_column, id=id_column)
+    adds = True
     skips = on_bad_row == "skip"
     if input is None:
         opened = open_held(lengths, columns, skips_bad_rows=skips)
         source = opened.kind
     else:
         sources = _sources_of(input)
+        if engine == "ray":
+            sources = [os.path.abspath(source) for source in sources]  # its processes have another working directory
         found = find_inputs(sources)
         refuse_holding(folder, [*map(Path, sources), *found.files_read()])
         opened = found.reader.open(found.paths, columns, skips_bad_rows=skips)
         source = _name_of(sources)
+        adds = not found.reader.is_alone
     num_rows = sum(span.num_rows for span in opened.spans)
+    if before is not None:
+        refuse_growth(before, opened, options, adds=adds)
+        if adds:
+            opened = continued(before, opened)
+            source = _joined_names(before.manifest.source, source)
     if not num_rows:
         where = f"{len(opened.files):,} files" if len(opened.files) > 1 else source
         raise ValueError(f"--input holds no rows in {where}, so there is nothing to prepare")
@@ -248,6 +334,18 @@ def checked_job(
         opened=opened,
         source=source,
         options=options,
+        before=before,
+        adds=adds,
+        record=None
+        if input is None
+        else JobRecord.of(
+            opened,
+            options,
+            on_bad_row=on_bad_row,
+            appended_to=before.manifest.digest if before else None,
+        ),
+        engine=engine,
+        ray_address=ray_address,
         workers=workers or _default_workers(num_rows),
         time_limit_seconds=time_limit_seconds,
         progress=progress,
@@ -272,6 +370,12 @@ def _name_of(sources: Sequence[str]) -> str:
     if len(sources) > _MOST_NAMES:
         names.append(f"{len(sources) - _MOST_NAMES:,} more")
     return os.fsencode(", ".join(names)).decode(errors="replace")
+
+
+def _joined_names(before: str, more: str) -> str:
+    """What the manifest calls the inputs of a dataset that grew."""
+    names = f"{before}, {more}".split(", ")
+    return ", ".join([*names[:_MOST_NAMES], *["…"] * (len(names) > _MOST_NAMES)])
 
 
 def _checked_options(

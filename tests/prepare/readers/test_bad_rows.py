@@ -186,7 +186,7 @@ def test_broken_files_of_other_kinds_are_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("function", ["count_task", "fill_task"])
+@pytest.mark.parametrize("function", ["count_task", "fill_run"])
 def test_a_file_that_changes_behind_a_pass_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -222,7 +222,7 @@ def test_a_dry_run_tells_everything_and_writes_nothing(bad: Path, tmp_path: Path
     taken = sum(path.stat().st_size for path in (tmp_path / "deep" / "out").iterdir())
     assert 0.1 * found.disk_bytes < taken <= found.disk_bytes
     assert found.seconds > 0
-    assert found.free_bytes > found.disk_bytes
+    assert found.free_bytes > found.disk_bytes > found.work_bytes > 0
     with pytest.raises(FileExistsError, match="--overwrite"):
         dry_run(bad, **options)
     with pytest.raises(TypeError, match="max_seq_length"):

@@ -1,0 +1,136 @@
+"""Versions of a growing dataset: the folder itself is the newest, and below it in `versions` stand those before it.
+
+Owns where they are, how they are carried along and how they are removed; leaves making a version to `prepare`. Each
+version is a prepared folder of its own, so whatever reads one reads it.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from packhorse.dataset._files import named, read_file
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.layout import FILES, MANIFEST, VERSIONS
+from packhorse.dataset.lock import locked
+from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
+from packhorse.jobs import held_signals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """One version of a dataset."""
+
+    path: Path
+    """Its prepared folder."""
+    manifest: Manifest
+    """What it says of itself."""
+    is_current: bool
+    """Whether it is the newest, which the dataset's own folder holds."""
+
+    @property
+    def number(self) -> int:
+        """Counted from 1."""
+        return self.manifest.version
+
+
+def versions_of(folder: Path | str) -> list[Version]:
+    """Returns all versions of a dataset, the newest first.
+
+    Example:
+        >>> [(version.number, version.is_current) for version in versions_of("datasets/corpus")]
+        [(1, True)]
+
+    Args:
+        folder: the prepared folder.
+
+    Raises:
+        PreparedDatasetError: its manifest, or one below it, cannot be read.
+    """
+    folder = Path(folder)
+    current = Version(path=folder, manifest=_manifest(folder), is_current=True)
+    earlier = [Version(path=path, manifest=_manifest(path), is_current=False) for path in _folders(folder)]
+    return [current, *sorted(earlier, key=lambda version: -version.number)]
+
+
+def link_versions(old: Path, new: Path) -> None:
+    """Puts a dataset, and the versions that it keeps, below the folder that is going to replace it.
+
+    Files are linked, not copied, where the file system can: a version takes no space twice, and whoever has one open
+    keeps it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as new:
+        ...     link_versions(Path("datasets/corpus"), Path(new))
+        ...     sorted(path.name for path in Path(new, "versions", "1").iterdir())
+        ['counts.json', 'manifest.json', 'pools.npy', 'templates.json']
+
+    Args:
+        old: the prepared folder.
+        new: the folder being written.
+    """
+    for version in versions_of(old):
+        folder = new / VERSIONS / str(version.number)
+        folder.mkdir(parents=True)
+        for name in FILES:
+            if (version.path / name).exists():
+                _link(version.path / name, folder / name)
+
+
+def prune_version(folder: Path | str, number: int) -> None:
+    """Removes an earlier version of a dataset, never the current one.
+
+    Example:
+        >>> try:
+        ...     prune_version("datasets/corpus", 1)
+        ... except ValueError as error:
+        ...     print(error)
+        version 1 of datasets/corpus is the current one, which stays; it has no earlier ones
+
+    Args:
+        folder: the prepared folder.
+        number: of the version, as `versions_of` counts.
+
+    Raises:
+        ValueError: there is no such version, or it is the current one.
+        BlockingIOError: something is being prepared there.
+        PreparedDatasetError: see `versions_of`.
+    """
+    with locked(Path(folder)) as work:
+        versions = versions_of(folder)
+        earlier = {version.number: version for version in versions if not version.is_current}
+        if number not in earlier:
+            have = f"earlier ones are {', '.join(map(str, earlier))}" if earlier else "it has no earlier ones"
+            what = "is the current one, which stays" if number == versions[0].number else "is not there"
+            raise ValueError(f"version {number} of {folder} {what}; {have}")
+        path = earlier[number].path
+        with held_signals():
+            _remove(path, work / "removed")
+            if len(earlier) == 1:
+                path.parent.rmdir()
+
+
+def _remove(folder: Path, hidden: Path) -> None:
+    """Removes a folder at once, so that nobody meets half of it."""
+    shutil.rmtree(hidden, ignore_errors=True)
+    folder.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def _folders(folder: Path) -> list[Path]:
+    versions = folder / VERSIONS
+    return [path for path in versions.iterdir() if path.is_dir()] if versions.is_dir() else []
+
+
+def _manifest(folder: Path) -> Manifest:
+    if not folder.is_dir():
+        raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")
+    return Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)

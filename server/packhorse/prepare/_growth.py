@@ -1,0 +1,128 @@
+"""A dataset that grows: what the version before contributes to the next one.
+
+Owns which options must stay, and how facts of both add up. Its pool is a run like any other, so nothing is read again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from packhorse.dataset import (
+    INPUTS,
+    MOST_LISTED,
+    OVER_LENGTH,
+    POOLS,
+    SKIPPED,
+    STARTS,
+    InputRecord,
+    Inputs,
+    OverLengthLedger,
+    PreparedDataset,
+    PrepareOptions,
+    SkippedRow,
+    read_records,
+)
+from packhorse.prepare._passes import Run
+from packhorse.prepare.readers import Opened
+
+
+def refuse_growth(before: PreparedDataset, opened: Opened, options: PrepareOptions, *, adds: bool) -> None:
+    """Refuses input and options that do not continue a dataset.
+
+    Args:
+        before: the dataset.
+        opened: the input.
+        options: what shapes its plan.
+        adds: whether the input holds new sequences only.
+
+    Raises:
+        ValueError: the message names each that differs.
+    """
+    manifest, inputs = before.manifest, before.manifest.inputs
+    if inputs is None:
+        raise ValueError(
+            f"{before.name} does not say how many rows it was prepared from, as it is of an earlier release; prepare "
+            "it again to append to it"
+        )
+    was = {**asdict(manifest.options), "id_column": manifest.id_column}
+    now = {**asdict(options), "id_column": opened.columns.id}
+    differing = [name for name in now if was[name] != now[name]]
+    said = [f"--{name.replace('_', '-')} was {was[name]} and is {now[name]}" for name in differing]
+    if inputs.kind != opened.kind:
+        said.append(f"it was prepared from {inputs.kind}, and --input is {opened.kind}")
+    elif inputs.length_column != opened.columns.length:
+        said.append(f"lengths came from column {inputs.length_column!r}, and come from {opened.columns.length!r}")
+    elif not adds and sum(span.num_rows for span in opened.spans) <= inputs.rows:
+        said.append(f"it was prepared from {inputs.rows:,} rows, and --input holds no more")
+    if said:
+        raise ValueError(f"--append cannot continue {before.name}: {'; '.join(said)}")
+
+
+def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
+    """Refuses a version, prepared from all rows, that lacks an entry of the version before or says otherwise of it.
+
+    Raises:
+        ValueError: the message tells the way out.
+    """
+    ends = dict(zip(grown.plan.lengths.tolist(), np.cumsum(grown.plan.counts).tolist(), strict=True))
+    begin = 0
+    for room, count in zip(before.plan.lengths.tolist(), before.plan.counts.tolist(), strict=True):
+        ids = before.pool[begin : begin + count]
+        end = ends.get(room, 0)
+        now = grown.pool[end - grown.counts[room] : end]
+        at = np.searchsorted(now, ids)
+        if len(now) < count or at[-1] == len(now) or not np.array_equal(now[at], ids):
+            raise ValueError(
+                f"{grown.manifest.source} does not hold what {before.name} was prepared from, with sequences added: "
+                "prepare it as a dataset of its own"
+            )
+        begin += count
+
+
+def continued(before: PreparedDataset, opened: Opened) -> Opened:
+    """Returns new rows with numbers that continue those of the version before."""
+    assert before.manifest.inputs is not None
+    rows = before.manifest.inputs.rows
+    return replace(opened, spans=[replace(span, first_index=span.first_index + rows) for span in opened.spans])
+
+
+def run_of(before: PreparedDataset) -> Run:
+    """Returns its arrays as a run."""
+    manifest = before.manifest
+    return Run(
+        ids=str(before.path / POOLS),
+        first_tokens=str(before.path / STARTS) if manifest.start_dtype else None,
+        over=str(before.path / OVER_LENGTH) if manifest.over_length.sequences else None,
+    )
+
+
+def id_range(before: PreparedDataset) -> tuple[int, int]:
+    """Returns its smallest and its largest id."""
+    counts = [before.counts[length] for length in sorted(before.counts)]
+    edges = np.concatenate(([0], np.cumsum(counts)))
+    return int(before.pool[edges[:-1]].min()), int(before.pool[edges[1:] - 1].max())
+
+
+def added_ledgers(before: OverLengthLedger, more: OverLengthLedger) -> OverLengthLedger:
+    """Returns what the over-length policy did to both."""
+    return OverLengthLedger(**{name: count + asdict(more)[name] for name, count in asdict(before).items()})
+
+
+def all_inputs(before: PreparedDataset) -> Iterator[InputRecord]:
+    """Yields every file that it was prepared from."""
+    inputs = _inputs(before)
+    is_short = inputs.num_files <= MOST_LISTED
+    yield from inputs.files if is_short else read_records(before.path / INPUTS, InputRecord)
+
+
+def all_skipped(before: PreparedDataset) -> Iterator[SkippedRow]:
+    """Yields every row that was skipped of them."""
+    skipped = _inputs(before).skipped
+    is_short = skipped.rows <= MOST_LISTED
+    yield from skipped.first if is_short else read_records(before.path / SKIPPED, SkippedRow)
+
+
+def _inputs(before: PreparedDataset) -> Inputs:
+    assert before.manifest.inputs is not None
+    return before.manifest.inputs
