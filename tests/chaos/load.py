@@ -17,6 +17,7 @@ from packhorse.client.service._messages import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
+from packhorse.wire import WIRE_VERSION
 
 NUM_STREAMS = 8
 NUM_SEQUENCES = 1_000_000
@@ -161,21 +162,21 @@ def locate_among_many_lengths(channel, stopping):
 
 def get_large_bins(channel, stopping):
     """Answers near the largest there may be, read."""
-    request = pb.GetBinsRequest(dataset="dense", positions=[0] * 16_000)
+    request = pb.GetBinsRequest(dataset="dense", positions=[0] * 16_000, wire_version=WIRE_VERSION)
     return _finished(packing_pb2_grpc.PackingServiceStub(channel).GetBins.future(request), stopping)
 
 
 def get_large_bins_unread(channel, stopping):
     """Answers near the largest there may be, never read."""
     method = channel.unary_stream(SERVICE + "GetBins", pb.GetBinsRequest.SerializeToString, bytes)
-    call = method(pb.GetBinsRequest(dataset="dense", positions=[0] * 16_000))
+    call = method(pb.GetBinsRequest(dataset="dense", positions=[0] * 16_000, wire_version=WIRE_VERSION))
     return _unread(call, stopping)
 
 
 def stream_large_steps_unread(channel, stopping):
     """Streams whose every block has 12 MB, never read."""
     topology = topology_message(Topology(batch_size=2_900, remainder="drop"))
-    request = pb.StreamBinsRequest(dataset="dense", topology=topology)
+    request = pb.StreamBinsRequest(dataset="dense", topology=topology, wire_version=WIRE_VERSION)
     method = channel.unary_stream(SERVICE + "StreamBins", pb.StreamBinsRequest.SerializeToString, bytes)
     return _unread(method(request), stopping)
 
@@ -206,7 +207,7 @@ def pack_optimally(channel, stopping):
 def pack_online(channel, stopping):
     """One message of 100,000 lengths that no two fill a bin with: some 20 minutes of one core."""
     lengths = np.random.default_rng(0).integers(44_564, 47_185, 100_000)
-    options = pb.PackStreamOptions(max_seq_len=131_071, window_sequences=10_000)
+    options = pb.PackStreamOptions(max_seq_len=131_071, window_sequences=10_000, wire_version=WIRE_VERSION)
     messages = [
         pb.PackStreamRequest(options=options),
         pb.PackStreamRequest(sequences=pb.PackStreamSequences(ids=range(100_000), lengths=lengths)),
@@ -231,7 +232,7 @@ def send_junk(channel, stopping):
 
 def come_and_leave(channel, stopping):
     """A stream that is abandoned after its header."""
-    request = pb.StreamBinsRequest(dataset="many", topology=topology_message(Topology()))
+    request = pb.StreamBinsRequest(dataset="many", topology=topology_message(Topology()), wire_version=WIRE_VERSION)
     call = packing_pb2_grpc.PackingServiceStub(channel).StreamBins(request)
     next(call)
     call.cancel()

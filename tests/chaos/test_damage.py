@@ -14,7 +14,7 @@ from packhorse.client.service._transport import STREAM_BINS
 from packhorse.client.service.pack_stream import PackStream
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import bins_checksum
+from packhorse.wire import KEPT_TEMPLATES, bins_checksum, block_context
 
 QUICK = RetryPolicy(deadline_seconds=5, first_delay_seconds=0.01, most_delay_seconds=0.1)
 
@@ -86,6 +86,10 @@ def test_a_pack_stream_survives_a_byte_that_changes(own_server, direction, span)
     assert num_whole >= 10
 
 
+def u32(*numbers):
+    return np.array(numbers, "<u4").tobytes()
+
+
 @pytest.mark.parametrize(
     ("change", "id_type"),
     [
@@ -93,17 +97,30 @@ def test_a_pack_stream_survives_a_byte_that_changes(own_server, direction, span)
         ({}, 99),
         ({"ids": b"12345"}, pb.ID_TYPE_UINT32),
         ({"ids": bytes(12)}, pb.ID_TYPE_UINT32),
-        ({"lengths": bytes(4)}, pb.ID_TYPE_UINT32),
-        ({"lengths": bytes(7)}, pb.ID_TYPE_UINT32),
-        ({"positions": bytes(8)}, pb.ID_TYPE_UINT32),
-        ({"first_tokens": bytes(8)}, pb.ID_TYPE_UINT32),
-        ({"bin_ends": np.array([3, 2], "<u4").tobytes()}, pb.ID_TYPE_UINT32),
-        ({"bin_ends": np.array([1, 9], "<u4").tobytes()}, pb.ID_TYPE_UINT32),
-        ({"bin_ends": b""}, pb.ID_TYPE_UINT32),
+        ({"templates": u32(0)}, pb.ID_TYPE_UINT32),
+        ({"templates": u32(0, 0, 0)}, pb.ID_TYPE_UINT32),
+        ({"templates": u32(0, 1)}, pb.ID_TYPE_UINT32),
+        ({"templates": u32(0, 2**32 - 1)}, pb.ID_TYPE_UINT32),
+        ({"templates": bytes(7)}, pb.ID_TYPE_UINT32),
+        ({"defined_templates": b""}, pb.ID_TYPE_UINT32),
+        ({"defined_templates": u32(1)}, pb.ID_TYPE_UINT32),
+        ({"defined_templates": u32(KEPT_TEMPLATES)}, pb.ID_TYPE_UINT32),
+        ({"defined_templates": u32(0, 0), "defined_sizes": u32(1, 0)}, pb.ID_TYPE_UINT32),
+        ({"templates": u32(0, KEPT_TEMPLATES + 1), "defined_templates": u32(0, KEPT_TEMPLATES + 1),
+          "defined_sizes": u32(1, 1), "defined_lengths": u32(5, 6)}, pb.ID_TYPE_UINT32),
+        ({"templates": u32(1, KEPT_TEMPLATES), "defined_templates": u32(0, KEPT_TEMPLATES),
+          "defined_sizes": u32(1, 1), "defined_lengths": u32(5, 6)}, pb.ID_TYPE_UINT32),
+        ({"defined_sizes": u32(2)}, pb.ID_TYPE_UINT32),
+        ({"defined_sizes": u32(2), "defined_lengths": u32(5, 6)}, pb.ID_TYPE_UINT32),
+        ({"defined_lengths": b""}, pb.ID_TYPE_UINT32),
+        ({"defined_lengths": bytes(3)}, pb.ID_TYPE_UINT32),
+        ({"position_offsets": u32(0)}, pb.ID_TYPE_UINT32),
+        ({"first_tokens": bytes(12)}, pb.ID_TYPE_UINT32),
     ],
-)
+)  # fmt: skip
 def test_arrays_that_do_not_fit_are_damage(change, id_type):
-    good = {"ids": bytes(8), "lengths": bytes(8), "positions": bytes(16), "bin_ends": np.array([1, 2], "<u4").tobytes()}
+    good = {"ids": bytes(8), "templates": u32(0, 0), "defined_templates": u32(0)}
+    good |= {"defined_sizes": u32(1), "defined_lengths": u32(5)}
     bins = pb.Bins(**(good | change))
     bins.checksum = bins_checksum(bins)
     with pytest.raises(DamagedAnswerError):
@@ -116,8 +133,6 @@ def test_arrays_that_do_not_fit_are_damage(change, id_type):
 @pytest.mark.parametrize("change", [{"first_step": 1}, {"num_steps": 0}, {"num_steps": 2}, {"num_steps": 10**9}])
 def test_a_block_of_other_steps_than_those_that_come_next_is_damage(embedded, joined, change, monkeypatch):
     """The checksum fits what the block says of itself, as from a server that miscounts."""
-    from packhorse.server import backend as backend_module
-
     backend = embedded._transport._backend
     whole = joined(embedded.stream_bins("few"))
     asked = []
@@ -135,9 +150,7 @@ def test_a_block_of_other_steps_than_those_that_come_next_is_damage(embedded, jo
                 elif len(asked) < 3:
                     for name, value in change.items():
                         setattr(message.block, name, value)
-                    context = backend_module.block_context(
-                        header.checksum, message.block.first_step, message.block.num_steps
-                    )
+                    context = block_context(header.checksum, message.block)
                     message.block.bins.checksum = bins_checksum(message.block.bins, context)
                 yield message
 
@@ -254,7 +267,7 @@ def test_packed_indices_are_a_packing_of_what_was_sent(embedded, alter):
 @pytest.mark.parametrize(
     "alter",
     [
-        lambda answer: setattr(answer.bins, "lengths", b"\1\0\0\0" + answer.bins.lengths[4:]),
+        lambda answer: setattr(answer.bins, "defined_lengths", b"\1\0\0\0" + answer.bins.defined_lengths[4:]),
         lambda answer: setattr(answer.bins, "ids", b"\x63" + answer.bins.ids[1:]),
         lambda answer: setattr(answer.bins, "ids", answer.bins.ids[8:16] * (len(answer.bins.ids) // 8)),
         lambda answer: setattr(answer, "num_sequences_held", answer.num_sequences_held + 1),

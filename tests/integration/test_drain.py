@@ -17,6 +17,7 @@ from packhorse.client import RetryPolicy, connect
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
+from packhorse.wire import WIRE_VERSION
 
 PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_seconds=0.5)
 NAMES = ("", "packhorse.v1.PackingService")
@@ -29,8 +30,8 @@ def small_blocks(monkeypatch, tmp_path):
         "import time\n"
         "import packhorse.server.backend as backend\n"
         "backend.BLOCK_BYTES = 512\n"
-        "encode = backend._encode\n"
-        "backend._encode = lambda bins, message: time.sleep(0.02) or encode(bins, message)\n"
+        "encode = backend.encode\n"
+        "backend.encode = lambda bins, *more: time.sleep(0.02) or encode(bins, *more)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
@@ -90,9 +91,9 @@ def test_grace_runs_out_under_streams_that_block(corpus, make_server, monkeypatc
         "import os, time\n"
         "import packhorse.server.backend as backend\n"
         "backend.BLOCK_BYTES = 512\n"
-        "encode = backend._encode\n"
+        "encode = backend.encode\n"
         "blocks = iter(range(10**9))\n"
-        "backend._encode = lambda bins, message: time.sleep(1.5 if next(blocks) == 5 else 0) or encode(bins, message)\n"
+        "backend.encode = lambda bins, *more: time.sleep(1.5 if next(blocks) == 5 else 0) or encode(bins, *more)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root, "--grace-seconds", "0.3") as server, connect(server.target, retry=PATIENT) as client:
@@ -121,7 +122,7 @@ def test_an_interrupt_drains_as_well(corpus, make_server):
 def long_message():
     """Function: sends a PackStream message that takes many minutes, and returns the open call."""
     lengths = np.random.default_rng(0).integers(44_564, 47_185, 100_000)
-    options = pb.PackStreamOptions(max_seq_len=131_071, window_sequences=10_000)
+    options = pb.PackStreamOptions(max_seq_len=131_071, window_sequences=10_000, wire_version=WIRE_VERSION)
     calls = []
 
     def send(channel):

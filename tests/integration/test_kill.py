@@ -51,8 +51,8 @@ def small_blocks(monkeypatch, tmp_path):
         "import time\n"
         "import packhorse.server.backend as backend\n"
         "backend.BLOCK_BYTES = 512\n"
-        "encode = backend._encode\n"
-        "backend._encode = lambda bins, message: time.sleep(0.02) or encode(bins, message)\n"
+        "encode = backend.encode\n"
+        "backend.encode = lambda bins, *more: time.sleep(0.02) or encode(bins, *more)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 

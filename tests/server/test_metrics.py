@@ -137,12 +137,12 @@ def test_health_turns_while_no_block_can_be_made(corpus, make_server, monkeypatc
         "import packhorse.server.app as app\n"
         "import packhorse.server.backend as backend\n"
         "app.PROBE_SECONDS = app._PROBE_EVERY_SECONDS = 0.2\n"
-        "encode = backend._encode\n"
+        "encode = backend.encode\n"
         f"stuck = lambda: os.path.exists({str(tmp_path / 'stuck')!r})\n"
-        "def encoded(bins, message):\n"
+        "def encoded(bins, *more):\n"
         "    while stuck(): time.sleep(0.05)\n"
-        "    encode(bins, message)\n"
-        "backend._encode = encoded\n"
+        "    encode(bins, *more)\n"
+        "backend.encode = encoded\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root) as server, grpc.insecure_channel(server.target) as channel:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from packhorse.client.service.blocks import decode_bins
 from packhorse.server import bins_of_ranks, pack, pack_session
 from packhorse.server.faults import ServiceError
 from packhorse.v1 import packing_pb2 as pb
@@ -135,10 +136,10 @@ def test_a_stream_answers_every_message(backend):
     responses = list(backend.pack_stream(messages))
     assert [r.num_sequences_held for r in responses] == [0, 0, 2, 0, 0, 1]
     bins = [r.bins for r in responses]
-    assert [np.frombuffer(b.lengths, "<i4").tolist() for b in bins] == [[], [], [50, 50], [60, 30], [], []]
     assert [np.frombuffer(b.ids, "<i8").tolist() for b in bins] == [[], [], [-3, 9], [9, 4], [], []]
-    assert [np.frombuffer(b.bin_ends, "<u4").tolist() for b in bins] == [[], [], [2], [2], [], []]
-    assert [np.frombuffer(b.positions, "<i8").tolist() for b in bins] == [[], [], [0], [1], [], []]
+    blocks = [decode_bins(b, pb.ID_TYPE_INT64) for b in bins]
+    assert [block.lengths.tolist() for block in blocks] == [[], [], [50, 50], [60, 30], [], []]
+    assert [block.bin_ends.tolist() for block in blocks] == [[], [], [2], [2], [], []]
 
 
 @pytest.mark.parametrize(
@@ -350,4 +351,4 @@ def test_what_a_group_holds_counts_as_held(backend):
     last = session.answer(FLUSH)
     assert last.num_sequences_held == 0
     assert sorted(np.frombuffer(last.bins.ids, "<i8").tolist()) == [3, 4, 5]
-    assert np.frombuffer(last.bins.positions, "<i8").tolist() == [3, 4, 5]
+    assert decode_bins(last.bins, pb.ID_TYPE_INT64).bin_ends.tolist() == [1, 2, 3]

@@ -10,6 +10,7 @@ from packhorse.epoch import MAX_BINS_PER_WINDOW
 from packhorse.server.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION
 
 BIG = 2**31 - 1
 
@@ -35,7 +36,8 @@ WHOLE = {
 
 def raw_stream(client, topology=None, **fields):
     """Sends a request past the client's own checks, to a server or embedded; the first message of the answer."""
-    request = pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**(WHOLE | (topology or {}))), **fields)
+    shape = pb.Topology(**(WHOLE | (topology or {})))
+    request = pb.StreamBinsRequest(dataset="rows", topology=shape, wire_version=WIRE_VERSION, **fields)
     return next(client._transport.stream(STREAM_BINS, request, TIMEOUT_SECONDS))
 
 
@@ -110,7 +112,8 @@ def test_a_request_without_the_client_s_checks_names_the_field(either, field, ar
 
 def test_every_field_of_a_stream_is_in_the_tables():
     in_table = {field.partition(".end")[0] for field, _ in STREAM_FIELDS + RAW_FIELDS}
-    fields = [f.name for f in pb.StreamBinsRequest.DESCRIPTOR.fields if f.name not in ("dataset", "topology")]
+    others = ("dataset", "topology", "wire_version")
+    fields = [f.name for f in pb.StreamBinsRequest.DESCRIPTOR.fields if f.name not in others]
     fields += [f"topology.{f.name}" for f in pb.Topology.DESCRIPTOR.fields]
     assert in_table == set(fields)
 
@@ -126,7 +129,9 @@ def test_a_request_that_nothing_is_missing_in(either):
         (
             "get_bins",
             lambda client, skip: client._transport.answer(
-                GET_BINS, pb.GetBinsRequest(dataset="rows", positions=[0], skip=skip), TIMEOUT_SECONDS
+                GET_BINS,
+                pb.GetBinsRequest(dataset="rows", positions=[0], skip=skip, wire_version=WIRE_VERSION),
+                TIMEOUT_SECONDS,
             ),
         ),
         (
@@ -294,7 +299,8 @@ def refusal_of(call):
 @pytest.mark.parametrize("field", ["remainder", "mode", "balance"])
 @pytest.mark.parametrize("value", [0, 77])
 def test_choices_must_be_made(stub, field, value):
-    request = pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**(WHOLE | {field: value})))
+    topology = pb.Topology(**(WHOLE | {field: value}))
+    request = pb.StreamBinsRequest(dataset="rows", topology=topology, wire_version=WIRE_VERSION)
     error = refusal_of(stub.StreamBins(request))
     assert isinstance(error, InvalidRequestError)
     assert error.metadata["field"] == f"topology.{field}"
@@ -314,8 +320,9 @@ def test_status_details_are_complete(stub):
     from google.rpc import error_details_pb2
     from grpc_status import rpc_status
 
+    topology = pb.Topology(**(WHOLE | {"world_size": 0}))
     with pytest.raises(grpc.RpcError) as caught:
-        list(stub.StreamBins(pb.StreamBinsRequest(dataset="rows", topology=pb.Topology(**(WHOLE | {"world_size": 0})))))
+        list(stub.StreamBins(pb.StreamBinsRequest(dataset="rows", topology=topology, wire_version=WIRE_VERSION)))
     status = rpc_status.from_call(caught.value)
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     assert status.details[0].Unpack(info)

@@ -157,9 +157,9 @@ def test_a_stream_beyond_the_limit_waits_until_another_closes(corpus, make_serve
     (tmp_path / "sitecustomize.py").write_text(  # a stream that lasts until it is closed
         "import time\n"
         "import packhorse.server.backend as backend\n"
-        "encode = backend._encode\n"
+        "encode = backend.encode\n"
         "wait = lambda bins: time.sleep(1 if len(bins.positions) > 1 else 0)\n"
-        "backend._encode = lambda bins, message: wait(bins) or encode(bins, message)\n"
+        "backend.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
         "backend._steps_per_block = lambda dataset, batch_size: 2\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

@@ -63,6 +63,7 @@ from packhorse.client.errors import (
     TooManyStreamsError,
     TransientError,
     UnauthenticatedError,
+    VersionMismatchError,
 )
 from packhorse.client.seeing import ExplainedStep, Picture, draw_batch, draw_bins, explain_step
 from packhorse.client.service.access import Access
@@ -290,6 +291,7 @@ __all__ = [
     "UnauthenticatedError",
     "Unpadding",
     "VarlenOffsets",
+    "VersionMismatchError",
     "as_layout",
     "as_token_source",
     "ask_health",

@@ -32,7 +32,7 @@ from packhorse.client.service.retry import RetryPolicy, policy_of, with_retries
 from packhorse.client.service.stream import BinStream
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import get_bins_context
+from packhorse.wire import WIRE_VERSION, get_bins_context
 
 if TYPE_CHECKING:
     import grpc
@@ -210,6 +210,7 @@ class Client:
             skip=skip_message(skip),
             first_step=first_step,
             expected_digest=expected_digest,
+            wire_version=WIRE_VERSION,
         )
         return BinStream(self._transport, request, topology, self._retry)
 
@@ -247,12 +248,14 @@ class Client:
             positions=integers("positions", positions),
             skip=skip_message(skip),
             expected_digest=expected_digest,
+            wire_version=WIRE_VERSION,
         )
 
         def ask(seconds: float) -> BinBlock:
             response = self._transport.answer(GET_BINS, request, seconds)
             context = get_bins_context(request, response.digest, response.id_type)
-            return decode_bins(response.bins, response.id_type, context=context)
+            asked = np.array(request.positions, dtype=np.int64)
+            return decode_bins(response.bins, response.id_type, context=context, positions=lambda _: asked)
 
         return self._ask(ask)
 
@@ -430,6 +433,7 @@ class Client:
             allow_empty=allow_empty,
             align=align,
             extra_tokens=extra_tokens,
+            wire_version=WIRE_VERSION,
         )
         return PackStream(self._transport, options, self._retry)
 

@@ -6,6 +6,7 @@ PackhorseError
 ├── DatasetCorruptError                  its files do not match their checksums
 ├── DigestMismatchError                  another dataset than the run began with
 ├── NotImplementedByServerError          the server has no such method
+├── VersionMismatchError                 client and server are too far apart; says which to upgrade
 ├── AccessDeniedError                    the server refuses who asks, or this client the server
 │   └── UnauthenticatedError             no token came, or one that is unknown or expired
 ├── RequestTooLargeError                 more than one message may carry
@@ -61,6 +62,13 @@ class DigestMismatchError(PackhorseError):
 
 class NotImplementedByServerError(PackhorseError):
     """The server has no such method or option; a newer one may."""
+
+
+class VersionMismatchError(PackhorseError):
+    """Client and server send bins in different forms; the text says which of them to upgrade.
+
+    `metadata["client_version"]` and `metadata["server_version"]` are the forms' numbers.
+    """
 
 
 class AccessDeniedError(PackhorseError):
@@ -142,6 +150,7 @@ EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {
     pb.ERROR_REASON_TOO_MANY_REQUESTS: TooManyRequestsError,
     pb.ERROR_REASON_UNAUTHENTICATED: UnauthenticatedError,
     pb.ERROR_REASON_ACCESS_DENIED: AccessDeniedError,
+    pb.ERROR_REASON_VERSION_MISMATCH: VersionMismatchError,
     pb.ERROR_REASON_INTERNAL: ServerFaultError,
 }
 """Every reason's exception."""

@@ -49,6 +49,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_TOO_MANY_REQUESTS: _ClassVar[ErrorReason]
     ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
     ERROR_REASON_ACCESS_DENIED: _ClassVar[ErrorReason]
+    ERROR_REASON_VERSION_MISMATCH: _ClassVar[ErrorReason]
 ID_TYPE_UNSPECIFIED: IdType
 ID_TYPE_UINT32: IdType
 ID_TYPE_INT64: IdType
@@ -77,6 +78,7 @@ ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_TOO_MANY_REQUESTS: ErrorReason
 ERROR_REASON_UNAUTHENTICATED: ErrorReason
 ERROR_REASON_ACCESS_DENIED: ErrorReason
+ERROR_REASON_VERSION_MISMATCH: ErrorReason
 
 class Dataset(_message.Message):
     __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows")
@@ -137,20 +139,26 @@ class Dataset(_message.Message):
     def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ...) -> None: ...
 
 class Bins(_message.Message):
-    __slots__ = ("ids", "lengths", "bin_ends", "positions", "first_tokens", "checksum")
+    __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "position_offsets", "base_position", "first_tokens", "checksum")
     IDS_FIELD_NUMBER: _ClassVar[int]
-    LENGTHS_FIELD_NUMBER: _ClassVar[int]
-    BIN_ENDS_FIELD_NUMBER: _ClassVar[int]
-    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_SIZES_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    BASE_POSITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     ids: bytes
-    lengths: bytes
-    bin_ends: bytes
-    positions: bytes
+    templates: bytes
+    defined_templates: bytes
+    defined_sizes: bytes
+    defined_lengths: bytes
+    position_offsets: bytes
+    base_position: int
     first_tokens: bytes
     checksum: int
-    def __init__(self, ids: _Optional[bytes] = ..., lengths: _Optional[bytes] = ..., bin_ends: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., first_tokens: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Topology(_message.Message):
     __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder", "mode", "balance", "accumulation", "cost_linear")
@@ -207,7 +215,7 @@ class GetDatasetResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
 
 class StreamBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest")
+    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest", "wire_version")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +225,7 @@ class StreamBinsRequest(_message.Message):
     SKIP_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -226,7 +235,8 @@ class StreamBinsRequest(_message.Message):
     skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
     first_step: int
     expected_digest: str
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class StreamBinsResponse(_message.Message):
     __slots__ = ("header", "block")
@@ -267,30 +277,36 @@ class StreamHeader(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class StreamBlock(_message.Message):
-    __slots__ = ("first_step", "num_steps", "bins")
+    __slots__ = ("first_step", "num_steps", "bins", "num_sequences", "num_tokens")
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     first_step: int
     num_steps: int
     bins: Bins
-    def __init__(self, first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ...) -> None: ...
+    num_sequences: int
+    num_tokens: int
+    def __init__(self, first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class GetBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip")
+    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip", "wire_version")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SKIP_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
     positions: _containers.RepeatedScalarFieldContainer[int]
     expected_digest: str
     skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class GetBinsResponse(_message.Message):
     __slots__ = ("digest", "id_type", "bins")
@@ -411,7 +427,7 @@ class PackStreamRequest(_message.Message):
     def __init__(self, options: _Optional[_Union[PackStreamOptions, _Mapping]] = ..., sequences: _Optional[_Union[PackStreamSequences, _Mapping]] = ..., flush: _Optional[_Union[PackStreamFlush, _Mapping]] = ...) -> None: ...
 
 class PackStreamOptions(_message.Message):
-    __slots__ = ("max_seq_len", "window_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty")
+    __slots__ = ("max_seq_len", "window_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty", "wire_version")
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
@@ -422,6 +438,7 @@ class PackStreamOptions(_message.Message):
     BALANCE_FIELD_NUMBER: _ClassVar[int]
     COST_LINEAR_FIELD_NUMBER: _ClassVar[int]
     ALLOW_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     max_seq_len: int
     window_sequences: int
     max_sequences_per_bin: int
@@ -432,7 +449,8 @@ class PackStreamOptions(_message.Message):
     balance: Balance
     cost_linear: int
     allow_empty: bool
-    def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class PackStreamSequences(_message.Message):
     __slots__ = ("ids", "lengths")

@@ -1,11 +1,14 @@
-"""What both ends of the wire agree on beside its messages: checksums of blocks, addresses that may carry plain text.
+"""What both ends of the wire agree on beside its messages: the form of bins, checksums, addresses for plain text.
 
 Beside v1, because server and client must agree on it to the bit.
 """
 
 from packhorse.wire.addresses import is_local
+from packhorse.wire.bins import ADDED_OFFSET, KEPT_TEMPLATES, WIRE_VERSION, stream_positions
 from packhorse.wire.checksums import (
+    BIN_ARRAYS,
     LocationsChecksum,
+    arrays_checksum,
     bins_checksum,
     block_context,
     get_bins_context,
@@ -14,11 +17,17 @@ from packhorse.wire.checksums import (
 from packhorse.wire.ids import ids_sum
 
 __all__ = [
+    "ADDED_OFFSET",
+    "BIN_ARRAYS",
+    "KEPT_TEMPLATES",
+    "WIRE_VERSION",
     "LocationsChecksum",
+    "arrays_checksum",
     "bins_checksum",
     "block_context",
     "get_bins_context",
     "header_checksum",
     "ids_sum",
     "is_local",
+    "stream_positions",
 ]

@@ -13,6 +13,17 @@ import xxhash
 
 from packhorse.v1 import packing_pb2 as pb
 
+BIN_ARRAYS = (
+    "ids",
+    "templates",
+    "defined_templates",
+    "defined_sizes",
+    "defined_lengths",
+    "position_offsets",
+    "first_tokens",
+)
+"""The arrays of a message of bins, in the order in which they are hashed."""
+
 _LOCATION = struct.Struct("<q?qqqq?qiii")
 """A SequenceLocation in the order of its fields, as little-endian bytes; its place comes last."""
 
@@ -54,14 +65,19 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
     )
 
 
-def block_context(checksum_of_header: int, first_step: int, num_steps: int) -> int:
-    """Returns what a stream's block answers, for `bins_checksum`.
+def block_context(checksum_of_header: int, block: pb.StreamBlock) -> int:
+    """Returns what a stream's block answers, for `bins_checksum`: the stream, the steps, and how much they hold.
 
     Example:
-        >>> block_context(5, first_step=0, num_steps=2) == block_context(5, first_step=2, num_steps=2)
+        >>> one, other = pb.StreamBlock(first_step=0, num_steps=2), pb.StreamBlock(first_step=2, num_steps=2)
+        >>> block_context(5, one) == block_context(5, other)
         False
+
+    Args:
+        checksum_of_header: of the stream.
+        block: the message; its bins do not count.
     """
-    return _hash((checksum_of_header, first_step, num_steps))
+    return _hash((checksum_of_header, block.first_step, block.num_steps, block.num_sequences, block.num_tokens))
 
 
 def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> int:
@@ -134,7 +150,7 @@ class LocationsChecksum:
 
 
 def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
-    """Returns the XXH3-64 of the bins' five arrays, each behind its size in bytes as little-endian uint64.
+    """Returns the checksum of a message of bins, see `arrays_checksum`.
 
     Example:
         >>> bins = pb.Bins(ids=b"abcd")
@@ -145,10 +161,26 @@ def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
         bins: the message; its own `checksum` does not count.
         context: the hash's seed: what the bins answer.
     """
+    return arrays_checksum((getattr(bins, name) for name in BIN_ARRAYS), bins.base_position, context)
+
+
+def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 0) -> int:
+    """Returns the XXH3-64 of bins' arrays, each behind its size, and of base_position: all little-endian, of 64 bits.
+
+    Example:
+        >>> arrays_checksum([b"abcd", b"", b"", b"", b"", b"", b""], 0) == bins_checksum(pb.Bins(ids=b"abcd"))
+        True
+
+    Args:
+        arrays: in the order of `BIN_ARRAYS`.
+        base_position: as in the message.
+        context: the hash's seed: what the bins answer.
+    """
     state = xxhash.xxh3_64(seed=context)
-    for part in (bins.ids, bins.lengths, bins.bin_ends, bins.positions, bins.first_tokens):
+    for part in arrays:
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
+    state.update(base_position.to_bytes(8, "little", signed=True))
     return int(state.intdigest())
 
 

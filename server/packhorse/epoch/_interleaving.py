@@ -26,12 +26,16 @@ def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], posi
         return replace(parts[0] if len(parts) == 1 else joined(parts), positions=positions)
     has_first_tokens = any(part.first_tokens is not None for part in parts)
     has_dataset_ids = any(part.dataset_ids is not None for part in parts)
+    has_templates = any(part.templates is not None for part in parts)
     sizes = np.zeros(len(positions), dtype=np.int64)
     dataset_ids = np.zeros(len(positions), dtype=np.int32) if has_dataset_ids else None
+    templates = np.full(len(positions), -1) if has_templates else None
     for part, where in zip(parts, places, strict=True):
         sizes[where] = part.sizes()
         if dataset_ids is not None and part.dataset_ids is not None:
             dataset_ids[where] = part.dataset_ids
+        if templates is not None and part.templates is not None:
+            templates[where] = part.templates
     bin_ends = np.cumsum(sizes)
     begins = bin_ends - sizes
     total = int(bin_ends[-1]) if len(bin_ends) else 0
@@ -49,6 +53,7 @@ def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], posi
         positions=positions,
         first_tokens=first_tokens,
         dataset_ids=dataset_ids,
+        templates=templates,
     )
 
 

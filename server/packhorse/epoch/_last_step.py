@@ -59,6 +59,7 @@ def fill_last_step(source: Source, topology: Topology) -> FilledStep:
             bin_ends=np.zeros(num_added, np.int64),
             positions=np.full(num_added, ADDED),
             dataset_ids=None if tail.dataset_ids is None else np.full(num_added, -1, np.int32),
+            templates=None,
         )
     return FilledStep(joined((tail, added)), tail.bin_ends, np.arange(len(tail.ids)))
 

@@ -52,6 +52,7 @@ class MixtureEpoch:
         self._first_positions = np.array([position for _, position in begins], dtype=np.int64)
         num_datasets = [component.num_datasets for component in components]
         self._first_dataset = np.concatenate(([0], np.cumsum(num_datasets))).astype(np.int32)
+        self._first_template = np.cumsum([0, *(component.num_templates for component in components)])
 
     @property
     def num_bins(self) -> int:
@@ -78,7 +79,8 @@ class MixtureEpoch:
         for component, source, where, inside in self._sources(wanted):
             bins = source.bins(inside)
             own = np.zeros(len(bins), dtype=np.int32) if bins.dataset_ids is None else bins.dataset_ids
-            parts.append(replace(bins, dataset_ids=own + self._first_dataset[component]))
+            dataset_ids = own + self._first_dataset[component]
+            parts.append(replace(bins, dataset_ids=dataset_ids, templates=self._templates(component, bins.templates)))
             places.append(where)
         return interleaved(parts, places, wanted)
 
@@ -129,6 +131,12 @@ class MixtureEpoch:
             index_in_bin=index_in_bin,
             dataset_ids=dataset_ids,
         )
+
+    def _templates(self, component: int, own: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+        """Returns a component's templates by numbers that no other component has; None where it has none."""
+        if own is None or not self._components[component].num_templates:
+            return None
+        return np.where(own < 0, -1, own + self._first_template[component])
 
     def _sources(
         self, positions: NDArray[np.int64]

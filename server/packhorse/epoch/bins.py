@@ -32,6 +32,8 @@ class Bins:
     """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
     dataset_ids: NDArray[np.int32] | None = None
     """Which of a mixture's datasets each bin is of, -1 for an empty bin: int32 [N]; None where there is one dataset."""
+    templates: NDArray[np.int64] | None = None
+    """Number of each bin's template in the source, -1 where it is of none: int64 [N]; None where no bin is of one."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -64,6 +66,7 @@ class Bins:
             positions=self.positions[which],
             first_tokens=None if self.first_tokens is None else self.first_tokens[members],
             dataset_ids=None if self.dataset_ids is None else self.dataset_ids[which],
+            templates=None if self.templates is None else self.templates[which],
         )
 
 
@@ -89,6 +92,11 @@ def joined(parts: Sequence[Bins]) -> Bins:
             [zeros[: len(part.ids)] if part.first_tokens is None else part.first_tokens for part in parts]
         )
     dataset_ids = [part.dataset_ids for part in parts if part.dataset_ids is not None]
+    templates = None
+    if any(part.templates is not None for part in parts):
+        templates = np.concatenate(
+            [np.full(len(part), -1) if part.templates is None else part.templates for part in parts]
+        )
     return Bins(
         ids=np.concatenate([part.ids for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -96,4 +104,5 @@ def joined(parts: Sequence[Bins]) -> Bins:
         positions=np.concatenate([part.positions for part in parts]),
         first_tokens=first_tokens,
         dataset_ids=np.concatenate(dataset_ids) if dataset_ids else None,
+        templates=templates,
     )

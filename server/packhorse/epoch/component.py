@@ -39,6 +39,8 @@ class Component:
     """Fingerprint of everything that decides its bins but the seed."""
     num_datasets: int = 1
     """How many datasets it is made of: more than one for a mixture."""
+    num_templates: int = 0
+    """The numbers of its bins' templates are below; 0 where it is not known, and a mixture then has none for them."""
 
     @classmethod
     def of(
@@ -49,6 +51,7 @@ class Component:
         num_tokens: int | None = None,
         digest: str = "",
         num_datasets: int = 1,
+        num_templates: int = 0,
     ) -> "Component":
         """Makes a component of its epochs alone; the two epochs used last are remembered."""
         remembered = lru_cache(maxsize=2)(source_of)
@@ -62,4 +65,5 @@ class Component:
             num_tokens=num_tokens,
             digest=digest,
             num_datasets=num_datasets,
+            num_templates=num_templates,
         )

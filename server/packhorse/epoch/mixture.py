@@ -127,6 +127,11 @@ class Mixture:
         return sum(component.num_datasets for component in self.components)
 
     @property
+    def num_templates(self) -> int:
+        """The numbers of its bins' templates are below."""
+        return sum(component.num_templates for component in self.components)
+
+    @property
     def chain(self) -> Chain:
         """Where each stage begins, and its digest: two runs are the same up to where their chains part."""
         facts: dict[str, object] = {"version": 1, "num_bins": self.num_bins, "when_out": self.when_out}

@@ -115,7 +115,14 @@ class EpochView:
             lengths,
             first_tokens,
         )
-        return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=wanted, first_tokens=first_tokens)
+        return Bins(
+            ids=ids,
+            lengths=lengths,
+            bin_ends=bin_ends,
+            positions=wanted,
+            first_tokens=first_tokens,
+            templates=templates,
+        )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N].

@@ -13,15 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset
-from packhorse.epoch import Assignment, Bins, Source, independent_seed, joined
+from packhorse.epoch import Assignment, Source, independent_seed, joined
 from packhorse.server import pack, requests
+from packhorse.server.encoding import MAX_POSITION_SPREAD, SentTemplates, encode
 from packhorse.server.epochs import Epochs
 from packhorse.server.faults import invalid_field, too_large
 from packhorse.server.pack_session import PackSession
 from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import LocationsChecksum, bins_checksum, block_context, get_bins_context, header_checksum
+from packhorse.wire import LocationsChecksum, block_context, get_bins_context, header_checksum, stream_positions
 
 BLOCK_BYTES = 512 << 10
 """What later blocks of a stream grow to."""
@@ -136,16 +137,23 @@ class Backend:
         yield pb.StreamBinsResponse(header=header)
         steps = topology.worker_steps(worker, num_bins, first_step=first_step)
         taken, at_once = 0, 1
-        most = _steps_per_block(dataset, topology.batch_size)
+        most = min(
+            _steps_per_block(dataset, topology.batch_size),
+            max(1, MAX_POSITION_SPREAD // (topology.step_stride * topology.bins_per_window)),
+        )
+        sent = SentTemplates()
         while taken < len(steps):
             block = steps[taken : taken + at_once]
             message = pb.StreamBinsResponse()
             message.block.first_step = block.start
             message.block.num_steps = len(block)
-            _encode(assignment.bins(block, rank), message.block.bins)
+            bins = assignment.bins(block, rank)
             self._catalog.confirm(dataset)
-            context = block_context(header.checksum, block.start, len(block))
-            message.block.bins.checksum = bins_checksum(message.block.bins, context)
+            message.block.num_sequences = len(bins.ids)
+            message.block.num_tokens = int(bins.lengths.sum(dtype=np.int64))
+            context = block_context(header.checksum, message.block)
+            positions = stream_positions(topology, rank, block.start, len(bins))
+            encode(bins, message.block.bins, context, sent, positions)
             yield message
             taken += len(block)
             at_once = min(2 * at_once, most)
@@ -160,7 +168,7 @@ class Backend:
         skips = requests.skips(request.skip)
         requests.check_digest(dataset, skips, request.expected_digest)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
-        least = requests.BYTES_PER_BIN + dataset.pool.dtype.itemsize + 4
+        least = requests.BYTES_PER_BIN + requests.bytes_per_sequence(dataset)
         most_positions = requests.MAX_MESSAGE_BYTES // least
         requests.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
         positions = np.array(request.positions, dtype=np.int64)
@@ -176,7 +184,7 @@ class Backend:
         for first in range(0, len(positions), at_once):
             part = source.bins(positions[first : first + at_once])
             bytes_of_bins = requests.BYTES_PER_BIN * np.arange(1, len(part.bin_ends) + 1)
-            per_sequence = part.ids.itemsize + part.lengths.itemsize + (0 if part.first_tokens is None else 8)
+            per_sequence = requests.bytes_per_sequence(dataset)
             ends = num_bytes + bytes_of_bins + per_sequence * part.bin_ends
             num_fitting = first + int(np.searchsorted(ends, requests.MAX_MESSAGE_BYTES, side="right"))
             num_bytes = int(ends[-1])
@@ -188,9 +196,9 @@ class Backend:
         self._catalog.confirm(dataset)
         digest = requests.digest_of(dataset, skips)
         response = pb.GetBinsResponse(digest=digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
-        _encode(joined(parts or [source.bins(positions)]), response.bins)
         context = get_bins_context(request, response.digest, response.id_type)
-        response.bins.checksum = bins_checksum(response.bins, context)
+        bins = joined(parts or [source.bins(positions)])
+        encode(bins, response.bins, context, SentTemplates(), positions)
         del parts
         yield (_COPIES - 1) * num_bytes
         return response
@@ -284,21 +292,9 @@ def _locations(
 
 def _steps_per_block(dataset: PreparedDataset, batch_size: int) -> int:
     """How many steps fill a block on average, and certainly fit into a message."""
-    sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
-    bytes_per_sequence = requests.bytes_per_sequence(dataset)
-    average = requests.BYTES_PER_BIN + bytes_per_sequence * sequences_per_bin
+    average = requests.average_bytes_per_bin(dataset)
     most = requests.most_bytes_per_bin(dataset)
     return max(1, min(int(BLOCK_BYTES / (average * batch_size)), requests.MAX_MESSAGE_BYTES // (most * batch_size)))
-
-
-def _encode(bins: Bins, message: pb.Bins) -> None:
-    """Fills in a message where it lies: handing one message to another's constructor would copy all of it, slowly."""
-    message.ids = bins.ids.astype(bins.ids.dtype.newbyteorder("<"), copy=False).tobytes()
-    message.lengths = bins.lengths.astype("<i4", copy=False).tobytes()
-    message.bin_ends = bins.bin_ends.astype("<u4").tobytes()
-    message.positions = bins.positions.astype("<i8", copy=False).tobytes()
-    if bins.first_tokens is not None:
-        message.first_tokens = bins.first_tokens.astype("<i8").tobytes()
 
 
 @cache

@@ -6,14 +6,15 @@ Owns the checks and limits of one stream and its answers; leaves the packing to 
 
 import numpy as np
 
+from packhorse.epoch import Bins
 from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker
 from packhorse.server import requests
 from packhorse.server.bins_of_ranks import BinGroups, check_costs, ranks_of
+from packhorse.server.encoding import SentTemplates, encode
 from packhorse.server.faults import invalid_field, too_large
 from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import bins_checksum
 
 MAX_STREAM_SEQUENCES = 100_000
 """Sequences in one message of a PackStream."""
@@ -35,7 +36,6 @@ class PackSession:
     def __init__(self) -> None:
         self._packer: OnlinePacker | None = None
         self._groups = BinGroups(Topology())
-        self._num_bins = 0
 
     def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
         """Takes one message and returns its response.
@@ -99,18 +99,19 @@ class PackSession:
         return bins
 
     def _response(self, bins: list[OnlineBin]) -> pb.PackStreamResponse:
-        ids = np.array([number for bin_ in bins for number in bin_.ids], dtype="<i8")
-        lengths = np.array([length for bin_ in bins for length in bin_.lengths], dtype="<i4")
-        first, self._num_bins = self._num_bins, self._num_bins + len(bins)
-        message = pb.Bins(
-            ids=ids.tobytes(),
-            lengths=lengths.tobytes(),
-            bin_ends=np.cumsum([len(bin_.ids) for bin_ in bins], dtype=np.int64).astype("<u4").tobytes(),
-            positions=np.arange(first, self._num_bins, dtype="<i8").tobytes(),
-        )
-        message.checksum = bins_checksum(message)
         num_held = len(self._packer or ()) + self._groups.num_sequences
-        return pb.PackStreamResponse(bins=message, num_sequences_held=num_held)
+        response = pb.PackStreamResponse(num_sequences_held=num_held)
+        encode(_laid_end_to_end(bins), response.bins, 0, SentTemplates())
+        return response
+
+
+def _laid_end_to_end(bins: list[OnlineBin]) -> Bins:
+    return Bins(
+        ids=np.array([number for one in bins for number in one.ids], dtype=np.int64),
+        lengths=np.array([length for one in bins for length in one.lengths], dtype=np.int32),
+        bin_ends=np.cumsum([len(one.ids) for one in bins], dtype=np.int64),
+        positions=np.arange(len(bins)),
+    )
 
 
 def _packer(options: pb.PackStreamOptions) -> OnlinePacker:

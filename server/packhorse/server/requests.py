@@ -12,6 +12,7 @@ from packhorse.epoch import MAX_BINS_PER_WINDOW, Source
 from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode, Topology, checked_integer
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION
 
 MAX_MESSAGE_BYTES = 64 << 20
 """No response may be larger; clients accept as much."""
@@ -25,9 +26,10 @@ MAX_SKIPS = 1000
 _SKIPPING = "+skip="
 """Stands in a digest between the dataset's own and what is skipped."""
 
-BYTES_PER_SEQUENCE = 12
-BYTES_PER_START = 8
-BYTES_PER_BIN = 12
+BYTES_PER_LENGTH = 4
+BYTES_PER_BIN = 16
+"""What a bin takes in a message beside its sequences: its template's number, twice where it is defined there, the
+template's size, and the bin's position."""
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -38,6 +40,19 @@ def integer(field: str, value: int, least: int, most: int | None = None) -> int:
         return checked_integer(field, value, least, most)
     except ValueError as error:
         raise invalid_field(field, str(error)) from None
+
+
+def check_wire_version(version: int) -> None:
+    """Refuses a client that reads bins in another form than this server sends, and says which of them is older."""
+    if version == WIRE_VERSION:
+        return
+    older, newer = ("client", "server") if version < WIRE_VERSION else ("server", "client")
+    raise ServiceError(
+        pb.ERROR_REASON_VERSION_MISMATCH,
+        f"this {older} is older than the {newer}: the client reads bins of wire version {max(version, 1)}, the server "
+        f"sends version {WIRE_VERSION}; upgrade packhorse on the {older}'s side to the release of the {newer}",
+        {"client_version": str(max(version, 1)), "server_version": str(WIRE_VERSION)},
+    )
 
 
 def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choice]) -> _Choice:
@@ -175,12 +190,23 @@ def check_digest(dataset: PreparedDataset, skips: Skips, expected: str, position
 
 
 def bytes_per_sequence(dataset: PreparedDataset) -> int:
-    """Returns what a sequence takes in a message of bins, at most."""
-    return BYTES_PER_SEQUENCE + (0 if dataset.first_tokens is None else BYTES_PER_START)
+    """Returns what a sequence takes in a message of bins where its length is sent."""
+    return BYTES_PER_LENGTH + _bytes_per_entry(dataset)
+
+
+def average_bytes_per_bin(dataset: PreparedDataset) -> float:
+    """Returns what a bin takes in a message of bins on average, where most templates have been defined."""
+    sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
+    return BYTES_PER_BIN / 2 + _bytes_per_entry(dataset) * sequences_per_bin
+
+
+def _bytes_per_entry(dataset: PreparedDataset) -> int:
+    """Returns what a sequence takes in a message of bins beside its length: its id, and where a piece begins."""
+    return dataset.pool.itemsize + (0 if dataset.first_tokens is None else dataset.first_tokens.itemsize)
 
 
 def most_bytes_per_bin(dataset: PreparedDataset) -> int:
-    """Returns what a bin takes in a message of bins, at most."""
+    """Returns what a bin takes in a message of bins, at most: where its template is defined there."""
     return BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.plan.max_sequences_per_bin
 
 

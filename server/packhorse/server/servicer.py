@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
-import numpy as np
 from google.protobuf.message import Message
 
 from packhorse.server.access import CALLER
@@ -24,6 +23,7 @@ from packhorse.server.memory import MemoryBudget, MemoryShare, OutOfMemoryBudget
 from packhorse.server.metrics import Metrics
 from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
+from packhorse.server.requests import check_wire_version
 from packhorse.server.status import abort, reason_name
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
@@ -153,7 +153,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                             num_blocks += 1
                             if num_blocks == 1:
                                 self._metrics.first_block.observe(time.perf_counter() - started)
-                            self._count(request.dataset, message.block.bins)
+                            self._count(request.dataset, message.block)
                 finally:
                     upcoming.cancel()
 
@@ -244,11 +244,10 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
         return self._lanes.streams.submit(timed)
 
-    def _count(self, dataset: str, bins: pb.Bins) -> None:
-        lengths = np.frombuffer(bins.lengths, dtype="<i4")
-        self._metrics.bins.labels(dataset).inc(len(bins.bin_ends) // 4)
-        self._metrics.sequences.labels(dataset).inc(len(lengths))
-        self._metrics.tokens.labels(dataset).inc(int(lengths.sum(dtype=np.int64)))
+    def _count(self, dataset: str, block: pb.StreamBlock) -> None:
+        self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)
+        self._metrics.sequences.labels(dataset).inc(block.num_sequences)
+        self._metrics.tokens.labels(dataset).inc(block.num_tokens)
 
     async def _fail(self, error: ServiceError, context: _Context) -> NoReturn:
         self._metrics.errors.labels(reason_name(error.reason)).inc()
@@ -270,6 +269,10 @@ def _admitted(request: _Request) -> _Request:
     if isinstance(request, ServiceError):
         raise request
     CALLER.get().check_request(request)
+    if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest):
+        check_wire_version(request.wire_version)
+    elif isinstance(request, pb.PackStreamRequest) and request.HasField("options"):
+        check_wire_version(request.options.wire_version)
     return request
 
 

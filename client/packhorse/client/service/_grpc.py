@@ -23,6 +23,7 @@ from packhorse.client.errors import (
     PackhorseError,
     ServerUnavailableError,
     TransientError,
+    VersionMismatchError,
 )
 from packhorse.client.service._handshake import refusal_of
 from packhorse.client.service._papers import Papers
@@ -68,6 +69,7 @@ _PERHAPS_ELSEWHERE = (
     DatasetNotFoundError,
     DigestMismatchError,
     NotImplementedByServerError,
+    VersionMismatchError,
 )
 """What one replica refuses and another may grant."""
 

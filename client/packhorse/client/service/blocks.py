@@ -3,18 +3,29 @@
 Owns the arrays and their decoding; leaves where blocks come from to the transports and streams.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.errors import DamagedAnswerError
+from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
+from packhorse.client.service._templates import Templates
+from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import bins_checksum
+from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, WIRE_VERSION, arrays_checksum
 
 _ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
+
+_DTYPES = {
+    "templates": np.dtype("<u4"),
+    "defined_templates": np.dtype("<u4"),
+    "defined_sizes": np.dtype("<u4"),
+    "defined_lengths": np.dtype("<i4"),
+    "position_offsets": np.dtype("<u4"),
+}
+"""The arrays of one type in every message."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -113,42 +124,70 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
     )
 
 
-def decode_bins(bins: pb.Bins, id_type: pb.IdType, *, context: int = 0, steps: range = range(0)) -> BinBlock:
+def decode_bins(
+    bins: pb.Bins,
+    id_type: pb.IdType,
+    *,
+    templates: Templates | None = None,
+    positions: Callable[[int], NDArray[np.int64]] = np.arange,
+    context: int = 0,
+    steps: range = range(0),
+) -> BinBlock:
     """Decodes packed little-endian bytes into a block.
 
     Args:
         bins: message of the service.
         id_type: how its ids are encoded.
+        templates: what the stream has defined so far; None for a single answer.
+        positions: where the message does not tell them, tells those of so many bins.
         context: what the bins answer, see `packhorse.wire`.
         steps: the worker's steps in the block.
 
     Raises:
+        VersionMismatchError: the server is older than this client.
         DamagedAnswerError: the checksum does not match, or the arrays do not fit each other.
     """
-    if bins_checksum(bins, context) != bins.checksum:
+    data = {name: getattr(bins, name) for name in BIN_ARRAYS}
+    if data["ids"] and not data["templates"]:
+        raise VersionMismatchError(
+            "this server is older than the client: it sends every sequence's length, as wire version 1 did, and the "
+            f"client reads version {WIRE_VERSION}; upgrade packhorse on the server's side to the release of the client",
+            {"client_version": str(WIRE_VERSION), "server_version": "1"},
+        )
+    if arrays_checksum(data.values(), bins.base_position, context) != bins.checksum:
         raise DamagedAnswerError("the bins do not match their checksum: bytes changed on the way")
     if id_type not in _ID_DTYPES:
         raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
-    first_tokens = _array("first_tokens", bins.first_tokens, np.dtype("<i8")).astype(np.int64, copy=False)
+    arrays = {name: _array(name, data[name], dtype) for name, dtype in _DTYPES.items()}
+    ids = _array("ids", data["ids"], _ID_DTYPES[id_type])
+    lengths, bin_ends = (templates or Templates()).expanded(
+        arrays["templates"],
+        len(ids),
+        defined=arrays["defined_templates"],
+        defined_sizes=arrays["defined_sizes"],
+        defined_lengths=arrays["defined_lengths"],
+    )
+    first_tokens = None
+    if data["first_tokens"]:
+        is_wide = len(data["first_tokens"]) == 8 * len(ids)
+        first_tokens = _array("first_tokens", data["first_tokens"], np.dtype("<i8" if is_wide else "<u4"))
+        first_tokens = first_tokens.astype(np.int64, copy=False)
+    offsets = arrays["position_offsets"]
     block = BinBlock(
-        ids=_array("ids", bins.ids, _ID_DTYPES[id_type]).astype(np.int64),
-        lengths=_array("lengths", bins.lengths, np.dtype("<i4")).astype(np.int32, copy=False),
-        bin_ends=_array("bin_ends", bins.bin_ends, np.dtype("<u4")).astype(np.int64),
-        positions=_array("positions", bins.positions, np.dtype("<i8")).astype(np.int64, copy=False),
+        ids=ids.astype(np.int64),
+        lengths=lengths,
+        bin_ends=bin_ends,
+        positions=_positions(offsets, bins.base_position) if len(offsets) else positions(len(bin_ends)),
         steps=steps,
-        first_tokens=first_tokens if len(first_tokens) else None,
+        first_tokens=first_tokens,
     )
-    num_sequences = int(block.bin_ends[-1]) if len(block) else 0
-    arrays = (
-        (block.ids, block.lengths) if block.first_tokens is None else (block.ids, block.lengths, block.first_tokens)
-    )
-    if (
-        {len(array) for array in arrays} != {num_sequences}
-        or len(block.positions) != len(block)
-        or (block.bin_ends[1:] < block.bin_ends[:-1]).any()
-    ):
+    if len(block.positions) != len(block) or (first_tokens is not None and len(first_tokens) != len(ids)):
         raise DamagedAnswerError("the arrays of the bins do not fit each other")
     return block
+
+
+def _positions(offsets: NDArray[np.uint32], base_position: int) -> NDArray[np.int64]:
+    return np.where(offsets == ADDED_OFFSET, ADDED, base_position + offsets.astype(np.int64))
 
 
 def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import TypeVar
 
 from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, StreamInterruptedError, TransientError
+from packhorse.client.service._templates import Templates
 from packhorse.client.service._transport import STREAM_BINS, Transport
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.retry import Attempts, RetryPolicy
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import block_context, header_checksum
+from packhorse.wire import block_context, header_checksum, stream_positions
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class BinStream:
         self._attempts = Attempts(retry, has_answered=self._is_known)
         self._messages: Iterator[pb.StreamBinsResponse] | None = None
         self._header: pb.StreamHeader | None = None
+        self._templates = Templates()
 
     @property
     def header(self) -> StreamHeader:
@@ -169,6 +171,7 @@ class BinStream:
         self._header = first.header
         self._request.expected_digest = first.header.digest
         self._messages = messages
+        self._templates = Templates()
         if self._request.first_step:
             _LOG.info("streaming %s from step %d", self._request.dataset, self._request.first_step)
         return messages
@@ -189,14 +192,15 @@ class BinStream:
     def _decoded(self, block: pb.StreamBlock) -> BinBlock:
         header = self._header
         assert header is not None
+        topology = self.topology
         decoded = decode_bins(
             block.bins,
             header.id_type,
-            context=block_context(header.checksum, block.first_step, block.num_steps),
+            templates=self._templates,
+            positions=lambda num_bins: stream_positions(topology, self._request.rank, block.first_step, num_bins),
+            context=block_context(header.checksum, block),
             steps=range(
-                block.first_step,
-                block.first_step + block.num_steps * self.topology.step_stride,
-                self.topology.step_stride,
+                block.first_step, block.first_step + block.num_steps * topology.step_stride, topology.step_stride
             ),
         )
         steps = decoded.steps
@@ -204,7 +208,7 @@ class BinStream:
             block.first_step != self._next_step()
             or not steps
             or steps[-1] >= header.num_steps
-            or len(decoded) != len(steps) * self.topology.batch_size
+            or len(decoded) != len(steps) * topology.batch_size
         ):
             raise DamagedAnswerError(
                 f"{self._transport.target} sent {len(decoded)} bins for {block.num_steps} steps from "

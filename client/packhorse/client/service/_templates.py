@@ -1,0 +1,95 @@
+"""What a stream has said of its templates, and the lengths of bins that are named by them.
+
+Owns the table; leaves the rest of a message to `blocks`.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.errors import DamagedAnswerError
+from packhorse.wire import KEPT_TEMPLATES
+
+
+class Templates:
+    """The templates that the messages of one stream, or a single answer, have defined so far."""
+
+    def __init__(self) -> None:
+        self._begins = np.zeros(0, dtype=np.int64)  # in _lengths, by number
+        self._sizes = np.zeros(0, dtype=np.int64)  # -1 where none is defined
+        self._lengths = np.zeros(0, dtype=np.int32)  # of all that are defined, and room for more
+        self._num_lengths = 0
+
+    def expanded(
+        self,
+        numbers: NDArray[np.uint32],
+        num_sequences: int,
+        *,
+        defined: NDArray[np.uint32],
+        defined_sizes: NDArray[np.uint32],
+        defined_lengths: NDArray[np.int32],
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Takes in a message's definitions, and returns the lengths of its sequences and the ends of its bins.
+
+        Args:
+            numbers: every bin's template: uint32 [N].
+            num_sequences: of all bins, S.
+            defined: templates that the message defines: uint32 [M], ascending.
+            defined_sizes: how many lengths each has: uint32 [M].
+            defined_lengths: theirs, one template after the other: int32.
+
+        Returns:
+            int32 [S] and int64 [N].
+
+        Raises:
+            DamagedAnswerError: the arrays do not fit each other, or a template is not defined.
+        """
+        ends = np.cumsum(defined_sizes, dtype=np.int64)
+        if (
+            len(defined) != len(defined_sizes)
+            or (ends[-1] if len(ends) else 0) != len(defined_lengths)
+            or (defined[1:] <= defined[:-1]).any()
+        ):
+            raise DamagedAnswerError("the definitions of templates do not fit each other")
+        num_kept = int(np.searchsorted(defined, KEPT_TEMPLATES))
+        end_kept = int(ends[num_kept - 1]) if num_kept else 0
+        if num_kept:
+            sizes_kept = defined_sizes[:num_kept].astype(np.int64)
+            self._keep(defined[:num_kept], ends[:num_kept] - sizes_kept, sizes_kept, defined_lengths[:end_kept])
+        begins, sizes, lengths = self._begins, self._sizes, self._lengths
+        if num_kept < len(defined):  # the others are put behind, for this message
+            is_other = numbers >= KEPT_TEMPLATES
+            if (numbers[~is_other] >= len(sizes)).any() or int(defined[-1]) - KEPT_TEMPLATES >= len(defined) - num_kept:
+                raise DamagedAnswerError("the bins are of templates that were not defined")
+            numbers = np.where(is_other, numbers - np.uint32(KEPT_TEMPLATES) + np.uint32(len(sizes)), numbers)
+            others = defined_sizes[num_kept:].astype(np.int64)
+            begins = np.concatenate((begins, len(lengths) + ends[num_kept:] - others - end_kept))
+            sizes = np.concatenate((sizes, others))
+            lengths = np.concatenate((lengths, defined_lengths[end_kept:]))
+        if len(numbers) and int(numbers.max()) >= len(sizes):
+            raise DamagedAnswerError("the bins are of templates that were not defined")
+        sizes = sizes[numbers]
+        bin_ends = np.cumsum(sizes)
+        if (sizes < 0).any() or (int(bin_ends[-1]) if len(bin_ends) else 0) != num_sequences:
+            raise DamagedAnswerError("the templates of the bins do not have as many lengths as there are ids")
+        members = np.repeat(begins[numbers] - (bin_ends - sizes), sizes)
+        members += np.arange(num_sequences)
+        return lengths[members], bin_ends
+
+    def _keep(
+        self,
+        numbers: NDArray[np.uint32],
+        begins: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        lengths: NDArray[np.int32],
+    ) -> None:
+        """Remembers templates below KEPT_TEMPLATES until the stream ends."""
+        if (missing := int(numbers[-1]) + 1 - len(self._sizes)) > 0:
+            self._begins = np.pad(self._begins, (0, missing))
+            self._sizes = np.pad(self._sizes, (0, missing), constant_values=-1)
+        end = self._num_lengths + len(lengths)
+        if end > len(self._lengths):
+            self._lengths = np.pad(self._lengths, (0, 2 * end - len(self._lengths)))
+        self._begins[numbers] = self._num_lengths + begins
+        self._sizes[numbers] = sizes
+        self._lengths[self._num_lengths : end] = lengths
+        self._num_lengths = end

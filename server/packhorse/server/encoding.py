@@ -1,0 +1,94 @@
+"""Bins as they travel: templates by number, and positions only where the request does not tell them.
+
+Owns how the arrays of a message of bins are made, all bins at once; leaves what is sent when to `backend`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.epoch import Bins
+from packhorse.topology import ADDED
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, KEPT_TEMPLATES, arrays_checksum
+
+MAX_POSITION_SPREAD = ADDED_OFFSET
+"""The positions of one message lie within so many: offsets are of 32 bits."""
+
+
+class SentTemplates:
+    """Which templates the reader of a stream knows by now: a byte for each, of 65,536 at most."""
+
+    def __init__(self) -> None:
+        self._is_known = np.zeros(0, dtype=np.bool_)
+
+    def numbered(self, bins: Bins) -> "Numbered":
+        """Numbers the bins' templates, and tells which of them the reader does not know; then it does."""
+        own = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
+        is_kept = (own >= 0) & (own < KEPT_TEMPLATES)
+        kept, others = np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
+        numbers = own.copy() if len(others) else own
+        numbers[others] = KEPT_TEMPLATES + np.arange(len(others))
+        missing = int(own[kept].max(initial=-1)) + 1 - len(self._is_known)
+        if missing > 0:
+            self._is_known = np.pad(self._is_known, (0, missing))
+        unknown = kept[~self._is_known[own[kept]]]
+        new, where = np.unique(own[unknown], return_index=True)
+        self._is_known[new] = True
+        return Numbered(numbers, np.concatenate((unknown[where], others)))
+
+
+class Numbered(NamedTuple):
+    """The templates of some bins by their numbers on the wire."""
+
+    numbers: NDArray[np.int64]
+    """Every bin's: int64 [N]."""
+    defining: NDArray[np.int64]
+    """Bins whose templates the reader does not know, one for each, by ascending number: int64 [M]."""
+
+
+def encode(
+    bins: Bins, message: pb.Bins, context: int, sent: SentTemplates, positions: NDArray[np.int64] | None = None
+) -> None:
+    """Fills in a message where it lies: handing one message to another's constructor would copy all of it, slowly.
+
+    Args:
+        bins: what is sent.
+        message: empty.
+        context: what the bins answer, see `packhorse.wire`.
+        sent: what the reader of the stream knows; of a single answer, nothing.
+        positions: what the reader takes the bins' positions to be: int64 [N]; None where it does not ask for them.
+    """
+    numbers, defining = sent.numbered(bins)
+    defined = bins.take(defining)
+    base, offsets = 0, b""
+    if positions is not None and not np.array_equal(bins.positions, positions):
+        base, offsets = _offsets(bins.positions)
+    starts = bins.first_tokens
+    arrays = {
+        "ids": _bytes(bins.ids, bins.ids.dtype),
+        "templates": _bytes(numbers, np.uint32),
+        "defined_templates": _bytes(numbers[defining], np.uint32),
+        "defined_sizes": _bytes(defined.sizes(), np.uint32),
+        "defined_lengths": _bytes(defined.lengths, np.int32),
+        "position_offsets": offsets,
+        "first_tokens": b"" if starts is None else _bytes(starts, starts.dtype),
+    }
+    for name, data in arrays.items():
+        setattr(message, name, data)
+    message.base_position = base
+    message.checksum = arrays_checksum((arrays[name] for name in BIN_ARRAYS), base, context)
+
+
+def _offsets(positions: NDArray[np.int64]) -> tuple[int, bytes]:
+    """Returns where offsets count from, and the offsets."""
+    is_added = positions == ADDED
+    base = int(positions[~is_added].min(initial=np.iinfo(np.int64).max))
+    base = 0 if is_added.all() else base
+    return base, _bytes(np.where(is_added, ADDED_OFFSET, positions - base), np.uint32)
+
+
+def _bytes(array: NDArray[np.integer], dtype: "np.dtype[np.integer] | type[np.integer]") -> bytes:
+    """Returns an array as little-endian bytes of a type."""
+    return array.astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes()
