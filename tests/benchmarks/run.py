@@ -26,6 +26,7 @@ import bench_random_access
 import bench_sources
 import bench_streaming
 import bench_tls
+import bench_tokenize
 import bench_training
 import bench_waiting
 from harness import Row, as_json, environment, markdown, recorded_run, recorded_runs, show, without_outdated
@@ -50,6 +51,7 @@ BENCHMARKS = {
     "masks": bench_masks,
     "memory": bench_memory,
     "attacks": bench_attacks,
+    "tokenize": bench_tokenize,
     "prepare": bench_prepare,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -42,6 +42,8 @@ class Sizes:
     """Streams opened to measure a first bin."""
     streamed_ids: int
     """Ids read to measure a stream's throughput, and the server's memory."""
+    text_bytes: int
+    """Text that is tokenized."""
 
 
 FULL = Sizes(
@@ -52,6 +54,7 @@ FULL = Sizes(
     repeats=5,
     streams=60,
     streamed_ids=40_000_000,
+    text_bytes=128_000_000,
 )
 QUICK = Sizes(
     planned=3_000_000_000,
@@ -61,6 +64,7 @@ QUICK = Sizes(
     repeats=3,
     streams=30,
     streamed_ids=3_000_000,
+    text_bytes=16_000_000,
 )
 
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
+from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
 from packhorse.prepare import _merge, _passes, _sort, pipeline, prepare
 from packhorse.prepare._duplicates import cut_windows
-from packhorse.prepare._engines import InlineEngine
 from packhorse.prepare._kernels import sort_pairs
 from packhorse.wire import ids_sum
 

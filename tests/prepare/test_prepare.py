@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from packhorse.dataset import open_prepared
 from packhorse.epoch import PlanIndex
 from packhorse.formats import MegatronWriter
+from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
 from packhorse.prepare import load_prepared, pipeline, prepare
-from packhorse.prepare._engines import InlineEngine
 from packhorse.wire import ids_sum
 
 FILES = ("counts.json", "manifest.json", "pools.npy", "templates.json")

@@ -320,7 +320,7 @@ def test_mistakes_are_named(fast: PreTrainedTokenizerFast, unmarked: Source) -> 
     good = turns(("Q", "A"))
     refused([], "at least one message")
     refused("hello", "at least one message")
-    refused([{"from": "human", "value": "Q"}], r"message 0 needs a role and a content; it has \['from', 'value'\]")
+    refused([{"by": "human", "said": "Q"}], r"message 0 needs a role and a content; it has \['by', 'said'\]")
     refused([{"role": "user", "content": object()}], "message 0 holds a object")
     refused([{"role": "user", "content": "\ud800"}], "message 0 has no UTF-8 form")
     refused([{"role": "user", "content": "\ufdd0"}], r"message 0 holds U\+FDD0")

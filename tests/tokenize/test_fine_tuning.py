@@ -224,7 +224,7 @@ def test_the_command_takes_pairs(folder: Path, tmp_path: Path) -> None:
             ["--tokenizer", "t", "--messages-column", "m", "--prompt-column", "q", "--response-column", "r"],
             "either --messages-column or --prompt-column",
         ),
-        (["--tokenizer", "t", "--messages-column", "m", "--no-eos"], "The chat template ends the turns"),
+        (["--tokenizer", "t", "--messages-column", "m", "--no-eos"], "The chat template begins and ends the turns"),
         (["--tokenizer", "t", "--chat-template", "c"], "go with --messages-column"),
         (["--tokenizer", "t", "--cutoff-len", "9"], "--cutoff-len and --no-targets go with"),
         (["--train-tokenizer", "--messages-column", "m"], "the model's own --tokenizer"),

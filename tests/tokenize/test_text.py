@@ -58,6 +58,7 @@ def test_trained_tokenizer_gives_the_text_back(corpus: Path, tmp_path: Path) -> 
         longest=max(map(len, found)),
         dtype="uint16",
         vocab_size=tokenizer.get_vocab_size(),
+        bos=None,
         eos="<|endoftext|>",
         skipped_empty=2,
         skipped_undecodable=0,
@@ -78,8 +79,8 @@ def test_training_is_reproducible(corpus: Path, tmp_path: Path) -> None:
 def test_batches_change_nothing(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenize(corpus, tmp_path / "x", vocab_size=300)
     for documents, characters in ((7, 1 << 20), (1024, 50), (1, 1)):
-        monkeypatch.setattr("packhorse.tokenize.text._BATCH_DOCUMENTS", documents)
-        monkeypatch.setattr("packhorse.tokenize.text._BATCH_CHARACTERS", characters)
+        monkeypatch.setattr("packhorse.tokenize._encoder._BATCH_DOCUMENTS", documents)
+        monkeypatch.setattr("packhorse.tokenize._encoder._BATCH_CHARACTERS", characters)
         tokenize(corpus, tmp_path / "y", vocab_size=300, overwrite=True)
         assert (tmp_path / "y.bin").read_bytes() == (tmp_path / "x.bin").read_bytes()
         assert (tmp_path / "y.idx").read_bytes() == (tmp_path / "x.idx").read_bytes()
@@ -107,6 +108,21 @@ def test_eos_may_be_named_or_left_out(corpus: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(tmp_path / "y.tokenizer.json"))
     assert tokenizer.token_to_id("<|endoftext|>") is None
     assert sequences(tmp_path / "y") == [tokenizer.encode(text).ids for text in TEXTS]
+
+
+def test_a_token_may_begin_every_sequence(corpus: Path, local: Path, tmp_path: Path) -> None:
+    """Unless the tokenizer puts it there by itself."""
+    summary = tokenize(corpus, tmp_path / "x", vocab_size=300, bos="<s>")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "x.tokenizer.json"))
+    bos, eos = tokenizer.token_to_id("<s>"), tokenizer.token_to_id("<|endoftext|>")
+    assert sequences(tmp_path / "x") == [[bos, *tokenizer.encode(text).ids, eos] for text in TEXTS]
+    assert summary.bos == "<s>"
+    (tmp_path / "a.txt").write_text("a b")
+    for bos_token, expected in ((None, [9, 1, 2]), ("[CLS]", [9, 1, 2]), ("<eos>", [3, 9, 1, 2])):
+        tokenize(tmp_path / "a.txt", tmp_path / "y", tokenizer=local, bos=bos_token, append_eos=False, overwrite=True)
+        assert sequences(tmp_path / "y") == [expected]
+    with pytest.raises(ValueError, match=r"bos '<nope>' is not a token of the tokenizer; .*\(--bos\), or leave it out"):
+        tokenize(corpus, tmp_path / "z", tokenizer=local, bos="<nope>", append_eos=False)
 
 
 def test_local_tokenizer_tokenizes_whole_documents(local: Path, tmp_path: Path) -> None:
@@ -301,12 +317,14 @@ OF_USE = {
     ("--text-column", "body"): {("text", "jsonl"), ("text", "parquet")},
     ("--glob", "a*"): {("text", "folder")},
     ("--undecodable", "skip"): {(form, kind) for form in FORMS for kind in KINDS},
+    ("--bos", "[CLS]"): {("text", kind) for kind in KINDS},
     ("--eos", "<eos>"): {(form, kind) for form in ("text", "pairs") for kind in KINDS},
     ("--no-eos",): {(form, kind) for form in ("text", "pairs") for kind in KINDS},
     ("--tools-column", "tools"): {("chats", kind) for kind in KINDS},
     ("--train-turns", "last"): {("chats", kind) for kind in KINDS},
     ("--train-turns", "all"): {("chats", kind) for kind in KINDS},
     ("--chat-template", "other.jinja"): {("chats", kind) for kind in KINDS},
+    ("--template-option", "shout=true"): {("chats", kind) for kind in KINDS},
     ("--cutoff-len", "4"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
     ("--no-targets", "drop"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
     ("--no-targets", "error"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
@@ -329,6 +347,7 @@ def kinds(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
     (model / "tokenizer_config.json").write_text('{"eos_token": "<eos>"}')
     (model / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m.role }} {{ m.content }} b <eos> {% endfor %}{% if tools %}b b{% endif %}"
+        "{% if shout %}b{% endif %}"
     )
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -4,6 +4,7 @@ Owns streaming a corpus into the pair; leaves the layout's constants and reading
 """
 
 import os
+import shutil
 from array import array
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -13,8 +14,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.formats.atomic import AtomicFiles
 from packhorse.formats.mapping import CHUNK_ELEMENTS
-from packhorse.formats.megatron import DTYPES, HEADER, MAGIC, VERSION, megatron_paths, token_dtype
+from packhorse.formats.megatron import (
+    DTYPES,
+    HEADER,
+    MAGIC,
+    VERSION,
+    MegatronTokens,
+    megatron_paths,
+    token_dtype,
+)
 
+COPIED_BYTES = 1 << 22
+"""How much is copied at once where one file takes up another."""
 _BUFFERED_TOKENS = 1 << 18
 
 
@@ -88,15 +99,59 @@ class MegatronWriter:
                 f"sequence {len(self)} is a {values.dtype} array of shape {values.shape}; "
                 "a sequence is a list of at least one and fewer than 2^31 integers"
             )
-        low, high = int(values.min()), int(values.max())
-        if low < 0 or high >= self._vocab_size:
-            raise ValueError(
-                f"sequence {len(self)} holds the token id {low if low < 0 else high}; "
-                f"with vocab_size {self._vocab_size} ids are in [0, {self._vocab_size})"
-            )
+        self._check_ids(values, f"sequence {len(self)} holds")
         self._write(values)
         self._lengths.append(len(values))
         self._num_tokens += len(values)
+
+    def append_many(self, tokens: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
+        """Adds several sequences at once, which costs less than one by one.
+
+        Example:
+            >>> with MegatronWriter("many", vocab_size=32_000) as writer:
+            ...     writer.append_many(np.array([1, 2, 3]), np.array([2, 1]))
+            >>> len(writer)
+            2
+
+        Args:
+            tokens: of all of them, end to end: integers [T], each in [0, vocab_size).
+            lengths: of each, at least 1: integers [n], T together.
+
+        Raises:
+            ValueError: the two do not fit, or a token is out of range.
+        """
+        if int(lengths.sum()) != len(tokens) or (len(lengths) and int(lengths.min()) < 1):
+            raise ValueError(f"{len(lengths)} lengths of at least 1 must sum up to the {len(tokens)} tokens given")
+        if len(tokens):
+            self._check_ids(tokens, f"one of the sequences {len(self)} to {len(self) + len(lengths) - 1} holds")
+        self._write(tokens)
+        self._lengths.frombytes(lengths.astype(np.intc).tobytes())
+        self._num_tokens += len(tokens)
+
+    def extend(self, tokens: MegatronTokens) -> None:
+        """Adds all sequences of another pair, which was written with the same vocab_size.
+
+        Example:
+            >>> with MegatronWriter("twice", vocab_size=32_000) as writer:
+            ...     writer.extend(MegatronTokens("corpus.idx"))
+            ...     writer.extend(MegatronTokens("corpus.idx"))
+            >>> len(writer), writer.num_tokens
+            (8, 32)
+
+        Args:
+            tokens: sequences that lie end to end in their `.bin`.
+
+        Raises:
+            ValueError: they are of another type.
+        """
+        if tokens.dtype != self.dtype:
+            raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
+        self._flush()
+        with tokens.path.open("rb") as file:
+            shutil.copyfileobj(file, self._files.files[0], COPIED_BYTES)
+        lengths = np.array(tokens.lengths)
+        self._lengths.frombytes(lengths.astype(np.intc).tobytes())
+        self._num_tokens += int(lengths.sum(dtype=np.int64))
 
     def close(self) -> None:
         """Writes the index, syncs and renames both files; the context manager calls it."""
@@ -108,6 +163,14 @@ class MegatronWriter:
             self._files.discard()
             raise
         self._files.publish()
+
+    def _check_ids(self, values: NDArray[Any], what: str) -> None:
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high >= self._vocab_size:
+            raise ValueError(
+                f"{what} the token id {low if low < 0 else high}; "
+                f"with vocab_size {self._vocab_size} ids are in [0, {self._vocab_size})"
+            )
 
     def _write(self, values: np.ndarray) -> None:
         if self._buffered + len(values) > len(self._buffer):

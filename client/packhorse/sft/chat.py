@@ -12,6 +12,7 @@ import numpy as np
 from packhorse.formats import require
 from packhorse.sft.messages import TrainedTurns, Turns, check_conversation, plain_data
 from packhorse.sft.sequence import EncodedSequence, token_spans
+from packhorse.sft.sharegpt import as_messages
 from packhorse.sft.tokenizer import load_chat_tokenizer
 from packhorse.sft.truncation import truncate_turns
 
@@ -65,7 +66,7 @@ class ChatEncoder:
         Raises:
             ValueError: as `encode_chat`.
         """
-        chat = check_conversation(messages, self._wanted)
+        chat = check_conversation(as_messages(messages), self._wanted)
         require("jinja2", "sft")
         from packhorse.sft.template import compile_template
         from packhorse.sft.turns import render_chat
@@ -144,7 +145,7 @@ def encode_chat(
         ([1, 3, 4, 2, 3, 4], [False, False, False, False, True, True])
 
     Args:
-        messages: role and content each, as the template wants them.
+        messages: role and content each, as the template wants them; or ShareGPT's from and value.
         tokenizer: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, the path of a `tokenizer.json` or of the
             folder that holds it, or a `ChatTokenizer`. A path is read at every call: for many conversations give
             `load_chat_tokenizer(path)`.

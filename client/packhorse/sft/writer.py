@@ -5,6 +5,7 @@ Owns writing both together, so that there are either both or none; leaves the la
 """
 
 import os
+import shutil
 from array import array
 from pathlib import Path
 from types import TracebackType
@@ -12,9 +13,9 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from packhorse.formats import megatron_paths, token_dtype
+from packhorse.formats import MegatronTokens, megatron_paths, token_dtype
 from packhorse.formats.atomic import AtomicFiles
-from packhorse.formats.megatron_writer import write_index
+from packhorse.formats.megatron_writer import COPIED_BYTES, write_index
 
 LOSS_MASK_SUFFIX = ".loss_mask"
 """Between the tokens' prefix and `.bin`, `.idx`."""
@@ -107,6 +108,29 @@ class MaskedTokenWriter:
         self._lengths.append(len(ids))
         self._num_tokens += len(ids)
         self._num_trained_tokens += int(np.count_nonzero(mask))
+
+    def extend(self, path: str | os.PathLike[str]) -> None:
+        """Adds all sequences of other files that were written with the same vocab_size.
+
+        Args:
+            path: their prefix.
+
+        Raises:
+            ValueError: tokens are of another type.
+        """
+        tokens, mask_path = MegatronTokens(path), masked_paths(path)[0]
+        if tokens.dtype != self.dtype:
+            raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.idx_path} is to hold {self.dtype}")
+        mask_bin, _, token_bin, _ = self._files.files
+        with tokens.path.open("rb") as file:
+            shutil.copyfileobj(file, token_bin, COPIED_BYTES)
+        with mask_path.open("rb") as file:
+            while chunk := file.read(COPIED_BYTES):
+                mask_bin.write(chunk)
+                self._num_trained_tokens += int(np.count_nonzero(np.frombuffer(chunk, _MASK_DTYPE)))
+        lengths = np.array(tokens.lengths)
+        self._lengths.frombytes(lengths.astype(np.intc).tobytes())
+        self._num_tokens += int(lengths.sum(dtype=np.int64))
 
     def close(self) -> None:
         """Writes the indices, syncs and renames all four files; the context manager calls it."""

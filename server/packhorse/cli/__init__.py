@@ -57,6 +57,11 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "server",
         ("numba",),
     ),
+    "verify": CommandEntry(
+        "Compare the prepared dataset in FOLDER with its checksums, and its lengths with the tokens.",
+        "server",
+        ("numba",),
+    ),
     "show": CommandEntry("Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target."),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),

@@ -3,15 +3,17 @@
 Owns the command's flags and its printed summary; leaves the work to `packhorse.tokenize`.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from packhorse.cli.signals import stopped_by_signals
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
@@ -22,6 +24,8 @@ from packhorse.tokenize import (
     tokenize,
     tokenize_fine_tuning,
 )
+
+_KEPT = "parts that are finished are kept for --resume"
 
 
 @click.command("tokenize")
@@ -66,6 +70,9 @@ from packhorse.tokenize import (
     help="What happens to documents that are binary or not UTF-8.",
 )
 @click.option(
+    "--bos", metavar="TOKEN", help="Token that begins every sequence, where the tokenizer does not put it there itself."
+)
+@click.option(
     "--eos",
     metavar="TOKEN",
     help=f"Token that ends every sequence.  [default: {DEFAULT_EOS} with --train-tokenizer; with --tokenizer, its own]",
@@ -74,8 +81,8 @@ from packhorse.tokenize import (
 @click.option(
     "--messages-column",
     metavar="NAME",
-    help="Column of chat messages, a list or its JSON text: writes PREFIX.loss_mask.bin and .idx too, which train on "
-    "the assistant's turns only.",
+    help="Column of chat messages, or of ShareGPT's conversations, a list or its JSON text: writes "
+    "PREFIX.loss_mask.bin and .idx too, which train on the assistant's turns only.",
 )
 @click.option("--tools-column", metavar="NAME", help="Column of the tools of each chat, a list or its JSON text.")
 @click.option(
@@ -83,6 +90,14 @@ from packhorse.tokenize import (
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Jinja chat template.  [default: the one in the tokenizer's folder]",
+)
+@click.option(
+    "--template-option",
+    "template_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="What else the chat template sees, e.g. enable_thinking=false; a value is JSON, or else text. May be given "
+    "several times.",
 )
 @click.option(
     "--train-turns",
@@ -105,6 +120,18 @@ from packhorse.tokenize import (
     help="What happens to a chat or pair that has no token to train on; dropped ones are counted and named.  "
     "[default: error]",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes to tokenize with.  [default: 1 below 64 MiB of input, else one for each processor]",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with an interrupted run, whose finished parts are in PREFIX.tokenizing; refused where an input or an "
+    "option changed since.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace output files that are already there.")
 def command(
     inputs: tuple[str, ...],
@@ -116,19 +143,26 @@ def command(
     documents: Literal["file", "line", "paragraph"] | None,
     glob: str | None,
     undecodable: Literal["skip", "error"],
+    bos: str | None,
     eos: str | None,
     no_eos: bool,
     messages_column: str | None,
     tools_column: str | None,
     chat_template: Path | None,
+    template_options: tuple[str, ...],
     train_turns: Literal["all", "last"] | None,
     prompt_column: str | None,
     response_column: str | None,
     cutoff_len: int | None,
     no_targets: Literal["error", "drop"] | None,
+    workers: int | None,
+    resume: bool,
     overwrite: bool,
 ) -> None:
-    """Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair."""
+    """Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair.
+
+    Sequences come in the order of the inputs, the same for any number of workers.
+    """
     if train_tokenizer == (tokenizer is not None):
         raise click.UsageError("Give either --tokenizer FILE or --train-tokenizer.")
     if vocab_size is not None and not train_tokenizer:
@@ -141,23 +175,28 @@ def command(
     if messages_column is not None:
         if prompt_column is not None:
             raise click.UsageError("Give either --messages-column or --prompt-column and --response-column.")
-        if eos is not None or no_eos:
-            raise click.UsageError("The chat template ends the turns of --messages-column; --eos and --no-eos do not.")
+        if bos is not None or eos is not None or no_eos:
+            raise click.UsageError(
+                "The chat template begins and ends the turns of --messages-column; --bos, --eos and --no-eos do not."
+            )
         columns = ChatColumns(
             messages=messages_column,
             tools=tools_column,
             chat_template=chat_template,
             train_turns=train_turns or "all",
+            template_options=dict(map(_template_option, template_options)),
         )
-    elif tools_column is not None or chat_template is not None or train_turns is not None:
-        raise click.UsageError("--tools-column, --chat-template and --train-turns go with --messages-column.")
+    elif tools_column is not None or chat_template is not None or template_options or train_turns is not None:
+        raise click.UsageError(
+            "--tools-column, --chat-template, --template-option and --train-turns go with --messages-column."
+        )
     elif prompt_column is not None and response_column is not None:
         columns = PairColumns(prompt=prompt_column, response=response_column, eos=not no_eos if eos is None else eos)
     elif cutoff_len is not None or no_targets is not None:
         raise click.UsageError("--cutoff-len and --no-targets go with --messages-column or --prompt-column.")
     else:
-        _print_summary(
-            tokenize(
+        with stopped_by_signals(_KEPT):
+            summary = tokenize(
                 inputs,
                 output,
                 tokenizer=tokenizer,
@@ -166,18 +205,23 @@ def command(
                 documents=documents,
                 glob=glob,
                 undecodable=undecodable,
+                bos=bos,
                 eos=eos,
                 append_eos=not no_eos,
+                workers=workers,
+                resume=resume,
                 overwrite=overwrite,
             )
-        )
+        _print_summary(summary)
         return
+    if bos is not None:
+        raise click.UsageError("--bos is for plain text; the tokenizer itself begins prompts as it was made to.")
     if text_column is not None or documents is not None or glob is not None:
         raise click.UsageError("--text-column, --documents and --glob are for plain text, not for chats and pairs.")
     if tokenizer is None:
         raise click.UsageError("Chats and pairs are tokenized with the model's own --tokenizer, not --train-tokenizer.")
-    _print_fine_tuning(
-        tokenize_fine_tuning(
+    with stopped_by_signals(_KEPT):
+        made = tokenize_fine_tuning(
             inputs,
             output,
             columns,
@@ -185,9 +229,22 @@ def command(
             cutoff_len=cutoff_len,
             no_targets=no_targets or "error",
             undecodable=undecodable,
+            workers=workers,
+            resume=resume,
             overwrite=overwrite,
         )
-    )
+    _print_fine_tuning(made)
+
+
+def _template_option(text: str) -> tuple[str, Any]:
+    """Reads NAME=VALUE."""
+    name, mark, value = text.partition("=")
+    if not mark or not name.isidentifier():
+        raise click.UsageError(f"--template-option {text} is not NAME=VALUE, such as enable_thinking=false.")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
 
 
 def _print_summary(summary: TokenizeSummary) -> None:
@@ -198,6 +255,7 @@ def _print_summary(summary: TokenizeSummary) -> None:
             "mean length": f"{summary.tokens / summary.documents:,.1f} tokens",
             "longest": f"{summary.longest:,} tokens",
             "vocabulary": f"{summary.vocab_size:,}",
+            "begin of sequence": "none" if summary.bos is None else escape(summary.bos),
             "end of sequence": "none" if summary.eos is None else escape(summary.eos),
             "skipped, empty": f"{summary.skipped_empty:,}",
             "skipped, undecodable": f"{summary.skipped_undecodable:,}",

@@ -26,6 +26,7 @@ from packhorse.dataset.seqpack_layout import (
     pools_by_length,
     write_seqpack_layout,
 )
+from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
 from packhorse.dataset.versions import Version, link_versions, prune_version, versions_of
 from packhorse.dataset.whole import sync, written_whole
 from packhorse.dataset.write import read_records, seal, write_records
@@ -40,9 +41,12 @@ __all__ = [
     "POOLS",
     "SKIPPED",
     "STARTS",
+    "Difference",
     "InputRecord",
     "Inputs",
     "Keep",
+    "LengthReport",
+    "LengthsOf",
     "Loaded",
     "Manifest",
     "OverLength",
@@ -67,6 +71,8 @@ __all__ = [
     "refuse_output",
     "seal",
     "sync",
+    "verify_files",
+    "verify_lengths",
     "versions_of",
     "write_entries",
     "write_records",

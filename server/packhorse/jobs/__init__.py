@@ -1,9 +1,20 @@
-"""What every long job on one machine needs: progress for people, and signals that wait.
+"""What every long job on one machine needs: processes to run in, progress for people, and signals that wait.
 
 Only re-exports. It knows nothing of packing, so every package of the server's side may use it.
 """
 
+from packhorse.jobs.engines import Engine, InlineEngine, ProcessEngine, open_engine
 from packhorse.jobs.held_signals import ENDING_SIGNALS, held_signals
 from packhorse.jobs.progress import Advance, Progress, show_progress
 
-__all__ = ["ENDING_SIGNALS", "Advance", "Progress", "held_signals", "show_progress"]
+__all__ = [
+    "ENDING_SIGNALS",
+    "Advance",
+    "Engine",
+    "InlineEngine",
+    "ProcessEngine",
+    "Progress",
+    "held_signals",
+    "open_engine",
+    "show_progress",
+]

@@ -15,6 +15,9 @@ _Item = TypeVar("_Item")
 Advance = Callable[[int], None]
 """Tells that so many more units of a task are done."""
 
+Total = int | Callable[[], int] | None
+"""How many units a task has: a number, a function that estimates it anew whenever it is shown, or nobody knows."""
+
 _SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -22,12 +25,12 @@ class Progress(ABC):
     """Shows how far each task of a job is; `show_progress` gives one."""
 
     @abstractmethod
-    def task(self, name: str, total: int | None = None, unit: str = "") -> AbstractContextManager[Advance]:
+    def task(self, name: str, total: Total = None, unit: str = "") -> AbstractContextManager[Advance]:
         """Shows a task from the beginning of a `with` block to its end.
 
         Args:
             name: what it does, e.g. "counting lengths".
-            total: how many units it has; None where nobody knows.
+            total: how many units it has, or a function that estimates that; None where nobody knows.
             unit: what it counts, in the plural, e.g. "rows".
         """
 
@@ -67,6 +70,7 @@ def show_progress(*, quiet: bool = False, stream: TextIO | None = None) -> Itera
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
@@ -78,7 +82,7 @@ class _Silence(Progress):
     """Shows nothing."""
 
     @contextmanager
-    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
+    def task(self, name: str, total: Total = None, unit: str = "") -> Iterator[Advance]:
         yield lambda count: None
 
 
@@ -89,14 +93,16 @@ class _Bars(Progress):
         self._bars = bars
 
     @contextmanager
-    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
-        bar = self._bars.add_task(f"{name} ({unit})" if unit else name, total=total)
+    def task(self, name: str, total: Total = None, unit: str = "") -> Iterator[Advance]:
+        bar = self._bars.add_task(f"{name} ({unit})" if unit else name, total=_now(total), rate="")
+        began = time.monotonic()
         done = 0
 
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            self._bars.update(bar, completed=done)
+            rate = done / max(time.monotonic() - began, 1e-3)
+            self._bars.update(bar, completed=done, total=_now(total), rate=f"{rate:,.0f}/s")
 
         yield advance
         self._bars.update(bar, total=done or 1, completed=done or 1)
@@ -110,7 +116,7 @@ class Lines(Progress):
         self._clock = clock
 
     @contextmanager
-    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
+    def task(self, name: str, total: Total = None, unit: str = "") -> Iterator[Advance]:
         """See `Progress.task`."""
         began = last_line = self._clock()
         done = 0
@@ -125,9 +131,11 @@ class Lines(Progress):
             last_line = now
             rate = done / (now - began)
             line = f"{name}: {done:,}{behind_number}, {rate:,.0f}/s"
-            if total and rate:
-                left = _duration(max(0, total - done) / rate)
-                line = f"{name}: {done:,} of {total:,}{behind_number} ({done / total:.0%}), {rate:,.0f}/s, {left} left"
+            whole = _now(total)
+            if whole and rate:
+                left = _duration(max(0, whole - done) / rate)
+                of = f"{whole:,}" if isinstance(total, int) else f"about {whole:,}"
+                line = f"{name}: {done:,} of {of}{behind_number} ({done / whole:.0%}), {rate:,.0f}/s, {left} left"
             print(line, file=self._stream, flush=True)
 
         yield advance
@@ -135,6 +143,10 @@ class Lines(Progress):
         if seconds >= _SECONDS_BETWEEN_LINES:
             count = f" {done:,}{behind_number}" if done else ""
             print(f"{name}:{count} done in {_duration(seconds)}", file=self._stream, flush=True)
+
+
+def _now(total: Total) -> int | None:
+    return total() if callable(total) else total
 
 
 def _duration(seconds: float) -> str:

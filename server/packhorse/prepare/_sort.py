@@ -25,10 +25,9 @@ from packhorse.dataset import (
     create_array,
     seal,
 )
-from packhorse.jobs import Progress
+from packhorse.jobs import Engine, Progress
 from packhorse.packing import PackingPlan, pack_histogram
 from packhorse.prepare._duplicates import cut_windows, find_duplicate
-from packhorse.prepare._engines import Engine
 from packhorse.prepare._growth import added_ledgers, id_range, run_of
 from packhorse.prepare._merge import cut_merges, merge_task
 from packhorse.prepare._passes import (

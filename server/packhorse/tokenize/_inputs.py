@@ -1,11 +1,11 @@
-"""Which files an input names, of what kind each is, and the lines of one.
+"""Which files an input names, and of what kind each is.
 
-Owns paths, folders and patterns; leaves what the lines mean to others.
+Owns paths, folders and patterns; leaves what stands in the files to others.
 """
 
 import glob as globbing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -65,9 +65,3 @@ def folder_files(folder: Path, pattern: str) -> list[Path]:
     keyed = ((path.relative_to(folder).parts, path) for path in found)
     visible = sorted((parts, path) for parts, path in keyed if not any(part.startswith(".") for part in parts))
     return [path for _, path in visible if path.is_file()]
-
-
-def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields (number from 1, line) of a file."""
-    with path.open("rb") as file:
-        yield from enumerate(file, start=1)

@@ -9,61 +9,63 @@ from dataclasses import dataclass
 from typing import Any
 
 from packhorse.tokenize._inputs import JSON_LINES_SUFFIXES, PARQUET_SUFFIXES, expand_inputs, kind_of
+from packhorse.tokenize._parts import Weighed, whole_files
+from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tables import json_lines, parquet_rows
-from packhorse.tokenize.gate import Gate, Skipped, Undecodable
+from packhorse.tokenize.gate import Gate
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """Some columns of a JSON line or a Parquet row."""
 
-    origin: str
-    """File, and line or row."""
+    origin: object
+    """File, and line or row, once it is made a string."""
     values: tuple[Any, ...]
     """One for each column asked for; None where an optional one is missing."""
 
 
-def iterate_rows(
-    inputs: Sequence[str | os.PathLike[str]],
-    columns: Sequence[str],
-    optional_columns: Sequence[str] = (),
-    *,
-    undecodable: Undecodable = "skip",
-    skipped: Skipped | None = None,
-) -> Iterator[Row]:
-    """Yields columns of JSON lines and Parquet files, in the order of the inputs.
-
-    Memory is one line or one Parquet batch.
+def row_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Weighed]:
+    """Returns the files that inputs name, in order.
 
     Args:
         inputs: files ending in .jsonl, .ndjson, .parquet or .pq, and glob patterns of such.
-        columns: Parquet columns, or keys of each JSON line, that must be there.
-        optional_columns: the same, where a JSON line may lack the key, but not all of them.
-        undecodable: what happens to a line or row that is not UTF-8.
-        skipped: counts those while iterating.
 
     Raises:
         FileNotFoundError: an input is not there.
-        ImportError: Parquet is read and pyarrow is not installed.
-        ValueError: an input is another kind of file, a column or key is missing, or a line is not JSON.
+        ImportError: one is Parquet and pyarrow is not installed.
+        ValueError: one is another kind of file.
     """
-    gate = Gate(undecodable, skipped if skipped is not None else Skipped())
     paths = expand_inputs(inputs)
-    never_seen = set(optional_columns)
     for path in paths:
-        match kind_of(path):
-            case "JSON lines":
-                for origin, row in json_lines(path, columns, gate):
-                    never_seen.difference_update(row)
-                    yield Row(origin, tuple(row.get(column) for column in (*columns, *optional_columns)))
-            case "Parquet":
-                for origin, values in parquet_rows(path, (*columns, *optional_columns), gate):
-                    never_seen.clear()
-                    yield Row(origin, values)
-            case _:
-                raise ValueError(
-                    f"{path} has no rows: they come in {', '.join((*JSON_LINES_SUFFIXES, *PARQUET_SUFFIXES))} files; "
-                    "of a folder, name the files by a quoted pattern such as 'folder/*.jsonl'"
-                )
-    if never_seen:
-        raise ValueError(f"no line of {paths[0]} has the key {min(never_seen)!r}; correct its name, or leave it out")
+        if kind_of(path) not in ("JSON lines", "Parquet"):
+            raise ValueError(
+                f"{path} has no rows: they come in {', '.join((*JSON_LINES_SUFFIXES, *PARQUET_SUFFIXES))} files; "
+                "of a folder, name the files by a quoted pattern such as 'folder/*.jsonl'"
+            )
+    return list(whole_files(paths))
+
+
+def rows_of(
+    span: Span, columns: Sequence[str], optional_columns: Sequence[str], gate: Gate, seen: set[str]
+) -> Iterator[Row]:
+    """Yields columns of a file, or of some of it; memory is one line or one Parquet batch.
+
+    Args:
+        span: of JSON lines or Parquet.
+        columns: Parquet columns, or keys of each JSON line, that must be there.
+        optional_columns: the same, where a JSON line may lack the key.
+        gate: leaves out lines and rows that are not UTF-8.
+        seen: gets the optional columns that some line has.
+
+    Raises:
+        ValueError: a column or key is missing, or a line is not JSON.
+    """
+    if span.kind == "Parquet":
+        for origin, values in parquet_rows(span, (*columns, *optional_columns), gate):
+            seen.update(optional_columns)
+            yield Row(origin, values)
+        return
+    for line, row in json_lines(span, columns, gate):
+        seen.update(column for column in optional_columns if column in row)
+        yield Row(line, tuple(row.get(column) for column in (*columns, *optional_columns)))

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.formats import require
-from packhorse.tokenize._inputs import lines_of
+from packhorse.tokenize._spans import Line, Span, lines_of
 from packhorse.tokenize.gate import BYTE_ORDER_MARK, Gate
 
 _PARQUET_ROWS = 1024
 
 
-def json_lines(path: Path, keys: Sequence[str], gate: Gate) -> Iterator[tuple[str, dict[str, Any]]]:
+def json_lines(span: Span, keys: Sequence[str], gate: Gate) -> Iterator[tuple[Line, dict[str, Any]]]:
     """Yields (file and line, what stands there), with every key."""
-    for number, line in lines_of(path):
-        origin = f"{path}, line {number}"
+    for origin, line in lines_of(span):
         data = line.removeprefix(BYTE_ORDER_MARK).strip()
         if not data:
             continue
@@ -37,25 +36,29 @@ def json_lines(path: Path, keys: Sequence[str], gate: Gate) -> Iterator[tuple[st
         yield origin, row
 
 
+def parquet_group_sizes(path: Path) -> list[int]:
+    """Returns the size of each row group of a file in bytes, as they are once decompressed."""
+    with _open_parquet(path) as file:
+        metadata = file.metadata
+        return [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
+
+
 def parquet_rows(
-    path: Path, columns: Sequence[str], gate: Gate, *, are_texts: bool = False
+    span: Span, columns: Sequence[str], gate: Gate, *, are_texts: bool = False
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yields (file and row, values of the columns)."""
-    pa, pq = require("pyarrow"), require("pyarrow.parquet")
-    try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a Parquet file: {error}") from None
-    with file:
+    path = span.path
+    with _open_parquet(path) as file:
         schema = file.schema_arrow
         for column in columns:
             if column not in schema.names:
                 raise ValueError(f"{path} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
             kind = schema.field(column).type
-            if are_texts and not _is_text(pa, kind):
+            if are_texts and not _is_text(kind):
                 raise ValueError(f"{path}: column {column!r} holds {kind}, not text")
-        row = 0
-        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns)):
+        row = sum(file.metadata.row_group(group).num_rows for group in range(span.begin))
+        groups = list(range(span.begin, span.end))
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, row_groups=groups, columns=list(columns)):
             cells = [batch.column(column) for column in columns]
             try:
                 rows = list(zip(*(column.to_pylist() for column in cells), strict=True))
@@ -80,6 +83,16 @@ def _readable_rows(
         yield origin, values
 
 
-def _is_text(pa: Any, kind: Any) -> bool:
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner))
+def _is_text(kind: Any) -> bool:
+    types = require("pyarrow").types
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner))
+
+
+def _open_parquet(path: Path) -> Any:
+    """Opens a Parquet file, as a context manager."""
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    try:
+        return parquet.ParquetFile(path)
+    except arrow.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a Parquet file: {error}") from None

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from packhorse.tokenize._inputs import Kind, expand_inputs, folder_files, kind_of, lines_of
+from packhorse.tokenize._inputs import Kind, expand_inputs, kind_of
+from packhorse.tokenize._parts import Cut, Weighed, whole_files
+from packhorse.tokenize._spans import Line, Span, lines_of
 from packhorse.tokenize._tables import json_lines, parquet_rows
 from packhorse.tokenize.gate import Gate, Skipped, Undecodable
 
@@ -71,22 +73,40 @@ def iterate_documents(
             not JSON, or text is not UTF-8 and `options.undecodable` is "error".
     """
     options = options or DocumentOptions()
-    gate = Gate(options.undecodable, skipped if skipped is not None else Skipped())
-    split, text_column = options.split or "file", options.text_column or "text"
+    skipped = skipped if skipped is not None else Skipped()
+    for file in files_of(inputs, options):
+        yield from documents_of(file.span, options, skipped)
+
+
+def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions) -> list[Weighed]:
+    """Returns the files that inputs name, in order; refuses an option that is for none of them."""
     paths = expand_inputs(inputs)
     _check_of_use(options, paths)
-    for path in paths:
-        match kind_of(path):
-            case "folder":
-                for file in folder_files(path, options.glob or "*"):
-                    for whole in gate.decode(file.read_bytes(), str(file)):
-                        yield from [whole] if split == "file" else _file_documents(file, split, gate)
-            case "JSON lines":
-                yield from _json_texts(path, text_column, gate)
-            case "Parquet":
-                yield from _parquet_texts(path, text_column, gate)
-            case "text":
-                yield from _file_documents(path, split, gate)
+    return list(whole_files(paths, options.glob))
+
+
+def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
+    """Returns where a file of a kind may be cut without cutting a document; None where nowhere."""
+    if kind == "JSON lines":
+        return "line"
+    return None if options.split == "file" else options.split
+
+
+def documents_of(span: Span, options: DocumentOptions, skipped: Skipped) -> Iterator[str]:
+    """Yields the documents of a file, or of some of it, and counts what is left out."""
+    gate = Gate(options.undecodable, skipped)
+    split, text_column = options.split or "file", options.text_column or "text"
+    match span.kind:
+        case "folder":
+            for whole in gate.decode(span.path.read_bytes(), str(span.path)):
+                yield from [whole] if split == "file" else _file_documents(span, split, gate)
+        case "JSON lines":
+            yield from _json_texts(span, text_column, gate)
+        case "Parquet":
+            for origin, (text,) in parquet_rows(span, [text_column], gate, are_texts=True):
+                yield from gate.text(text, origin)
+        case "text":
+            yield from _file_documents(span, split, gate)
 
 
 def _check_of_use(options: DocumentOptions, paths: Sequence[Path]) -> None:
@@ -104,38 +124,32 @@ def _check_of_use(options: DocumentOptions, paths: Sequence[Path]) -> None:
             )
 
 
-def _file_documents(path: Path, split: Split, gate: Gate) -> Iterator[str]:
+def _file_documents(span: Span, split: Split, gate: Gate) -> Iterator[str]:
     if split == "file":
-        yield from gate.decode(path.read_bytes(), str(path))
+        yield from gate.decode(span.path.read_bytes(), str(span.path))
         return
-    for number, part in lines_of(path) if split == "line" else _paragraphs(path):
-        yield from gate.decode(part.rstrip(b"\r\n"), f"{path}, line {number}")
+    for origin, part in lines_of(span) if split == "line" else _paragraphs(span):
+        yield from gate.decode(part.rstrip(b"\r\n"), origin)
 
 
-def _paragraphs(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields (number of the first line, lines)."""
+def _paragraphs(span: Span) -> Iterator[tuple[Line, bytes]]:
+    """Yields (its first line, lines)."""
     lines: list[bytes] = []
-    first = 1
-    for number, line in lines_of(path):
+    first: Line | None = None
+    for origin, line in lines_of(span):
         if line.strip():
-            if not lines:
-                first = number
+            first = first or origin
             lines.append(line)
-        elif lines:
+        elif first is not None:
             yield first, b"".join(lines)
-            lines = []
-    if lines:
+            lines, first = [], None
+    if first is not None:
         yield first, b"".join(lines)
 
 
-def _json_texts(path: Path, key: str, gate: Gate) -> Iterator[str]:
-    for origin, row in json_lines(path, [key], gate):
+def _json_texts(span: Span, key: str, gate: Gate) -> Iterator[str]:
+    for origin, row in json_lines(span, [key], gate):
         text = row[key]
         if text is not None and not isinstance(text, str):
             raise ValueError(f"{origin}: {key!r} is a {type(text).__name__}, not text")
-        yield from gate.text(text, origin)
-
-
-def _parquet_texts(path: Path, column: str, gate: Gate) -> Iterator[str]:
-    for origin, (text,) in parquet_rows(path, [column], gate, are_texts=True):
         yield from gate.text(text, origin)

@@ -5,12 +5,15 @@ Owns the way from rows to files and its summary; leaves rows to `_rows`, encodin
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from packhorse.formats.atomic import refuse_existing
+from packhorse.formats.files import FileStamp
 from packhorse.jobs import show_progress
 from packhorse.sft import (
     ChatEncoder,
@@ -27,16 +30,23 @@ from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.sft.writer import masked_paths
 from packhorse.tokenize._inputs import listed
 from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
-from packhorse.tokenize._rows import Row, iterate_rows
-from packhorse.tokenize.gate import Skipped, Undecodable
+from packhorse.tokenize._parts import cut_into_parts
+from packhorse.tokenize._rows import Row, row_files, rows_of
+from packhorse.tokenize._spans import Span
+from packhorse.tokenize._tally import Tally
+from packhorse.tokenize._work import Job, open_work
+from packhorse.tokenize.gate import Gate, Skipped, Undecodable
 from packhorse.tokenize.tokenizers import (
     end_of_sequence,
     find_eos,
+    fingerprint,
     id_limit,
     load_tokenizer,
     save_tokenizer,
     settings_path,
+    tokenizer_files,
 )
+from packhorse.topology import checked_integer
 
 NoTargets = Literal["error", "drop"]
 """What happens to a sequence that has no token to train on."""
@@ -44,7 +54,6 @@ NoTargets = Literal["error", "drop"]
 _Result = TypeVar("_Result")
 
 _BATCH_ROWS = 256
-_DROPPED_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +61,15 @@ class ChatColumns:
     """Rows that hold conversations."""
 
     messages: str = "messages"
-    """Column of the messages: a list, or its JSON text."""
+    """Column of the messages: a list, or its JSON text; ShareGPT's form is known too."""
     tools: str | None = None
     """Column of the tools that a conversation may call: a list of JSON schemas, or its JSON text."""
     chat_template: Path | None = None
     """File with the template; None for the tokenizer's own."""
     train_turns: Turns = "all"
     """All turns of the assistant are trained on, or the last one."""
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    """What else the template sees, such as `{"enable_thinking": False}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,17 +122,6 @@ class FineTuningSummary:
     """The tokenizer that was used, saved beside the output."""
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What is counted on the way."""
-
-    longest: int = 0
-    cut_sequences: int = 0
-    cut_tokens: int = 0
-    dropped: int = 0
-    dropped_named: list[str] = field(default_factory=list)
-
-
 def tokenize_fine_tuning(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
@@ -131,12 +131,15 @@ def tokenize_fine_tuning(
     cutoff_len: int | None = None,
     no_targets: NoTargets = "error",
     undecodable: Undecodable = "skip",
+    workers: int | None = None,
+    resume: bool = False,
     overwrite: bool = False,
     progress: bool = True,
 ) -> FineTuningSummary:
     """Tokenizes rows into `X.bin`, `X.idx` and their loss mask, `X.loss_mask.bin`, `X.loss_mask.idx`.
 
-    Every row becomes one sequence, with the same id in both. There are either both pairs or none.
+    Every row becomes one sequence, with the same id in both, in the order of the inputs. There are either both pairs or
+    none, the same byte by byte for any number of workers.
 
     Example:
         >>> import tempfile
@@ -160,6 +163,8 @@ def tokenize_fine_tuning(
         cutoff_len: longer sequences are cut to it, balancing prompts and responses; None cuts nothing.
         no_targets: what happens to a sequence without a token to train on.
         undecodable: what happens to a line that is not UTF-8.
+        workers: processes to tokenize with; see `packhorse.tokenize.tokenize`.
+        resume: whether an interrupted run is gone on with; see there.
         overwrite: whether files already there are replaced.
         progress: whether stderr shows how far it is.
 
@@ -171,6 +176,8 @@ def tokenize_fine_tuning(
     """
     if no_targets not in get_args(NoTargets):
         raise ValueError(f"no_targets is {no_targets!r}; choose one of {', '.join(get_args(NoTargets))}")
+    if workers is not None:
+        checked_integer("workers", workers, 1)
     sources = listed(inputs)
     prefix_paths(output)
     local, saved = tokenizer_json_path(Path(tokenizer)), saved_tokenizer_path(output)
@@ -182,53 +189,115 @@ def tokenize_fine_tuning(
     if isinstance(columns, PairColumns) and columns.eos:
         eos = end_of_sequence(plain, local) if columns.eos is True else columns.eos
         columns = replace(columns, eos=eos)
-    loaded = load_chat_tokenizer(tokenizer)
-    limit = id_limit(loaded.model)
-    skipped, tally = Skipped(), _Tally()
-    reader: _Chats | _Pairs = (
-        _Chats(columns, loaded, cutoff_len) if isinstance(columns, ChatColumns) else _Pairs(columns, loaded, cutoff_len)
+    recipe = _Recipe(
+        columns=columns,
+        tokenizer=Path(tokenizer),
+        vocab_size=id_limit(plain),
+        cutoff_len=cutoff_len,
+        no_targets=no_targets,
+        undecodable=undecodable,
     )
-    rows = iterate_rows(sources, reader.required, reader.optional, undecodable=undecodable, skipped=skipped)
+    reader = recipe.reader()  # what is wrong with the columns or the template is said before any work
+    job = Job(files=row_files(sources), options=recipe.describe())
+    parts = cut_into_parts(job.files, lambda kind: "line" if kind == "JSON lines" else None)
     with (
         show_progress(quiet=not progress) as shown,
-        MaskedTokenWriter(output, vocab_size=limit, overwrite=overwrite) as writer,
+        open_work(output, job, resume=resume, overwrite=overwrite) as work,
     ):
-        for origin, encoded in _encoded(reader, shown.track(rows, "tokenizing", unit="rows"), skipped):
-            if not encoded.num_trained_tokens and no_targets == "drop":
-                tally.dropped += 1
-                if len(tally.dropped_named) < _DROPPED_NAMED:
-                    tally.dropped_named.append(origin)
-                continue
-            _naming(origin, encoded.check_targets)
-            writer.append(encoded.input_ids, encoded.loss_mask)
-            tally.longest = max(tally.longest, len(encoded))
-            tally.cut_sequences += encoded.num_cut_tokens > 0
-            tally.cut_tokens += encoded.num_cut_tokens
-        if not len(writer):
-            raise ValueError(
-                f"there is no sequence in the input: {skipped.empty} empty and {skipped.undecodable} undecodable rows "
-                f"were skipped, {tally.dropped} without a token to train on dropped; check the paths and the columns"
-            )
-        if not in_place:
-            save_tokenizer(saved, local.read_bytes(), eos=eos, split_special_tokens=plain.encode_special_tokens)
+        tally = work.write_parts(parts, recipe, workers=workers, progress=shown)
+        with MaskedTokenWriter(output, vocab_size=recipe.vocab_size, overwrite=overwrite) as writer:
+            for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
+                writer.extend(work.prefix(number))
+            never_seen = set(reader.optional) - set(tally.seen)
+            if never_seen:
+                raise ValueError(
+                    f"no line of {job.files[0].span.path} has the key {min(never_seen)!r}; correct its name, or leave "
+                    "it out"
+                )
+            if not len(writer):
+                raise ValueError(
+                    f"there is no sequence in the input: {tally.empty} empty and {tally.undecodable} undecodable rows "
+                    f"were skipped, {tally.dropped} without a token to train on dropped; check the paths and the "
+                    "columns"
+                )
+            if not in_place:
+                save_tokenizer(saved, local.read_bytes(), eos=eos, split_special_tokens=plain.encode_special_tokens)
     return FineTuningSummary(
         sequences=len(writer),
         tokens=writer.num_tokens,
         trained_tokens=writer.num_trained_tokens,
         longest=tally.longest,
         dtype=writer.dtype.name,
-        vocab_size=limit,
+        vocab_size=recipe.vocab_size,
         cut_sequences=tally.cut_sequences,
         cut_tokens=tally.cut_tokens,
         dropped_no_targets=tally.dropped,
         dropped_named=tuple(tally.dropped_named),
-        skipped_empty=skipped.empty,
-        skipped_undecodable=skipped.undecodable,
-        undecodable_named=tuple(skipped.undecodable_named),
+        skipped_empty=tally.empty,
+        skipped_undecodable=tally.undecodable,
+        undecodable_named=tuple(tally.undecodable_named),
         idx_path=writer.idx_path,
         loss_mask_idx_path=writer.loss_mask_idx_path,
         tokenizer_path=saved,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recipe:
+    """Makes a part's token files; see `_work.Recipe`."""
+
+    columns: ChatColumns | PairColumns
+    tokenizer: Path
+    vocab_size: int
+    cutoff_len: int | None
+    no_targets: NoTargets
+    undecodable: Undecodable
+
+    def reader(self) -> "_Chats | _Pairs":
+        """Returns what encodes rows."""
+        tokenizer = _loaded(self.tokenizer, *map(FileStamp.of, tokenizer_files(self.tokenizer)))
+        if isinstance(self.columns, ChatColumns):
+            return _Chats(self.columns, tokenizer, self.cutoff_len)
+        return _Pairs(self.columns, tokenizer, self.cutoff_len)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns everything that shapes the output, as JSON values."""
+        columns = asdict(self.columns)
+        template = columns.pop("chat_template", None)
+        files = [*tokenizer_files(self.tokenizer), *([template] if template else [])]
+        return {
+            **columns,
+            "tokenizer": fingerprint(files),
+            "cutoff_len": self.cutoff_len,
+            "no_targets": self.no_targets,
+            "undecodable": self.undecodable,
+        }
+
+    def write(self, spans: Sequence[Span], prefix: Path) -> Tally:
+        """Writes the rows of the spans."""
+        reader = self.reader()
+        skipped, tally, seen = Skipped(), Tally(), set[str]()
+        gate = Gate(self.undecodable, skipped)
+        with MaskedTokenWriter(prefix, vocab_size=self.vocab_size, overwrite=True) as writer:
+            rows = chain.from_iterable(rows_of(span, reader.required, reader.optional, gate, seen) for span in spans)
+            for origin, encoded in _encoded(reader, rows, skipped):
+                if not encoded.num_trained_tokens and self.no_targets == "drop":
+                    tally.drop(origin)
+                    continue
+                _naming(origin, encoded.check_targets)
+                writer.append(encoded.input_ids, encoded.loss_mask)
+                tally.longest = max(tally.longest, len(encoded))
+                tally.cut_sequences += encoded.num_cut_tokens > 0
+                tally.cut_tokens += encoded.num_cut_tokens
+            tally.sequences, tally.tokens = len(writer), writer.num_tokens
+        tally.skip(skipped)
+        tally.seen = sorted(seen)
+        return tally
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: Path, *stamps: FileStamp) -> ChatTokenizer:
+    return load_chat_tokenizer(path)
 
 
 class _Chats:
@@ -242,6 +311,7 @@ class _Chats:
             chat_template=columns.chat_template,
             max_tokens=cutoff_len,
             train_turns=columns.train_turns,
+            template_options=columns.template_options,
         )
         self.encode = self._encoder.encode
 
@@ -263,9 +333,11 @@ class _Pairs:
         return check_pair(prompt, response)
 
 
-def _encoded(reader: _Chats | _Pairs, rows: Iterable[Row], skipped: Skipped) -> Iterator[tuple[str, EncodedSequence]]:
+def _encoded(
+    reader: _Chats | _Pairs, rows: Iterable[Row], skipped: Skipped
+) -> Iterator[tuple[object, EncodedSequence]]:
     """Yields (file and line, sequence), row after row; encodes batch by batch."""
-    batch: list[tuple[str, Any]] = []
+    batch: list[tuple[object, Any]] = []
     for row in rows:
         if any(value is None or value == [] for value in row.values[: len(reader.required)]):
             skipped.empty += 1
@@ -277,7 +349,9 @@ def _encoded(reader: _Chats | _Pairs, rows: Iterable[Row], skipped: Skipped) -> 
     yield from _encoded_batch(reader, batch)
 
 
-def _encoded_batch(reader: _Chats | _Pairs, batch: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, EncodedSequence]]:
+def _encoded_batch(
+    reader: _Chats | _Pairs, batch: Sequence[tuple[object, Any]]
+) -> Iterator[tuple[object, EncodedSequence]]:
     origins = [origin for origin, _ in batch]
     return zip(origins, reader.encode([item for _, item in batch]), strict=True)
 
@@ -292,7 +366,7 @@ def _parsed(name: str, value: Any) -> Any:
         raise ValueError(f"the {name} are text that is not JSON: {error.msg} at column {error.colno}") from None
 
 
-def _naming(origin: str, function: Callable[..., _Result], *args: Any) -> _Result:
+def _naming(origin: object, function: Callable[..., _Result], *args: Any) -> _Result:
     """Calls a function so that its error says which row is wrong."""
     try:
         return function(*args)

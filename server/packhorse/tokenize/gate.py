@@ -11,7 +11,8 @@ Undecodable = Literal["skip", "error"]
 """What happens to text that is binary or not UTF-8."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_SKIPPED_NAMED = 5
+MOST_NAMED = 5
+"""How many of what was left out are named."""
 
 
 @dataclass(slots=True)
@@ -28,12 +29,15 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Lets text through that is neither empty nor undecodable, and counts the rest. Yields at most one document."""
+    """Lets text through that is neither empty nor undecodable, and counts the rest. Yields at most one document.
+
+    An origin says where the text stands, once it is made a string.
+    """
 
     undecodable: Undecodable
     skipped: Skipped
 
-    def decode(self, data: bytes, origin: str) -> Iterator[str]:
+    def decode(self, data: bytes, origin: object) -> Iterator[str]:
         """Takes bytes that should be UTF-8; a null byte says that they are not text."""
         if b"\0" in data:
             self.refuse(origin, "holds null bytes, so it is binary")
@@ -45,7 +49,7 @@ class Gate:
             return
         yield from self.text(text, origin)
 
-    def text(self, text: str | None, origin: str) -> Iterator[str]:
+    def text(self, text: str | None, origin: object) -> Iterator[str]:
         """Takes text that came decoded."""
         if text is None or not text.strip():
             self.skipped.empty += 1
@@ -58,10 +62,10 @@ class Gate:
                 return
         yield text
 
-    def refuse(self, origin: str, why: str) -> None:
+    def refuse(self, origin: object, why: str) -> None:
         """Counts a document that is not text, or raises a ValueError where such are errors."""
         if self.undecodable == "error":
             raise ValueError(f"{origin} {why}; leave it out, or skip such text with --undecodable skip")
         self.skipped.undecodable += 1
-        if len(self.skipped.undecodable_named) < _SKIPPED_NAMED:
-            self.skipped.undecodable_named.append(origin)
+        if len(self.skipped.undecodable_named) < MOST_NAMED:
+            self.skipped.undecodable_named.append(str(origin))

@@ -5,34 +5,37 @@ files' layout to `packhorse.formats`.
 """
 
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from packhorse.formats import MegatronWriter
+from packhorse.formats import MegatronTokens, MegatronWriter, token_dtype
 from packhorse.formats.atomic import refuse_existing
-from packhorse.jobs import show_progress
+from packhorse.jobs import Progress, show_progress
 from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.tokenize._encoder import Encoder, SpecialTokens
 from packhorse.tokenize._inputs import listed
 from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
-from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
+from packhorse.tokenize._parts import cut_into_parts
+from packhorse.tokenize._spans import Span
+from packhorse.tokenize._tally import Tally
+from packhorse.tokenize._work import Job, open_work
+from packhorse.tokenize.documents import DocumentOptions, Split, cut_for, documents_of, files_of
 from packhorse.tokenize.gate import Skipped, Undecodable
 from packhorse.tokenize.tokenizers import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
-    closing_id,
-    end_of_sequence,
     find_eos,
-    id_limit,
-    load_tokenizer,
+    fingerprint,
     save_tokenizer,
     settings_path,
+    tokenizer_files,
     train_tokenizer,
 )
-
-_BATCH_DOCUMENTS = 1024
-_BATCH_CHARACTERS = 1 << 20
+from packhorse.topology import checked_integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,8 @@ class TokenizeSummary:
     """Type of a token in `.bin`: "uint16" or "int32"."""
     vocab_size: int
     """Every token id is below it."""
+    bos: str | None
+    """The token that was put before every sequence; None where none was asked for."""
     eos: str | None
     """The token that ends every sequence; None where none was asked for."""
     skipped_empty: int
@@ -73,16 +78,21 @@ def tokenize(
     documents: Split | None = None,
     glob: str | None = None,
     undecodable: Undecodable = "skip",
+    bos: str | None = None,
     eos: str | None = None,
     append_eos: bool = True,
+    workers: int | None = None,
+    resume: bool = False,
     overwrite: bool = False,
     progress: bool = True,
 ) -> TokenizeSummary:
     """Tokenizes text files, JSON lines, Parquet or folders of source files into `X.bin` and `X.idx`.
 
-    Every document becomes one sequence. The tokenizer is kept beside them, as `X.tokenizer.json` with its settings in
-    `X.tokenizer_config.json`, and may be used again as `tokenizer`. Memory is bounded by a batch, the longest document
-    and 4 bytes a sequence.
+    Every document becomes one sequence, in the order of the inputs. The tokenizer is kept beside them, as
+    `X.tokenizer.json` with its settings in `X.tokenizer_config.json`, and may be used again as `tokenizer`. The files
+    are the same, byte by byte, for any number of workers. Memory is bounded by a batch and the longest document for
+    each worker, and 4 bytes a sequence; disk space by twice the tokens, since finished parts stay in `X.tokenizing`
+    until all are joined.
 
     Example:
         >>> import tempfile
@@ -103,31 +113,52 @@ def tokenize(
         documents: what is one document of a text file; None for the whole file.
         glob: which files of a folder; None for all.
         undecodable: what happens to text that is binary or not UTF-8.
+        bos: token that is put before every sequence, unless the tokenizer puts it there by itself; None for none.
         eos: token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
             `end_of_sequence`.
         append_eos: False appends nothing, whatever `eos` says.
+        workers: processes to tokenize with. None takes 1 below 64 MiB of input, where the library's threads do, and
+            one for each processor from there on; a script must then start its work under
+            `if __name__ == "__main__":`, as for every spawned process.
+        resume: whether an interrupted run is gone on with: its finished parts are taken over, if neither an input nor
+            an option changed since. Where there is none, it begins.
         overwrite: whether files already there are replaced.
         progress: whether stderr shows how far it is.
 
     Raises:
-        FileExistsError: an output is there and overwrite is False.
+        FileExistsError: an output, or parts of an interrupted run, are there, and neither overwrite nor resume says
+            what becomes of them.
         FileNotFoundError: an input or the tokenizer is not there.
         ImportError: the extra `packhorse[prepare]` is not installed.
         ValueError: an option is wrong or of no use for the input, the output is a folder, no token is known to end a
-            sequence, an input cannot be read as what it is, or there is no document at all.
+            sequence, an input cannot be read as what it is or changed, or there is no document at all.
     """
     sources = listed(inputs)
     options = DocumentOptions(split=documents, text_column=text_column, glob=glob, undecodable=undecodable)
-    return tokenize_documents(
-        lambda skipped: iterate_documents(sources, options, skipped),
-        output,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        eos=eos,
-        append_eos=append_eos,
-        overwrite=overwrite,
-        progress=progress,
+    if workers is not None:
+        checked_integer("workers", workers, 1)
+    target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
+    special = SpecialTokens(bos=bos, eos=eos, append_eos=append_eos)
+    job = Job(
+        files=files_of(sources, options),
+        options={"documents": documents, **asdict(options), **asdict(special), **target.describe()},
     )
+    parts = cut_into_parts(job.files, lambda kind: cut_for(kind, options))
+    with (
+        show_progress(quiet=not progress) as shown,
+        open_work(output, job, resume=resume, overwrite=overwrite) as work,
+    ):
+        if target.local is None and not work.tokenizer_path.exists():
+            texts = chain.from_iterable(documents_of(file.span, options, Skipped()) for file in job.files)
+            _train(texts, target.vocab_size, special, work.tokenizer_path, shown)
+        encoder = Encoder.made(target.local or work.tokenizer_path, special, is_trained=target.local is None)
+        tally = work.write_parts(parts, _Recipe(encoder, options), workers=workers, progress=shown)
+        with MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer:
+            for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
+                writer.extend(MegatronTokens(work.prefix(number)))
+            _refuse_nothing(tally)
+            target.save_tokenizer(encoder)
+    return target.summary(encoder, tally)
 
 
 def tokenize_documents(
@@ -136,12 +167,13 @@ def tokenize_documents(
     *,
     tokenizer: str | os.PathLike[str] | None = None,
     vocab_size: int | None = None,
+    bos: str | None = None,
     eos: str | None = None,
     append_eos: bool = True,
     overwrite: bool = False,
     progress: bool = True,
 ) -> TokenizeSummary:
-    """Tokenizes documents from anywhere; otherwise as `tokenize`.
+    """Tokenizes documents from anywhere, in this process; otherwise as `tokenize`.
 
     Example:
         >>> import tempfile
@@ -155,6 +187,7 @@ def tokenize_documents(
         output: as in `tokenize`, like all that follow.
         tokenizer: see there.
         vocab_size: see there.
+        bos: see there.
         eos: see there.
         append_eos: see there.
         overwrite: see there.
@@ -166,90 +199,129 @@ def tokenize_documents(
         ImportError: see there.
         ValueError: see there.
     """
-    bin_path, idx_path = prefix_paths(output)
-    saved = saved_tokenizer_path(output)
-    local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer))
-    if local is not None and vocab_size is not None:
-        raise ValueError("vocab_size is given together with a tokenizer, which has its own; leave one of them out")
-    in_place = local is not None and is_saved(local, saved)
-    refuse_existing([bin_path, idx_path, *([] if in_place else [saved, settings_path(saved)])], overwrite=overwrite)
-
-    num_documents: int | None = None  # known to the second pass, from the first
-    with show_progress(quiet=not progress) as shown:
-
-        def counted(texts: Iterable[str]) -> Iterator[str]:
-            nonlocal num_documents
-            num_documents = 0
-            for text in shown.track(texts, "training", unit="documents"):
-                num_documents += 1
-                yield text
-
-        if local is None:
-            wanted_eos = (eos or DEFAULT_EOS) if append_eos else None
-            model = train_tokenizer(
-                counted(open_documents(Skipped())),
-                vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size,
-                special_tokens=[wanted_eos] if wanted_eos else [],
-            )
-        else:
-            model = load_tokenizer(local)
-            wanted_eos = (eos or end_of_sequence(model, local)) if append_eos else None
-        eos_id = _eos_to_append(model, wanted_eos)
-        limit = id_limit(model)
-        skipped = Skipped()
-        longest = 0
-        with MegatronWriter(output, vocab_size=limit, overwrite=overwrite) as writer:
+    target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
+    special = SpecialTokens(bos=bos, eos=eos, append_eos=append_eos)
+    skipped, tally = Skipped(), Tally()
+    num_documents = None
+    with show_progress(quiet=not progress) as shown, tempfile.TemporaryDirectory() as folder:
+        trained = Path(folder, "tokenizer.json")
+        if target.local is None:
+            num_documents = _train(open_documents(Skipped()), target.vocab_size, special, trained, shown)
+        encoder = Encoder.made(target.local or trained, special, is_trained=target.local is None)
+        with MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer:
             texts = shown.track(open_documents(skipped), "tokenizing", num_documents, "documents")
-            for ids in _encode(model, texts):
-                if not ids:
-                    skipped.empty += 1
-                    continue
-                if eos_id is not None:
-                    ids.append(eos_id)
-                writer.append(ids)
-                longest = max(longest, len(ids))
-            if not len(writer):
-                raise ValueError(
-                    f"there is no document in the input: {skipped.empty} empty and {skipped.undecodable} undecodable "
-                    "were skipped; check the paths, the glob pattern and the text column"
-                )
-            if not in_place:
-                content = model.to_str(pretty=True).encode() if local is None else local.read_bytes()
-                kept_eos = wanted_eos if local is None else wanted_eos or find_eos(model, local)
-                save_tokenizer(saved, content, eos=kept_eos, split_special_tokens=model.encode_special_tokens)
-    return TokenizeSummary(
-        documents=len(writer),
-        tokens=writer.num_tokens,
-        longest=longest,
-        dtype=writer.dtype.name,
-        vocab_size=limit,
-        eos=wanted_eos,
-        skipped_empty=skipped.empty,
-        skipped_undecodable=skipped.undecodable,
-        undecodable_named=tuple(skipped.undecodable_named),
-        idx_path=idx_path,
-        tokenizer_path=saved,
-    )
+            encoder.write(texts, writer, tally)
+            tally.skip(skipped)
+            _refuse_nothing(tally)
+            target.save_tokenizer(encoder)
+    return target.summary(encoder, tally)
 
 
-def _eos_to_append(tokenizer: Any, eos: str | None) -> int | None:
-    """The id to append to every sequence; None where there is none, or the tokenizer appends it by itself."""
-    if eos is None:
-        return None
-    eos_id: int | None = tokenizer.token_to_id(eos)
-    if eos_id is None:
-        raise ValueError(f"eos {eos!r} is not a token of the tokenizer; name one that is (--eos), or none (--no-eos)")
-    return None if closing_id(tokenizer) == eos_id else eos_id
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """What is to be written, and with which tokenizer."""
+
+    output: str | os.PathLike[str]
+    local: Path | None
+    """The tokenizer's file; None where one is trained."""
+    vocab_size: int
+    """Of one that is trained."""
+
+    @classmethod
+    def checked(
+        cls,
+        output: str | os.PathLike[str],
+        tokenizer: str | os.PathLike[str] | None,
+        vocab_size: int | None,
+        *,
+        overwrite: bool,
+    ) -> Self:
+        """Refuses what cannot be done, before any work."""
+        paths = prefix_paths(output)
+        local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer))
+        if local is not None and vocab_size is not None:
+            raise ValueError("vocab_size is given together with a tokenizer, which has its own; leave one of them out")
+        target = cls(output=output, local=local, vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size)
+        refuse_existing([*paths, *target._tokenizer_paths()], overwrite=overwrite)
+        return target
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what tells one tokenizer from another."""
+        if self.local is None:
+            return {"vocab_size": self.vocab_size}
+        return {"tokenizer": fingerprint(tokenizer_files(self.local))}
+
+    def save_tokenizer(self, encoder: "Encoder") -> None:
+        """Keeps the tokenizer beside the output."""
+        if self._tokenizer_paths():
+            model = encoder.model
+            eos = encoder.eos or find_eos(model, encoder.path)
+            content = encoder.path.read_bytes()
+            save_tokenizer(
+                saved_tokenizer_path(self.output), content, eos=eos, split_special_tokens=model.encode_special_tokens
+            )
+
+    def summary(self, encoder: "Encoder", tally: Tally) -> TokenizeSummary:
+        """Returns what was written."""
+        return TokenizeSummary(
+            documents=tally.sequences,
+            tokens=tally.tokens,
+            longest=tally.longest,
+            dtype=token_dtype(encoder.vocab_size).name,
+            vocab_size=encoder.vocab_size,
+            bos=encoder.bos,
+            eos=encoder.eos,
+            skipped_empty=tally.empty,
+            skipped_undecodable=tally.undecodable,
+            undecodable_named=tuple(tally.undecodable_named),
+            idx_path=prefix_paths(self.output)[1],
+            tokenizer_path=saved_tokenizer_path(self.output),
+        )
+
+    def _tokenizer_paths(self) -> list[Path]:
+        """The files that keep the tokenizer; none where it is there already."""
+        saved = saved_tokenizer_path(self.output)
+        return [] if self.local is not None and is_saved(self.local, saved) else [saved, settings_path(saved)]
 
 
-def _encode(tokenizer: Any, documents: Iterable[str]) -> Iterator[list[int]]:
-    """Encodes batch by batch; a batch is bounded in documents and in characters."""
-    batch: list[str] = []
-    characters = 0
-    for text in documents:
-        batch.append(text)
-        characters += len(text)
-        if len(batch) >= _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
-            yield from (encoding.ids for encoding in tokenizer.encode_batch_fast(batch))
-            batch, characters = [], 0
-    yield from (encoding.ids for encoding in tokenizer.encode_batch_fast(batch))
+def _refuse_nothing(tally: Tally) -> None:
+    if not tally.sequences:
+        raise ValueError(
+            f"there is no document in the input: {tally.empty} empty and {tally.undecodable} undecodable "
+            "were skipped; check the paths, the glob pattern and the text column"
+        )
+
+
+def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: Path, shown: Progress) -> int:
+    """Trains a tokenizer and saves it with its settings; returns the number of documents."""
+    count = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal count
+        for text in shown.track(texts, "training", unit="documents"):
+            count += 1
+            yield text
+
+    eos = (special.eos or DEFAULT_EOS) if special.append_eos else None
+    tokens = dict.fromkeys(token for token in (eos, special.bos) if token)
+    model = train_tokenizer(counted(), vocab_size=vocab_size, special_tokens=tokens)
+    content = model.to_str(pretty=True).encode()
+    save_tokenizer(path, content, eos=eos, split_special_tokens=model.encode_special_tokens)
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """Makes a part's token files; see `_work.Recipe`."""
+
+    encoder: Encoder
+    options: DocumentOptions
+
+    def write(self, spans: Sequence[Span], prefix: Path) -> Tally:
+        """Writes the documents of the spans."""
+        skipped, tally = Skipped(), Tally()
+        with MegatronWriter(prefix, vocab_size=self.encoder.vocab_size, overwrite=True) as writer:
+            documents = chain.from_iterable(documents_of(span, self.options, skipped) for span in spans)
+            self.encoder.write(documents, writer, tally)
+        tally.skip(skipped)
+        return tally

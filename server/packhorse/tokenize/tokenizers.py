@@ -7,6 +7,7 @@ A `tokenizer.json` has no place for what its end-of-sequence token is. As in tra
 `tokenizer_config.json` beside it: `corpus.tokenizer.json` has `corpus.tokenizer_config.json`.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from packhorse.formats import require
 from packhorse.formats.atomic import AtomicFiles
-from packhorse.sft.tokenizer import read_tokenizer_json
+from packhorse.sft.tokenizer import read_tokenizer_json, tokenizer_json_path
 
 DEFAULT_VOCAB_SIZE = 16_384
 """Tokens of a trained tokenizer."""
@@ -74,6 +75,13 @@ def find_eos(tokenizer: Any, path: Path) -> str | None:
     return None if closing is None else str(tokenizer.id_to_token(closing))
 
 
+def opening_id(tokenizer: Any) -> int | None:
+    """Returns the id that a tokenizer by itself puts first before every text; None where it puts none."""
+    encoding = tokenizer.encode("a")
+    added: list[int] = encoding.special_tokens_mask
+    return encoding.ids[0] if added and added[0] and not all(added) else None
+
+
 def closing_id(tokenizer: Any) -> int | None:
     """Returns the id that a tokenizer by itself puts last behind every text; None where it puts none."""
     encoding = tokenizer.encode("a")
@@ -122,6 +130,21 @@ def train_tokenizer(
 def settings_path(path: Path) -> Path:
     """Returns where the settings of a `tokenizer.json` stand."""
     return path.with_name(f"{path.name.removesuffix('tokenizer.json')}tokenizer_config.json")
+
+
+def tokenizer_files(path: Path) -> list[Path]:
+    """Returns what a tokenizer is read from: its `tokenizer.json`, settings and, of a folder, chat templates."""
+    file = tokenizer_json_path(path)
+    templates = sorted(path.rglob("*.jinja")) if path.is_dir() else []
+    return [file, *(settings for settings in [settings_path(file)] if settings.is_file()), *templates]
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """Returns what tells the contents of some files from others: 64 hexadecimal digits."""
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(hashlib.sha256(file.read_bytes()).digest())
+    return whole.hexdigest()
 
 
 def save_tokenizer(path: Path, content: bytes, *, eos: str | None, split_special_tokens: bool) -> None:

@@ -1,0 +1,313 @@
+"""Comparing a prepared folder with its checksums, and every planned length with the tokens that it was planned for.
+
+Owns the comparison; leaves where lengths come from to the caller, and what a folder may look like to `load`.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset._files import named, sha256_of
+from packhorse.dataset.layout import MANIFEST
+from packhorse.dataset.load import PreparedDataset, open_prepared
+from packhorse.jobs import Progress, open_engine
+from packhorse.topology import RoomRule
+
+LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+"""Gives whole sequences' lengths in tokens, int64 [S], of ids int64 [S]; raises a ValueError where one is missing."""
+
+Order = Literal["pool", "id"]
+"""In which order lengths are asked for: as they stand in the pool, or by id, which suits files that must be decoded."""
+
+_MOST_NAMED = 10
+_ENTRIES_AT_ONCE = 1 << 20
+_ENTRIES_IN_A_TASK = 1 << 22
+_SCANNED_FOR_A_TASK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A sequence whose length is not the planned one."""
+
+    id: int
+    planned: int
+    """What the plan takes its length for, in tokens; with `align` or `extra_tokens`, its room."""
+    found: int | None
+    """Its length in tokens; None where it is missing."""
+    why: str
+    """The same in words."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LengthReport:
+    """What comparing lengths saw."""
+
+    compared: int = 0
+    """Entries of the plan that were compared; each piece of a split sequence is one."""
+    entries: int = 0
+    """Entries of the plan, and over-long sequences that were dropped."""
+    tokens: int = 0
+    """Tokens that these entries have."""
+    differing: int = 0
+    """Those that differ; at least so many, where several sequences are missing."""
+    first: list[Difference] = field(default_factory=list)
+    """The first of them, each sequence once."""
+
+    def add(self, other: "LengthReport") -> None:
+        """Adds what another stretch of the plan saw."""
+        self.compared += other.compared
+        self.tokens += other.tokens
+        self.differing += other.differing
+        self.first = [*self.first, *other.first][:_MOST_NAMED]
+
+
+def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
+    """Compares the array files with their checksums, several at a time; `open_prepared` has compared the others.
+
+    Args:
+        dataset: opened with `check_pool=False`.
+        progress: shows bytes.
+
+    Returns:
+        What is wrong, a line for each file; empty where nothing is.
+    """
+    checksums = dataset.manifest.checksums
+    paths = [dataset.path / name for name in sorted(checksums)]
+    num_bytes = sum(path.stat().st_size for path in paths)
+    with progress.task("comparing files", num_bytes, "bytes") as advance, ThreadPoolExecutor(len(paths)) as threads:
+        found = {threads.submit(sha256_of, path): path for path in paths}
+        wrong = []
+        for future in as_completed(found):
+            path = found[future]
+            advance(path.stat().st_size)
+            if future.result() != checksums[path.name]:
+                wrong.append(f"{named(path)} does not match its checksum in {MANIFEST}: it was truncated or altered")
+    return sorted(wrong)
+
+
+def verify_lengths(
+    folder: Path,
+    open_lengths: Callable[[], LengthsOf],
+    *,
+    order: Order = "pool",
+    sample: int | None = None,
+    workers: int = 1,
+    progress: Progress,
+) -> LengthReport:
+    """Compares planned lengths with those that are there now: each entry of the plan, and what was too long for it.
+
+    Example:
+        >>> from packhorse.jobs import show_progress
+        >>> with show_progress(quiet=True) as progress:
+        ...     report = verify_lengths(
+        ...         Path("datasets/corpus"), lambda: lambda ids: np.array([5, 3, 3, 6])[ids], progress=progress
+        ...     )
+        >>> report.compared, report.first[0].why
+        (4, 'sequence 3: the plan says 5 tokens, and 6 are there')
+
+    Args:
+        folder: the prepared folder.
+        open_lengths: opens what gives lengths; called once in each process, which equal ones share. With several
+            workers it must pickle.
+        order: "id" where neighbouring ids are cheap to ask for together.
+        sample: so many entries of the plan, the same ones for the same folder; None for all.
+        workers: processes.
+        progress: shows sequences.
+
+    Raises:
+        PreparedDatasetError: the folder cannot be read.
+        ValueError: what gives lengths cannot be opened.
+    """
+    dataset = open_prepared(folder, check_pool=False)
+    report = LengthReport(entries=len(dataset.pool) + len(_dropped(dataset)))
+    for kept in (_opened, _opened_lengths):
+        kept.cache_clear()
+    tasks = [_Task(folder, open_lengths, some) for some in _stretches(dataset, order, sample, workers)]
+    total = report.entries if sample is None else min(sample, len(dataset.pool))
+    with open_engine(workers) as engine, progress.task("comparing lengths", total, "sequences") as advance:
+        for part in engine.map(_compare, tasks):
+            report.add(part)
+            advance(part.compared)
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Some entries of the pool."""
+
+    kind: Literal["entries", "ids", "chosen", "dropped"]
+    first: int = 0
+    last: int = 0
+    chosen: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    folder: Path
+    open_lengths: Callable[[], LengthsOf]
+    stretch: _Stretch
+
+
+def _stretches(dataset: PreparedDataset, order: Order, sample: int | None, workers: int) -> Iterator[_Stretch]:
+    num_entries = len(dataset.pool)
+    if sample is not None and sample < num_entries:
+        chosen = np.random.default_rng(0).choice(num_entries, sample, replace=False)
+        chosen = chosen[np.argsort(dataset.pool[chosen], kind="stable")]
+        for some in np.array_split(chosen, min(max(workers, 1) * 4, sample)):
+            yield _Stretch("chosen", chosen=some)
+        return
+    if order == "pool":
+        for first in range(0, num_entries, _ENTRIES_IN_A_TASK):
+            yield _Stretch("entries", first, min(first + _ENTRIES_IN_A_TASK, num_entries))
+    elif num_entries:
+        # By ids, so that files are decoded once; every task looks through the whole pool for its own.
+        low, high = int(dataset.pool.min()), int(dataset.pool.max()) + 1
+        num_tasks = min(max(4 * workers if workers > 1 else 1, -(-num_entries // _SCANNED_FOR_A_TASK)), high - low)
+        edges = [low + (high - low) * number // num_tasks for number in range(num_tasks + 1)]
+        for first, last in pairwise(edges):
+            yield _Stretch("ids", first, last)
+    if len(_dropped(dataset)):
+        yield _Stretch("dropped")
+
+
+def _compare(task: _Task) -> LengthReport:
+    dataset, lengths_of = _opened(task.folder), _opened_lengths(task.open_lengths)
+    report = LengthReport()
+    comparison = _Comparison(dataset, lengths_of, report)
+    if task.stretch.kind == "dropped":
+        dropped = _dropped(dataset)
+        comparison.compare(dropped[:, 0], None)
+    else:
+        for entries in _entries(dataset, task.stretch):
+            comparison.compare(dataset.pool[entries].astype(np.int64), entries)
+    return report
+
+
+class _Comparison:
+    """Compares entries of one plan with lengths."""
+
+    def __init__(self, dataset: PreparedDataset, lengths_of: LengthsOf, report: LengthReport) -> None:
+        options = dataset.manifest.options
+        self._rule = RoomRule(options.max_seq_len, options.align, options.extra_tokens)
+        self._dataset = dataset
+        self._lengths_of = lengths_of
+        self._report = report
+        rooms = sorted(dataset.counts)
+        self._rooms = np.array(rooms, dtype=np.int64)
+        self._room_ends = np.cumsum([dataset.counts[room] for room in rooms], dtype=np.int64)
+        self._over_length = dataset.over_length()
+
+    def compare(self, ids: NDArray[np.int64], entries: NDArray[np.int64] | None) -> None:
+        """Compares some sequences.
+
+        Args:
+            ids: theirs: int64 [S].
+            entries: their places in the pool: int64 [S]; None for those that were dropped.
+        """
+        for first, last, found in self._found(ids, 0, len(ids)):
+            some = slice(first, last)
+            self._report.compared += last - first
+            if found is None:
+                self._differ(int(ids[first]), self._planned(entries, first), None, "it is missing")
+                continue
+            self._check(ids[some], found, None if entries is None else entries[some])
+
+    def _check(self, ids: NDArray[np.int64], found: NDArray[np.int64], entries: NDArray[np.int64] | None) -> None:
+        over_ids, over_lengths = self._over_length[:, 0], self._over_length[:, 1]
+        at = np.minimum(np.searchsorted(over_ids, ids), max(len(over_ids) - 1, 0))
+        is_over = over_ids[at] == ids if len(over_ids) else np.zeros(len(ids), dtype=np.bool_)
+        for i in np.flatnonzero(is_over).tolist():
+            was = int(over_lengths[at[i]])
+            if found[i] != was:
+                self._differ(
+                    int(ids[i]), was, int(found[i]), f"it had {was} tokens when it was planned, now {found[i]}"
+                )
+        if entries is None:
+            return
+        rule = self._rule
+        rooms = self._rooms[np.searchsorted(self._room_ends, entries, side="right")]
+        starts = self._dataset.first_tokens
+        firsts = np.zeros(len(ids), dtype=np.int64) if starts is None else starts[entries].astype(np.int64)
+        own = np.where(is_over, np.minimum(found - firsts, rule.longest), found)
+        self._report.tokens += int(own.sum())
+        is_wrong = (rule.room(own) != rooms) | (own < 1) | (own > rule.longest)
+        # An over-long sequence of another length than it had is named already.
+        is_wrong &= ~is_over | (found == over_lengths[at] if len(over_ids) else True)
+        for i in np.flatnonzero(is_wrong).tolist():
+            planned = f"{rooms[i]} tokens" if rule.is_plain else f"a room of {rooms[i]} tokens"
+            self._differ(
+                int(ids[i]), int(rooms[i]), int(found[i]), f"the plan says {planned}, and {found[i]} are there"
+            )
+
+    def _found(
+        self, ids: NDArray[np.int64], first: int, last: int
+    ) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
+        """Yields [first, last) with the lengths there, or one by one with None where sequences are missing."""
+        if first == last:
+            return
+        try:
+            lengths = self._lengths_of(ids[first:last])
+        except ValueError:
+            if last - first == 1:
+                yield first, last, None
+                return
+            middle = (first + last) // 2
+            yield from self._found(ids, first, middle)
+            if len(self._report.first) < _MOST_NAMED:  # so many missing ones are enough to say
+                yield from self._found(ids, middle, last)
+            return
+        yield first, last, lengths
+
+    def _planned(self, entries: NDArray[np.int64] | None, index: int) -> int:
+        if entries is None:
+            return int(self._over_length[index, 1])
+        return int(self._rooms[np.searchsorted(self._room_ends, entries[index], side="right")])
+
+    def _differ(self, sequence_id: int, planned: int, found: int | None, why: str) -> None:
+        self._report.differing += 1
+        named_before = {difference.id for difference in self._report.first}
+        if len(named_before) < _MOST_NAMED and sequence_id not in named_before:
+            self._report.first.append(Difference(sequence_id, planned, found, f"sequence {sequence_id}: {why}"))
+
+
+def _entries(dataset: PreparedDataset, stretch: _Stretch) -> Iterator[NDArray[np.int64]]:
+    """Yields places in the pool, some at a time."""
+    if stretch.chosen is not None:
+        for first in range(0, len(stretch.chosen), _ENTRIES_AT_ONCE):
+            yield stretch.chosen[first : first + _ENTRIES_AT_ONCE]
+    elif stretch.kind == "entries":
+        for first in range(stretch.first, stretch.last, _ENTRIES_AT_ONCE):
+            yield np.arange(first, min(first + _ENTRIES_AT_ONCE, stretch.last))
+    else:
+        pool = dataset.pool
+        held = []
+        for first in range(0, len(pool), _ENTRIES_AT_ONCE):
+            some = pool[first : first + _ENTRIES_AT_ONCE]
+            held.append(first + np.flatnonzero((some >= stretch.first) & (some < stretch.last)))
+        entries = np.concatenate(held)
+        entries = entries[np.argsort(pool[entries], kind="stable")]
+        for first in range(0, len(entries), _ENTRIES_AT_ONCE):
+            yield entries[first : first + _ENTRIES_AT_ONCE]
+
+
+def _dropped(dataset: PreparedDataset) -> NDArray[np.int64]:
+    """(id, length) of over-long sequences that are not in the plan: int64 [n, 2]."""
+    over_length = dataset.over_length()
+    return over_length if dataset.manifest.options.over_length == "drop" else over_length[:0]
+
+
+@lru_cache(maxsize=1)
+def _opened(folder: Path) -> PreparedDataset:
+    return open_prepared(folder, check_pool=False)
+
+
+@lru_cache(maxsize=1)
+def _opened_lengths(open_lengths: Callable[[], Any]) -> LengthsOf:
+    return open_lengths()

@@ -1,0 +1,118 @@
+"""Where tasks run: in this process, or in several local ones.
+
+Owns the one thing that a long job asks of an engine, `map`. Leaves what a task is to the job: its functions are
+top-level and its tasks plain picklable descriptions, so that any engine can run them.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from packhorse.jobs.held_signals import held_signals
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class Engine(Protocol):
+    """Runs independent tasks."""
+
+    workers: int
+    """How many it runs at a time."""
+    are_apart: bool
+    """Whether tasks may run on different machines, so that what one writes must reach the disk before another reads."""
+
+    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """Yields the results in the order of the tasks; raises what the first failing task in that order raised."""
+        ...
+
+
+class InlineEngine:
+    """Runs tasks one after the other, here."""
+
+    workers = 1
+    are_apart = False
+
+    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """See `Engine`."""
+        return map(function, tasks)
+
+
+_SIGNALS_SECONDS = 0.2
+"""How often the wait for a task ends for a moment: a signal that another thread took would not end it."""
+
+
+class ProcessEngine:
+    """Runs tasks in local processes; made by `open_engine`."""
+
+    are_apart = False
+
+    def __init__(self, executor: ProcessPoolExecutor, workers: int) -> None:
+        self._executor = executor
+        self.workers = workers
+
+    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """See `Engine`.
+
+        Raises:
+            ChildProcessError: a process died, for example killed for memory.
+        """
+        try:
+            with held_signals([signal.SIGINT]):  # processes start here; Ctrl-C is for this one, which ends them
+                futures = [self._executor.submit(function, task) for task in tasks]
+            for future in futures:
+                while not wait((future,), timeout=_SIGNALS_SECONDS).done:
+                    pass
+                yield future.result()
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "a worker process died before its task was done (out of memory, or a script that starts workers "
+                "outside `if __name__ == '__main__':`); try fewer workers, or one"
+            ) from None
+
+
+@contextmanager
+def open_engine(workers: int) -> Iterator[Engine]:
+    """Gives an engine of `workers` processes (1: none but this one) and ends them afterwards.
+
+    Example:
+        >>> with open_engine(workers=1) as engine:
+        ...     list(engine.map(abs, [-3, 2]))
+        [3, 2]
+
+    Args:
+        workers: at least 1.
+    """
+    if workers == 1:
+        yield InlineEngine()
+        return
+    # Not forked: a fork while Arrow's or Numba's threads hold locks can hang.
+    executor = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+    )
+    try:
+        yield ProcessEngine(executor, workers)
+    except BaseException:
+        for process in list((executor._processes or {}).values()):
+            process.kill()  # a task may take minutes, and nobody waits for it any more
+        raise
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when the process that started it is gone, however that came to its end."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,59 @@
+"""Stretches of input files, and the lines of one.
+
+Owns what a span is and how a line of it is named; leaves where files are cut to `_parts`, what lines mean to others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from packhorse.tokenize._inputs import Kind
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Some of one file: [begin, end) in bytes, of Parquet in row groups."""
+
+    path: Path
+    kind: Kind
+    """Of the input; "folder" for a file below one."""
+    begin: int
+    end: int
+
+
+class Line:
+    """Where a line stands. It is put into words when somebody asks, since the lines before its span must be counted."""
+
+    __slots__ = ("_index", "_span")
+
+    def __init__(self, span: Span, index: int) -> None:
+        self._span = span
+        self._index = index
+
+    def __str__(self) -> str:
+        return f"{self._span.path}, line {_lines_before(self._span.path, self._span.begin) + self._index + 1}"
+
+
+def lines_of(span: Span) -> Iterator[tuple[Line, bytes]]:
+    """Yields (where it stands, line) of a span that begins and ends with whole lines."""
+    with span.path.open("rb") as file:
+        file.seek(span.begin)
+        left = span.end - span.begin
+        for index, line in enumerate(file):
+            if left <= 0:
+                return
+            left -= len(line)
+            yield Line(span, index), line
+
+
+@lru_cache(maxsize=16)
+def _lines_before(path: Path, end: int) -> int:
+    count, left = 0, end
+    with path.open("rb") as file:
+        while left and (data := file.read(min(left, _READ_BYTES))):
+            count += data.count(b"\n")
+            left -= len(data)
+    return count

@@ -1,0 +1,228 @@
+"""Tokenizing part by part, in several processes, so that what is finished outlives an interruption.
+
+Owns the folder `X.tokenizing` beside the output, with the job it is for, and the parts in it; leaves what a part holds
+to the recipes of `text` and `fine_tuning`.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from packhorse.formats.atomic import AtomicFiles
+from packhorse.formats.files import FileStamp
+from packhorse.jobs import Progress, open_engine
+from packhorse.tokenize._output import prefix_paths
+from packhorse.tokenize._parts import Part, Weighed
+from packhorse.tokenize._spans import Span
+from packhorse.tokenize._tally import Tally
+
+_JOB, _LOCK = "job.json", "lock"
+_FORMAT = 1
+_MANY_BYTES = 1 << 26
+"""From so much input on, starting processes costs less than they save."""
+
+
+class Recipe(Protocol):
+    """Makes token files of some inputs; it travels to other processes by pickle."""
+
+    def write(self, spans: Sequence[Span], prefix: Path) -> Tally:
+        """Writes the token files of a prefix, and counts what is in them."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is tokenized, and how: the same job gives the same parts."""
+
+    files: Sequence[Weighed]
+    options: Mapping[str, Any]
+    """Everything else that shapes the output: JSON values."""
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what an interrupted run is compared by."""
+        paths = [file.span.path for file in self.files]
+        inputs = [[os.path.abspath(path), *astuple(FileStamp.of(path))] for path in paths]
+        description = {"format": _FORMAT, "inputs": inputs, "options": dict(self.options)}
+        return json.loads(json.dumps(description))
+
+
+class Work:
+    """Finished parts, and a place for those to come. Made by `open_work`."""
+
+    def __init__(self, folder: Path, job: Job, description: dict[str, Any]) -> None:
+        self._folder = folder
+        self._job = job
+        self._description = description
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """Where a tokenizer that was trained for the job is kept until its end."""
+        return self._folder / "tokenizer.json"
+
+    def prefix(self, number: int) -> Path:
+        """Returns the prefix of a part's token files."""
+        return self._folder / f"{number:06}"
+
+    def finished(self, number: int) -> Tally | None:
+        """Returns the counts of a part that an earlier run finished; None where there is none."""
+        report = _report_path(self.prefix(number))
+        return Tally(**json.loads(report.read_bytes())) if report.exists() else None
+
+    def write_parts(self, parts: Sequence[Part], recipe: Recipe, *, workers: int | None, progress: Progress) -> Tally:
+        """Writes the parts that are not there yet, and returns the counts of all.
+
+        Args:
+            parts: all of the job, in order.
+            recipe: makes their token files.
+            workers: processes; None for one below 64 MiB of input, else one for each processor.
+            progress: shows tokens.
+
+        Raises:
+            ValueError: an input changed meanwhile.
+        """
+        tallies = [self.finished(number) for number in range(len(parts))]
+        todo = [number for number, tally in enumerate(tallies) if tally is None]
+        size_bytes = sum(parts[number].size_bytes for number in todo)
+        cores = os.cpu_count() or 1
+        workers = workers or (cores if size_bytes >= _MANY_BYTES else 1)
+        workers = max(1, min(workers, len(todo)))
+        threads = None if workers == 1 else max(1, cores // workers)
+        tasks = [_Task(recipe, parts[number].spans, self.prefix(number), threads) for number in todo]
+        read_bytes = tokens = 0
+        with (
+            open_engine(workers) as engine,
+            progress.task("tokenizing", lambda: tokens * size_bytes // max(read_bytes, 1), "tokens") as advance,
+        ):
+            for number, tally in zip(todo, engine.map(_run, tasks), strict=True):
+                tallies[number] = tally
+                read_bytes += parts[number].size_bytes
+                tokens += tally.tokens
+                advance(tally.tokens)
+        if self._job.describe() != self._description:
+            raise ValueError(
+                f"{_what_changed(self._description, self._job.describe())} while it was read; run it again"
+            )
+        whole = Tally()
+        for tally in tallies:
+            assert tally is not None
+            whole.add(tally)
+        return whole
+
+
+@contextmanager
+def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwrite: bool) -> Iterator[Work]:
+    """Gives the work folder of an output, for this process alone; it is gone when the job is done.
+
+    After a failure it stays where a part is finished, unless the input or an option was wrong.
+
+    Args:
+        output: the prefix.
+        job: what is to be done.
+        resume: whether parts of an earlier run are taken over.
+        overwrite: whether they may be thrown away.
+
+    Raises:
+        BlockingIOError: another process is at it.
+        FileExistsError: there are such parts, and neither resume nor overwrite; or the folder is somebody else's.
+        ValueError: they are of another job.
+    """
+    folder = prefix_paths(output)[1].with_suffix(".tokenizing")
+    description = job.describe()
+    with _locked(folder):
+        kept = json.loads((folder / _JOB).read_bytes()) if (folder / _JOB).exists() else None
+        if kept is None and {entry.name for entry in folder.iterdir()} - {_LOCK}:
+            raise FileExistsError(f"{folder} holds files that tokenizing did not write; choose another --output")
+        if kept is not None and resume:
+            if kept != description:
+                raise ValueError(
+                    f"{_what_changed(kept, description)} since the interrupted run whose parts {folder} holds; undo "
+                    "that, or begin anew with --overwrite and without --resume"
+                )
+        elif kept is not None and not overwrite:
+            raise FileExistsError(
+                f"{folder} holds the finished parts of an interrupted run; go on with --resume, or begin anew with "
+                "--overwrite"
+            )
+        else:
+            _clear(folder)
+            with AtomicFiles([folder / _JOB], overwrite=True) as files:
+                files.files[0].write(json.dumps(description).encode())
+        try:
+            yield Work(folder, job, description)
+        except BaseException as error:
+            if isinstance(error, ValueError) or not any(folder.glob("[0-9]*.json")):
+                shutil.rmtree(folder)
+            raise
+        shutil.rmtree(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    recipe: Recipe
+    spans: Sequence[Span]
+    prefix: Path
+    threads: int | None
+    """Of the tokenizers library, in a process of its own; None where it has this one."""
+
+
+def _run(task: _Task) -> Tally:
+    if task.threads is not None:
+        # Read by the library before its first batch: processes that each take all cores would slow one another.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false" if task.threads == 1 else "true"
+        os.environ["RAYON_NUM_THREADS"] = str(task.threads)
+    tally = task.recipe.write(task.spans, task.prefix)
+    with AtomicFiles([_report_path(task.prefix)], overwrite=True) as files:  # last: it says that the others are there
+        files.files[0].write(json.dumps(asdict(tally)).encode())
+    return tally
+
+
+def _report_path(prefix: Path) -> Path:
+    return prefix.with_suffix(".json")
+
+
+def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Names the first difference between two descriptions of jobs."""
+    for name in [*now["options"], *before["options"]]:
+        old, new = before["options"].get(name), now["options"].get(name)
+        if old != new:
+            return f"{name} changed from {old!r:.80} to {new!r:.80}"
+    old_inputs, new_inputs = ({name: stamp for name, *stamp in job["inputs"]} for job in (before, now))
+    for name in [*old_inputs, *new_inputs]:
+        if old_inputs.get(name) != new_inputs.get(name):
+            return f"{name} {'changed' if name in old_inputs else 'was added'}"
+    return "the order of the inputs changed"
+
+
+def _clear(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.name != _LOCK:
+            entry.unlink()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Makes a folder and keeps other processes out of it; they see the lock end with this process, however it ends."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = (folder / _LOCK).open("w")
+        except FileNotFoundError:  # who held it removed the folder meanwhile
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise BlockingIOError(
+                f"another process is writing to {folder}; wait for it, or choose another --output"
+            ) from None
+        if (folder / _LOCK).exists() and os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / _LOCK)):
+            break
+        lock.close()
+    with lock:
+        yield
