@@ -109,9 +109,9 @@ class Work:
                 f"{_what_changed(self._description, self._job.describe())} while it was read; run it again"
             )
         whole = Tally()
-        for tally in tallies:
-            assert tally is not None
-            whole.add(tally)
+        for part_tally in tallies:
+            assert part_tally is not None
+            whole.add(part_tally)
         return whole
 
 
