@@ -71,6 +71,12 @@ class LengthReport:
 def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
     """Compares the array files with their checksums, several at a time; `open_prepared` has compared the others.
 
+    Example:
+        >>> from packhorse.jobs import show_progress
+        >>> with show_progress(quiet=True) as progress:
+        ...     verify_files(open_prepared("datasets/corpus", check_pool=False), progress)
+        []
+
     Args:
         dataset: opened with `check_pool=False`.
         progress: shows bytes.
