@@ -46,7 +46,8 @@ def test_broken_calls_leave_few_lines_in_the_log(server):
             time.sleep(1)
         assert sum(outcomes.values()) > 20
     assert "Traceback" not in server.log()
-    assert len(server.log().splitlines()) < 30
+    of_others = [line for line in server.log().splitlines() if "packhorse.server.call_log" not in line]
+    assert len(of_others) < 30
 
 
 def test_sigterm_ends_all_of_it_in_time(server):

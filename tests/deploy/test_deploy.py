@@ -3,6 +3,7 @@
 Owns what can be checked without a container runtime. That the image's steps work is test_wheel.py's.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -267,6 +268,21 @@ def test_alerts_ask_for_metrics_that_the_server_has() -> None:
     asked = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
     assert asked
     assert asked <= METRIC_NAMES
+
+
+def test_the_dashboard_asks_for_metrics_that_the_server_has() -> None:
+    from packhorse.server.metrics import METRIC_NAMES
+
+    dashboard = json.loads((DEPLOY / "grafana" / "packhorse.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = {name for each in expressions for name in re.findall(r"\b(?:packhorse|grpc)_[a-z_]+\b", each)}
+    asked = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked - {"grpc_method", "grpc_status"}}
+    assert len(asked) > 10
+    assert asked <= METRIC_NAMES
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+    assert len(set(places)) == len(places)
+    jobs = {job["job_name"] for job in load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]}
+    assert set(re.findall(r'job="([^"]+)"', " ".join(expressions))) == jobs
 
 
 def test_readme_names_metrics_that_the_server_has() -> None:

@@ -186,7 +186,7 @@ def test_a_second_signal_ends_the_drain(corpus, make_server):
         assert server.wait(5) == 0
 
 
-def test_a_hangup_is_ignored(corpus, make_server, wait_until):
+def test_a_hangup_ends_nothing(corpus, make_server, wait_until):
     with make_server(corpus.root) as server, connect(server.target) as client:
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "SIGHUP" in server.log())

@@ -25,6 +25,7 @@ from packhorse.client import (
     create_packed_dataloader,
 )
 from packhorse.client.service import _targets
+from packhorse.client.service._transport import Method
 from packhorse.server.tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
@@ -39,6 +40,7 @@ CALLS = {
     "PackSequences": lambda client: client.pack_sequences([1], 2),
     "StreamBins": lambda client: list(client.stream_bins("rows")),
     "PackStream": lambda client: client.pack_stream(2).send([1], [1]),
+    "GetActivity": lambda client: client._transport.answer(Method("get_activity"), pb.GetActivityRequest()),
 }
 OF_A_DATASET = ("GetDataset", "GetBins", "LocateSequences", "StreamBins")
 

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from packhorse.server.lanes import Lane, LaneFullError, Lanes
+from packhorse.server.metrics import Metrics, values_of
 from packhorse.server.pieces import Pace, finish
 
 
@@ -111,6 +112,25 @@ def test_bytes_are_told_after_every_piece_and_may_be_refused(make_lane):
         with pytest.raises(MemoryError):
             await make_lane().run(pieces(), hold)
         assert told == [5, 7, 9]
+
+    asyncio.run(run())
+
+
+def test_what_waits_is_counted_until_it_runs_or_is_cancelled(make_lane):
+    async def run():
+        lane, metrics, gate = make_lane(), Metrics(list), threading.Event()
+        lane.measure(metrics)
+        running = lane.submit(gate.wait, 10)
+        waiting, cancelled = lane.submit(int), lane.submit(int)
+        while values_of(metrics.lane_waiting)["test",] != 2:
+            await asyncio.sleep(0.01)
+        cancelled.cancel()
+        gate.set()
+        await asyncio.wait((running, waiting))
+        await lane.submit(int)
+        assert values_of(metrics.lane_waiting) == {("test",): 0}
+        samples = {sample.name: sample.value for family in metrics.lane_wait.collect() for sample in family.samples}
+        assert samples["packhorse_lane_wait_seconds_count"] == 3
 
     asyncio.run(run())
 

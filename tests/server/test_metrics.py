@@ -51,6 +51,7 @@ def test_metrics_follow_streams(server, scrape, wait_until):
                 sums["bins"] += len(block)
                 sums["sequences"] += len(block.ids)
                 sums["tokens"] += int(block.lengths.sum())
+        num_resumed = len(list(client.stream_bins("truncated", first_step=2)))
         held = client.stream_bins("named")
         assert held.header.num_bins > 0
         with pytest.raises(InvalidRequestError):
@@ -66,6 +67,12 @@ def test_metrics_follow_streams(server, scrape, wait_until):
     assert after["packhorse_errors_total", "INVALID_FIELD"] == 2
     assert after["packhorse_first_block_seconds_count",] >= num_streams
     assert after["packhorse_block_seconds_count",] >= num_blocks
+    assert after["packhorse_streams_resumed_total", "truncated"] == 1
+    assert num_resumed > 0
+    assert after["packhorse_flow_control_seconds_total", "rows"] >= 0
+    assert after["packhorse_flow_control_streams",] == after["packhorse_rank_lag_steps", "rows"] == 0
+    assert after["packhorse_lane_wait_seconds_count", "streams"] >= num_blocks
+    assert {after["packhorse_lane_waiting", lane] for lane in ("streams", "answers", "packing", "searching")} == {0}
     assert after["packhorse_first_block_seconds_bucket", "+Inf"] == after["packhorse_first_block_seconds_count",]
     assert 0 < after["packhorse_first_block_seconds_sum",] < 60
 
@@ -75,6 +82,30 @@ def test_metrics_follow_streams(server, scrape, wait_until):
     known = METRIC_NAMES | {f"{name}_{part}" for name in METRIC_NAMES for part in ("bucket", "count", "sum", "created")}
     known |= {name.removesuffix("_total") + "_created" for name in METRIC_NAMES}
     assert {name for name in names if name.startswith("packhorse")} <= known
+
+
+def test_grpc_s_own_metrics_have_the_names_of_its_proposal(server, scrape, wait_until):
+    """GRFC A66."""
+    method = "packhorse.v1.PackingService/GetBins"
+    before = scrape()
+    with connect(server.target) as client:
+        client.get_bins("rows", positions=[0, 1, 2])
+        with pytest.raises(InvalidRequestError):
+            client.get_bins("rows", positions=[-1])
+    wait_until(lambda: scrape().get(("grpc_server_call_started_total", method), 0) >= 2)
+    after = scrape()
+
+    def grown(name, *labels):
+        return after[name, *labels] - before.get((name, *labels), 0)
+
+    assert grown("grpc_server_call_started_total", method) == 2
+    for status in ("OK", "INVALID_ARGUMENT"):
+        labels = sorted((method, status))
+        assert grown("grpc_server_call_duration_seconds_count", *labels) == 1
+        assert 0 < grown("grpc_server_call_duration_seconds_sum", *labels) < 10
+        assert grown("grpc_server_call_rcvd_total_compressed_message_size_bytes_sum", *labels) > 0
+    assert grown("grpc_server_call_sent_total_compressed_message_size_bytes_sum", *sorted((method, "OK"))) > 12
+    assert grown("grpc_server_call_sent_total_compressed_message_size_bytes_sum", "INVALID_ARGUMENT", method) == 0
 
 
 def test_block_seconds_count_blocks_and_not_headers(server, scrape, wait_until):

@@ -1,11 +1,7 @@
-"""What a server says while it starts, and when what it serves is prepared anew."""
+"""What a server says while it starts."""
 
-import logging
-import shutil
 import subprocess
 import sys
-
-from packhorse.server.catalog import Catalog
 
 SLOW = """
 import sys, time
@@ -55,23 +51,6 @@ def test_a_signal_ends_a_server_that_still_compiles(corpus, tmp_path, wait_until
         assert server.wait(30) == 0
     finally:
         server.kill()
-
-
-def test_a_dataset_that_is_prepared_anew_is_told_of_once(corpus, tmp_path, caplog):
-    shutil.copytree(corpus.root / "few", tmp_path / "data" / "few")
-    catalog = Catalog(tmp_path / "data")
-    digest = catalog.get("few").manifest.digest
-    with caplog.at_level(logging.WARNING, "packhorse"):
-        catalog.tell_of_replaced()
-        assert not caplog.records
-        shutil.rmtree(tmp_path / "data" / "few")
-        shutil.copytree(corpus.root / "rows", tmp_path / "data" / "few")
-        catalog.tell_of_replaced()
-        catalog.tell_of_replaced()
-    (record,) = caplog.records
-    assert record.getMessage().startswith("few was replaced or altered on disk; this server goes on with")
-    assert digest in record.getMessage()
-    assert catalog.get("few").manifest.digest == digest
 
 
 def test_a_client_that_vanishes_costs_no_traceback(running_server):

@@ -15,7 +15,7 @@ Stacks      PackedData, PackedDataModule; trainers for Hugging Face, TRL and tor
 Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDataModule, DevicePrefetcher,
             PackedBins for loaders and samplers of other people's making
 Service     connect, Client, DatasetInfo, BinStream, StreamHeader, BinBlock, SequenceLocation, PackStream, RetryPolicy,
-            Access, diagnose, Finding, ask_health, MemoryDatasets
+            Access, diagnose, Finding, ask_health, ask_activity, ServerActivity, StreamActivity, MemoryDatasets
 Proof       EpochOfStreams, AuditReport, TokenAudit, TokenReport
 Seeing      draw_batch, draw_bins, explain_step, Picture, ExplainedStep
 A run       Topology, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
@@ -67,6 +67,7 @@ from packhorse.client.errors import (
 )
 from packhorse.client.seeing import ExplainedStep, Picture, draw_batch, draw_bins, explain_step
 from packhorse.client.service.access import Access
+from packhorse.client.service.activity import ServerActivity, StreamActivity, ask_activity
 from packhorse.client.service.audit import AuditReport, EpochOfStreams
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.costs import cost_linear_of
@@ -273,10 +274,12 @@ __all__ = [
     "Separators",
     "SequenceGroups",
     "SequenceLocation",
+    "ServerActivity",
     "ServerFaultError",
     "ServerShuttingDownError",
     "ServerUnavailableError",
     "Skips",
+    "StreamActivity",
     "StreamHeader",
     "StreamInterruptedError",
     "StreamMode",
@@ -294,6 +297,7 @@ __all__ = [
     "VersionMismatchError",
     "as_layout",
     "as_token_source",
+    "ask_activity",
     "ask_health",
     "build_block_diagonal_mask",
     "build_block_mask",

@@ -50,6 +50,7 @@ class DatasetInfo:
     over_length_tokens: int = 0
     source: str = ""
     skipped_rows: int = 0
+    older_digests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +115,7 @@ def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
         over_length_tokens=dataset.over_length_tokens,
         source=dataset.source,
         skipped_rows=dataset.skipped_rows,
+        older_digests=tuple(dataset.older_digests),
     )
 
 

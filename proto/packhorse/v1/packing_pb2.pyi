@@ -81,7 +81,7 @@ ERROR_REASON_ACCESS_DENIED: ErrorReason
 ERROR_REASON_VERSION_MISMATCH: ErrorReason
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows")
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "older_digests")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class Dataset(_message.Message):
     OVER_LENGTH_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    OLDER_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     max_seq_len: int
@@ -136,7 +137,8 @@ class Dataset(_message.Message):
     over_length_tokens: int
     source: str
     skipped_rows: int
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ...) -> None: ...
+    older_digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Bins(_message.Message):
     __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "position_offsets", "base_position", "first_tokens", "checksum")
@@ -471,3 +473,87 @@ class PackStreamResponse(_message.Message):
     bins: Bins
     num_sequences_held: int
     def __init__(self, bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences_held: _Optional[int] = ...) -> None: ...
+
+class GetActivityRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetActivityResponse(_message.Message):
+    __slots__ = ("server_version", "process", "num_processes", "uptime_seconds", "max_streams", "streams", "lanes", "datasets")
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    server_version: str
+    process: int
+    num_processes: int
+    uptime_seconds: float
+    max_streams: int
+    streams: _containers.RepeatedCompositeFieldContainer[StreamActivity]
+    lanes: _containers.RepeatedCompositeFieldContainer[LaneActivity]
+    datasets: _containers.RepeatedCompositeFieldContainer[DatasetActivity]
+    def __init__(self, server_version: _Optional[str] = ..., process: _Optional[int] = ..., num_processes: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., max_streams: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[StreamActivity, _Mapping]]] = ..., lanes: _Optional[_Iterable[_Union[LaneActivity, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetActivity, _Mapping]]] = ...) -> None: ...
+
+class StreamActivity(_message.Message):
+    __slots__ = ("id", "method", "dataset", "epoch", "seed", "rank", "worker", "world_size", "batch_size", "first_step", "next_step", "num_steps", "num_messages", "sent_bytes", "open_seconds", "blocked_seconds", "waiting_seconds", "peer")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    NEXT_STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    method: str
+    dataset: str
+    epoch: int
+    seed: int
+    rank: int
+    worker: int
+    world_size: int
+    batch_size: int
+    first_step: int
+    next_step: int
+    num_steps: int
+    num_messages: int
+    sent_bytes: int
+    open_seconds: float
+    blocked_seconds: float
+    waiting_seconds: float
+    peer: str
+    def __init__(self, id: _Optional[str] = ..., method: _Optional[str] = ..., dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., world_size: _Optional[int] = ..., batch_size: _Optional[int] = ..., first_step: _Optional[int] = ..., next_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_messages: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., open_seconds: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., waiting_seconds: _Optional[float] = ..., peer: _Optional[str] = ...) -> None: ...
+
+class LaneActivity(_message.Message):
+    __slots__ = ("name", "num_waiting")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    num_waiting: int
+    def __init__(self, name: _Optional[str] = ..., num_waiting: _Optional[int] = ...) -> None: ...
+
+class DatasetActivity(_message.Message):
+    __slots__ = ("name", "num_bins", "num_sequences", "num_tokens")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_BINS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    num_bins: int
+    num_sequences: int
+    num_tokens: int
+    def __init__(self, name: _Optional[str] = ..., num_bins: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...

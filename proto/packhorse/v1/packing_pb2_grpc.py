@@ -71,6 +71,11 @@ class PackingServiceStub:
                 request_serializer=packhorse_dot_v1_dot_packing__pb2.PackStreamRequest.SerializeToString,
                 response_deserializer=packhorse_dot_v1_dot_packing__pb2.PackStreamResponse.FromString,
                 _registered_method=True)
+        self.GetActivity = channel.unary_unary(
+                '/packhorse.v1.PackingService/GetActivity',
+                request_serializer=packhorse_dot_v1_dot_packing__pb2.GetActivityRequest.SerializeToString,
+                response_deserializer=packhorse_dot_v1_dot_packing__pb2.GetActivityResponse.FromString,
+                _registered_method=True)
 
 
 class PackingServiceServicer:
@@ -130,6 +135,14 @@ class PackingServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetActivity(self, request, context):
+        """Tells what the process that answers does: its open streams, and what waits. For people and dashboards; no state of
+        any run depends on it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PackingServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -167,6 +180,11 @@ def add_PackingServiceServicer_to_server(servicer, server):
                     servicer.PackStream,
                     request_deserializer=packhorse_dot_v1_dot_packing__pb2.PackStreamRequest.FromString,
                     response_serializer=packhorse_dot_v1_dot_packing__pb2.PackStreamResponse.SerializeToString,
+            ),
+            'GetActivity': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetActivity,
+                    request_deserializer=packhorse_dot_v1_dot_packing__pb2.GetActivityRequest.FromString,
+                    response_serializer=packhorse_dot_v1_dot_packing__pb2.GetActivityResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -360,6 +378,33 @@ class PackingService:
             '/packhorse.v1.PackingService/PackStream',
             packhorse_dot_v1_dot_packing__pb2.PackStreamRequest.SerializeToString,
             packhorse_dot_v1_dot_packing__pb2.PackStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetActivity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/packhorse.v1.PackingService/GetActivity',
+            packhorse_dot_v1_dot_packing__pb2.GetActivityRequest.SerializeToString,
+            packhorse_dot_v1_dot_packing__pb2.GetActivityResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,6 +15,7 @@ from packhorse.wire.checksums import (
     header_checksum,
 )
 from packhorse.wire.ids import ids_sum
+from packhorse.wire.progress import Run, steps_of_ranks
 
 __all__ = [
     "ADDED_OFFSET",
@@ -22,6 +23,7 @@ __all__ = [
     "KEPT_TEMPLATES",
     "WIRE_VERSION",
     "LocationsChecksum",
+    "Run",
     "arrays_checksum",
     "bins_checksum",
     "block_context",
@@ -29,5 +31,6 @@ __all__ = [
     "header_checksum",
     "ids_sum",
     "is_local",
+    "steps_of_ranks",
     "stream_positions",
 ]

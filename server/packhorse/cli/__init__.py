@@ -65,6 +65,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "show": CommandEntry("Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target."),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
+    "datasets": CommandEntry("List the datasets of --target with their digests and sizes."),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
     "locate": CommandEntry("Tell at which position, step, rank and slot each of IDS comes in an epoch."),
@@ -73,6 +74,8 @@ COMMANDS: Mapping[str, CommandEntry] = {
     ),
     "doctor": CommandEntry("Go every step from here to the first bin of TARGET, and explain the one that fails."),
     "health": CommandEntry("Ask a server whether it serves."),
+    "top": CommandEntry("Watch servers: runs and how far their ranks are, streams, rates and queues."),
+    "bench": CommandEntry("Load TARGET with many streams, and tell how long blocks take and how many ids come."),
 }
 """Every command, in the order of use; each stands in the module of its name."""
 

@@ -12,6 +12,9 @@ import click
 
 from packhorse.server.app import serve
 from packhorse.server.config import ServeConfig
+from packhorse.server.logs import LEVELS, fields, set_up_logging
+
+_LOG = logging.getLogger(__name__)
 
 
 def _option(flag: str, **options: Any) -> Callable[..., Any]:
@@ -48,11 +51,28 @@ _PATH = click.Path(path_type=Path)
     help="Listen in plain text where other machines can connect: whoever reaches the port can read everything.",
 )
 @_option("--reflection/--no-reflection", default=True, help="Whether gRPC's server reflection describes the service.")
+@_option(
+    "--log-format",
+    default="text",
+    type=click.Choice(["text", "json"]),
+    help="How the log's lines on stderr look. With json the lines on stdout become lines of the log too.",
+)
+@_option(
+    "--log-level",
+    default="info",
+    type=click.Choice(LEVELS),
+    help="The least that is logged. At debug every single call has a line.",
+)
+@_option(
+    "--otlp-endpoint",
+    metavar="URL",
+    help="Send traces to this collector (OTLP over HTTP), e.g. http://collector:4318; needs packhorse[otel].",
+)
 def command(**options: Any) -> None:
     """Serve prepared datasets over gRPC until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = ServeConfig(**options)
-    asyncio.run(serve(config, ready=_announce))
+    set_up_logging(config.log_format, config.log_level)
+    asyncio.run(serve(config, ready=_announce if config.log_format == "text" else _log_announcement))
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)  # without waiting for threads that are inside kernels
@@ -63,3 +83,7 @@ def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> Non
     if metrics_url is not None:
         click.echo(f"packhorse: metrics at {metrics_url}")
     click.echo(f"packhorse: listening on {address}")
+
+
+def _log_announcement(address: str, metrics_url: str | None, datasets: list[str]) -> None:
+    _LOG.info("listening", extra=fields(address=address, metrics=metrics_url, datasets=", ".join(datasets)))

@@ -24,6 +24,9 @@ _PACKING = f"/{pb.DESCRIPTOR.services_by_name['PackingService'].full_name}/"
 class Caller:
     """Whoever asked, and may do everything: what there is on a server without tokens."""
 
+    name = ""
+    """Of the token, for people and the log."""
+
     def check_request(self, request: Message) -> None:
         """Raises a ServiceError where the request is about a dataset that is not the caller's."""
 
@@ -33,6 +36,10 @@ class Caller:
     def seen(self, response: pb.ListDatasetsResponse) -> pb.ListDatasetsResponse:
         """Returns the datasets that the caller may know of."""
         return response
+
+    def seen_activity(self, activity: pb.GetActivityResponse) -> pb.GetActivityResponse:
+        """Returns what the caller may know of the server's activity."""
+        return activity
 
     def told(self, error: ServiceError) -> ServiceError:
         """Returns what the caller may read of a refusal."""
@@ -50,6 +57,7 @@ class HolderOfToken(Caller):
     def __init__(self, tokens: TokenFile, grant: Grant) -> None:
         self._tokens = tokens
         self._grant = grant
+        self.name = grant.name
 
     def check_request(self, request: Message) -> None:
         """Raises a ServiceError where the request is about a dataset that the token is not for."""
@@ -66,6 +74,18 @@ class HolderOfToken(Caller):
         """Returns the datasets that the token is for."""
         datasets = [dataset for dataset in response.datasets if self._grant.allows_dataset(dataset.name)]
         return pb.ListDatasetsResponse(datasets=datasets, server_version=response.server_version)
+
+    def seen_activity(self, activity: pb.GetActivityResponse) -> pb.GetActivityResponse:
+        """Returns the activity without streams of datasets that the token is not for."""
+        if self._grant.covers_every_dataset:
+            return activity
+        seen = pb.GetActivityResponse()
+        seen.CopyFrom(activity)
+        for name, dataset_of in (("streams", lambda stream: stream.dataset), ("datasets", lambda each: each.name)):
+            kept = [each for each in getattr(activity, name) if self._grant.allows_dataset(dataset_of(each))]
+            seen.ClearField(name)
+            getattr(seen, name).extend(kept)
+        return seen
 
     def told(self, error: ServiceError) -> ServiceError:
         """Returns a refusal without the names of other people's datasets."""

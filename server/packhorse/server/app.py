@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -18,7 +19,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from packhorse.server.access import Guard
-from packhorse.server.backend import Backend
+from packhorse.server.activity import Activity
+from packhorse.server.backend import Backend, installed_version
+from packhorse.server.call_log import CallLog
+from packhorse.server.call_metrics import CallMetrics
+from packhorse.server.calls import Calls
 from packhorse.server.catalog import Catalog
 from packhorse.server.config import ServeConfig, split_address
 from packhorse.server.decoding import Decoding
@@ -33,6 +38,7 @@ from packhorse.server.shrinking import survive_shrinking_files
 from packhorse.server.status import reason_name
 from packhorse.server.tls import Certificates
 from packhorse.server.tokens import TokenFile
+from packhorse.server.tracing import Tracing
 from packhorse.server.warm_up import compile_kernels
 from packhorse.v1 import packing_pb2, packing_pb2_grpc
 
@@ -77,8 +83,8 @@ _MORE_CONNECTIONS = 256
 async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> None:
     """Serves until SIGTERM or SIGINT, then drains: streams end at a block, and clients go on elsewhere.
 
-    A second signal ends the drain. SIGHUP is ignored. Threads may still be inside kernels afterwards, which nothing can
-    end: leave the process by `os._exit`.
+    A second signal ends the drain. SIGHUP looks for changed datasets at once. Threads may still be inside kernels
+    afterwards, which nothing can end: leave the process by `os._exit`.
 
     Args:
         config: how.
@@ -97,12 +103,17 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     survive_shrinking_files()
     metrics = Metrics(catalog.opened)
     lanes = Lanes.for_this_machine()
-    servicer = PackingServicer(Backend(catalog, metrics.waiting.saw), metrics, lanes, config.max_streams)
+    lanes.measure(metrics)
+    activity = Activity(metrics, installed_version(), config.max_streams)
+    backend = Backend(catalog, metrics.waiting.saw)
+    servicer = PackingServicer(backend, metrics, lanes, config.max_streams, activity.answer)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, installed_version())
+    calls = Calls([CallMetrics(metrics), activity, CallLog(), *([] if tracing is None else [tracing])])
 
     def listening(listen: str) -> tuple[grpc.aio.Server, str]:
         guard = None if tokens is None else Guard(tokens, on_refusal)
-        server = _server(servicer, health_servicer, config, guard)
+        server = _server(servicer, health_servicer, config, calls, guard)
         return server, _bind(server, listen, certificates)
 
     def on_refusal(error: ServiceError) -> None:
@@ -120,7 +131,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
         scheme = "http" if certificates is None else "https"
         metrics_url = f"{scheme}://{host}:{metrics_server.server_port}/metrics"
 
-    stopping, hurrying = _signals(config.grace_seconds)
+    stopping, hurrying, looking = _signals(config.grace_seconds)
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()
@@ -128,7 +139,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     probing = asyncio.create_task(_probe(lanes.streams, health_servicer))
-    watching = asyncio.create_task(_watch(catalog))
+    watching = asyncio.create_task(_watch(catalog, looking))
     ready(address, metrics_url, catalog.names())
     try:
         while await _is_broken(server, stopping):
@@ -148,6 +159,8 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
         for waiting in enough:
             waiting.cancel()
     finally:
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
         if metrics_server is not None:
             metrics_server.shutdown()
         lanes.close()
@@ -177,24 +190,30 @@ async def _compile(stopping: asyncio.Event) -> None:
         compiled.result()
 
 
-async def _watch(catalog: Catalog) -> None:
-    """Logs when a served dataset is prepared anew."""
+async def _watch(catalog: Catalog, asked: asyncio.Event) -> None:
+    """Looks for datasets that are new or were prepared anew, now and then and when it is asked."""
     while True:
-        await asyncio.sleep(_WATCH_EVERY_SECONDS)
-        catalog.tell_of_replaced()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asked.wait(), _WATCH_EVERY_SECONDS)
+        asked.clear()
+        try:
+            await asyncio.to_thread(catalog.refresh)
+        except OSError as error:
+            _LOG.error("the data root cannot be read: %s", error)
 
 
 def _server(
     servicer: PackingServicer,
     health_servicer: health.aio.HealthServicer,  # type: ignore[name-defined]
     config: ServeConfig,
+    calls: Calls,
     guard: Guard | None,
 ) -> grpc.aio.Server:
     """Returns a gRPC server of our services, which listens nowhere yet."""
-    decoding = Decoding(SERVICE_NAME)
+    inner = (Decoding(SERVICE_NAME),) if guard is None else (guard, Decoding(SERVICE_NAME))
     server = grpc.aio.server(
         options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", config.max_streams + _MORE_CONNECTIONS)),
-        interceptors=(decoding,) if guard is None else (guard, decoding),
+        interceptors=(calls, *inner),
     )
     packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
@@ -220,9 +239,9 @@ async def _is_broken(server: grpc.aio.Server, stopping: asyncio.Event) -> bool:
     return not stopping.is_set()
 
 
-def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event]:
-    """Listens to signals; returns what the first SIGTERM or SIGINT sets, and what the second."""
-    stopping, hurrying = asyncio.Event(), asyncio.Event()
+def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event, asyncio.Event]:
+    """Listens to signals; returns what the first SIGTERM or SIGINT sets, what the second, and what SIGHUP."""
+    stopping, hurrying, looking = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def stop() -> None:
         if stopping.is_set():
@@ -233,11 +252,15 @@ def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event]:
         overdue.daemon = True
         overdue.start()
 
+    def look() -> None:
+        _LOG.info("SIGHUP: looking for changed datasets; SIGTERM drains and ends the server")
+        looking.set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, _LOG.info, "SIGHUP is ignored; SIGTERM drains and ends the server")
-    return stopping, hurrying
+    loop.add_signal_handler(signal.SIGHUP, look)
+    return stopping, hurrying, looking
 
 
 async def _probe(lane: Lane, health_servicer: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]

@@ -61,8 +61,12 @@ class Datasets(Protocol):
         """Names of the datasets that can be asked for, ascending."""
         ...
 
-    def get(self, name: str) -> PreparedDataset:
-        """Returns a dataset; a ServiceError where there is none of that name."""
+    def older_digests(self, name: str) -> list[str]:
+        """Digests of a dataset's older versions that can still be asked for."""
+        ...
+
+    def get(self, name: str, digest: str = "") -> PreparedDataset:
+        """Returns a dataset, the version of that digest where it can be had; a ServiceError where there is none."""
         ...
 
     def confirm(self, dataset: PreparedDataset) -> None:
@@ -89,16 +93,21 @@ class Backend:
         """Lists the datasets that are served."""
         names = self._catalog.names()
         return pb.ListDatasetsResponse(
-            datasets=[_describe(self._catalog.get(name)) for name in names], server_version=_version()
+            datasets=[self._described(name) for name in names], server_version=installed_version()
         )
 
     def get_dataset(self, request: pb.GetDatasetRequest) -> pb.GetDatasetResponse:
         """Describes one dataset."""
-        return pb.GetDatasetResponse(dataset=_describe(self._catalog.get(request.name)))
+        return pb.GetDatasetResponse(dataset=self._described(request.name))
+
+    def _described(self, name: str) -> pb.Dataset:
+        described = _describe(self._catalog.get(name))
+        described.older_digests.extend(self._catalog.older_digests(name))
+        return described
 
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
         """Yields the header, then blocks: the first of one step, later ones up to BLOCK_BYTES."""
-        dataset = self._catalog.get(request.dataset)
+        dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         skips = requests.skips(request.skip)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         num_bins = source.num_bins
@@ -164,7 +173,7 @@ class Backend:
 
     def get_bins_in_pieces(self, request: pb.GetBinsRequest) -> Pieces[pb.GetBinsResponse]:
         """As `get_bins`, in pieces."""
-        dataset = self._catalog.get(request.dataset)
+        dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         skips = requests.skips(request.skip)
         requests.check_digest(dataset, skips, request.expected_digest)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
@@ -209,7 +218,7 @@ class Backend:
 
     def locate_in_pieces(self, request: pb.LocateSequencesRequest) -> Pieces[pb.LocateSequencesResponse]:
         """As `locate_sequences`, in pieces."""
-        dataset = self._catalog.get(request.dataset)
+        dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         skips = requests.skips(request.skip)
         requests.check_digest(dataset, skips, request.expected_digest)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
@@ -298,7 +307,7 @@ def _steps_per_block(dataset: PreparedDataset, batch_size: int) -> int:
 
 
 @cache
-def _version() -> str:
+def installed_version() -> str:
     """Returns this packhorse's version; empty in a source tree that is not installed."""
     try:
         return version("packhorse")

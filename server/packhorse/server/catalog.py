@@ -6,7 +6,10 @@ is noticed to `stamps`.
 
 import logging
 import threading
+import time
+import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,9 @@ _LOG = logging.getLogger(__name__)
 CHECK_AT_ONCE_BYTES = 1 << 30
 """Pools up to this size are read and compared with their checksum before they are served; larger ones beside serving,
 so that a server of a huge corpus starts at once, and are withdrawn when they turn out altered."""
+
+KEEP_SECONDS = 3600.0
+"""How long an older version is kept after it was read last: a run may pause between two epochs."""
 
 MOST_NAMES = 8
 """How many datasets a message names: a message of thousands would be refused on its way."""
@@ -35,6 +41,37 @@ class _Served:
     """Of its folder's files when it was opened."""
 
 
+class _Older:
+    """A version whose folder was replaced: kept as long as a stream reads it, and KEEP_SECONDS more.
+
+    Args:
+        served: what it was.
+    """
+
+    def __init__(self, served: _Served) -> None:
+        self.digest = served.dataset.manifest.digest
+        self.arrays = served.arrays
+        self._kept: PreparedDataset | None = served.dataset
+        self._dataset = weakref.ref(served.dataset)  # streams hold it while they are open
+        self._read_at = time.monotonic()
+
+    def holds(self, dataset: PreparedDataset) -> bool:
+        """Whether it is this version."""
+        return self._dataset() is dataset
+
+    def read(self) -> PreparedDataset | None:
+        """Returns the dataset, for which its time begins anew; None where it is gone."""
+        self._read_at = time.monotonic()
+        self._kept = self._dataset()
+        return self._kept
+
+    def is_gone(self) -> bool:
+        """Lets go of the dataset when its time is over; whether nobody reads it any more either."""
+        if time.monotonic() - self._read_at > KEEP_SECONDS:
+            self._kept = None
+        return self._dataset() is None
+
+
 @dataclass(frozen=True)
 class _Refused:
     """A folder that could not be opened, or was withdrawn."""
@@ -47,9 +84,10 @@ class _Refused:
 class Catalog:
     """Prepared datasets below a root; a folder that appears later is found when it is asked for.
 
-    A dataset that was opened is served until the process ends, even when its folder is replaced. It is withdrawn when
-    its open files are altered. A folder that was refused is tried again once its files change. Opening a folder holds
-    up nobody who asks for another.
+    A dataset is served under its name until its folder holds another: that one is then served to whoever asks for no
+    digest or for its own, and the older version to those who ask for that one's, as long as somebody reads it. A folder
+    that goes away changes nothing. A dataset is withdrawn when its open files are altered. A folder that was refused is
+    tried again once its files change. Opening a folder holds up nobody who asks for another.
 
     Args:
         root: a folder of prepared folders, or one prepared folder.
@@ -64,7 +102,7 @@ class Catalog:
         self._served: dict[str, _Served] = {}
         self._refused: dict[str, _Refused] = {}
         self._opening: dict[str, threading.Lock] = {}
-        self._told: dict[str, Stamps] = {}
+        self._older: dict[str, list[_Older]] = {}
         if not self._root.is_dir():
             raise PreparedDatasetError(f"data root {root} is not a folder")
         if next(self._folders(), None) is None:
@@ -81,9 +119,12 @@ class Catalog:
             raise PreparedDatasetError(f"no dataset below {self._root} can be served: {reasons}")
 
     def refresh(self) -> None:
-        """Opens prepared folders that are not known yet, or that changed since they were refused."""
+        """Opens prepared folders that are not known yet, or that changed since they were opened or refused."""
         for folder in self._folders():
             self._open(folder)
+        with self._lock:
+            kept = {name: [older for older in olders if not older.is_gone()] for name, olders in self._older.items()}
+            self._older = {name: olders for name, olders in kept.items() if olders}
 
     def names(self) -> list[str]:
         """Names of the datasets that can be asked for, ascending."""
@@ -91,9 +132,23 @@ class Catalog:
         with self._lock:
             return sorted(self._served)
 
-    def get(self, name: str) -> PreparedDataset:
-        """Returns a dataset; a ServiceError where there is none of that name, or where it is corrupt."""
+    def older_digests(self, name: str) -> list[str]:
+        """Digests of a dataset's older versions that are kept, the oldest first."""
+        with self._lock:
+            return [older.digest for older in self._older.get(name, ()) if not older.is_gone()]
+
+    def get(self, name: str, digest: str = "") -> PreparedDataset:
+        """Returns a dataset; a ServiceError where there is none of that name, or where it is corrupt.
+
+        Args:
+            name: of its folder.
+            digest: of the version wanted. Where that is not kept, and where it is empty, the newest is returned.
+        """
         served = self._served.get(name)
+        if digest and (served is None or served.dataset.manifest.digest != digest):
+            for older in self._older.get(name, ()):
+                if older.digest == digest and (dataset := older.read()) is not None:
+                    return dataset
         if served is not None:
             return served.dataset
         folders = {folder.name: folder for folder in self._folders()}
@@ -116,38 +171,37 @@ class Catalog:
         Raises:
             ServiceError: a file was altered or cut while it was served, and the dataset is withdrawn.
         """
-        served = self._served.get(dataset.name)
-        if served is None or served.dataset is not dataset:
+        arrays = self._arrays_of(dataset)
+        if arrays is None:
             refused = self._refused.get(dataset.name)
             raise _corrupt(dataset.name, refused.reason if refused else "it was withdrawn")
-        if served.arrays.is_unchanged():
-            return
+        if not arrays.is_unchanged():
+            self._check_open_files(dataset, arrays)
+
+    def _check_open_files(self, dataset: PreparedDataset, arrays: ArrayStamps) -> None:
+        """Compares a version's open files with their checksums; a ServiceError where one differs: it is withdrawn."""
         try:
-            served.arrays.check_again(dataset)
+            arrays.check_again(dataset)
         except (PreparedDatasetError, OSError) as error:
             reason = _reason(dataset.path, error)
             self._withdraw(dataset, reason)
             raise _corrupt(dataset.name, reason) from None
 
+    def _arrays_of(self, dataset: PreparedDataset) -> ArrayStamps | None:
+        """Returns the open files of a version that is served; None where it was withdrawn."""
+        served = self._served.get(dataset.name)
+        if served is not None and served.dataset is dataset:
+            return served.arrays
+        for older in self._older.get(dataset.name, ()):
+            if older.holds(dataset):
+                older.read()
+                return older.arrays
+        return None
+
     def opened(self) -> list[PreparedDataset]:
         """The datasets that are open now."""
         with self._lock:
             return [served.dataset for served in self._served.values()]
-
-    def tell_of_replaced(self) -> None:
-        """Logs, once each, which datasets' folders hold others by now: what runs trains on stays what it was."""
-        with self._lock:
-            served = list(self._served.values())
-        for each in served:
-            stamps = stamps_of(each.dataset.path)
-            if stamps not in (each.stamps, self._told.get(each.dataset.name)):
-                self._told[each.dataset.name] = stamps
-                _LOG.warning(
-                    "%s was replaced or altered on disk; this server goes on with the one it opened, digest %s. "
-                    "Restart it to serve the new one, or give the new one another name",
-                    each.dataset.name,
-                    each.dataset.manifest.digest,
-                )
 
     def _folders(self) -> Iterator[Path]:
         for folder in [self._root] if (self._root / MANIFEST).exists() else sorted(self._root.iterdir()):
@@ -158,12 +212,13 @@ class Catalog:
         with self._lock:
             opening = self._opening.setdefault(folder.name, threading.Lock())
         with opening:  # whoever asks for the same folder meanwhile waits, nobody else
-            if folder.name in self._served:
-                return
             stamps = stamps_of(folder)
-            refused = self._refused.get(folder.name)
-            if refused is not None and refused.stamps == stamps:
+            refused, before = self._refused.get(folder.name), self._served.get(folder.name)
+            if not stamps or stamps in {known.stamps for known in (refused, before) if known is not None}:
                 return
+            if before is not None:
+                with suppress(ServiceError):  # altered in place: withdrawn, as its next reader would find
+                    self.confirm(before.dataset)
             try:
                 self._check_inside(folder)
                 dataset, is_checked = self._load(folder, stamps)
@@ -172,9 +227,16 @@ class Catalog:
                 self._refuse(folder, error, stamps)
                 return
             with self._lock:
+                before = self._served.get(folder.name)  # None where it was withdrawn
+                is_same = before is not None and before.dataset.manifest.digest == dataset.manifest.digest
+                if before is not None and is_same:
+                    served = _Served(before.dataset, before.arrays, stamps)
+                elif before is not None:
+                    self._older.setdefault(folder.name, []).append(_Older(before))
+                    _tell_of_new_version(before.dataset, dataset)
                 self._served[folder.name] = served
                 self._refused.pop(folder.name, None)
-        if not is_checked:
+        if not is_checked and not is_same:
             threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
 
     def _check_inside(self, folder: Path) -> None:
@@ -197,10 +259,11 @@ class Catalog:
         return open_prepared(folder, check_pool=at_once), at_once
 
     def _refuse(self, folder: Path, error: Exception, stamps: Stamps) -> None:
+        what = "the new version of " if folder.name in self._served else ""
         if isinstance(error, PreparedDatasetError | OSError):
-            _LOG.error("not serving %s: %s", folder.name, error)
+            _LOG.error("not serving %s%s: %s", what, folder.name, error)
         else:
-            _LOG.error("not serving %s", folder.name, exc_info=error)
+            _LOG.error("not serving %s%s", what, folder.name, exc_info=error)
         with self._lock:
             self._refused[folder.name] = _Refused(_reason(folder, error), stamps)
 
@@ -209,13 +272,32 @@ class Catalog:
         try:
             dataset.check_pool()
         except (PreparedDatasetError, OSError) as error:
+            if stamps_of(dataset.path) != stamps:  # another stands there by now: what is open decides
+                arrays = self._arrays_of(dataset)
+                if arrays is not None:
+                    with suppress(ServiceError):
+                        self._check_open_files(dataset, arrays)
+                return
             self._withdraw(dataset, _reason(dataset.path, error))
 
     def _withdraw(self, dataset: PreparedDataset, reason: str) -> None:
         _LOG.error("withdrawing %s: %s", dataset.name, reason)
         with self._lock:
-            self._refused[dataset.name] = _Refused(reason, stamps_of(dataset.path))
-            self._served.pop(dataset.name, None)
+            olders = self._older.get(dataset.name, ())
+            self._older[dataset.name] = [older for older in olders if not older.holds(dataset)]
+            served = self._served.get(dataset.name)
+            if served is not None and served.dataset is dataset:
+                self._refused[dataset.name] = _Refused(reason, stamps_of(dataset.path))
+                del self._served[dataset.name]
+
+
+def _tell_of_new_version(before: PreparedDataset, now: PreparedDataset) -> None:
+    _LOG.warning(
+        "%s was replaced: new runs get digest %s; those that began with digest %s keep it while they read it",
+        now.name,
+        now.manifest.digest,
+        before.manifest.digest,
+    )
 
 
 def no_dataset(name: str, names: Sequence[str]) -> ServiceError:

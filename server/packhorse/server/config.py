@@ -37,6 +37,12 @@ class ServeConfig:
     """Whether plain text may leave the machine."""
     reflection: bool = True
     """Whether gRPC's server reflection is offered."""
+    log_format: str = "text"
+    """Of log lines: text or json."""
+    log_level: str = "info"
+    """The least that is logged, one of `logs.LEVELS`."""
+    otlp_endpoint: str | None = None
+    """URL of the collector that traces are sent to; None for no traces."""
 
     def __post_init__(self) -> None:
         """Checks every option."""
@@ -48,6 +54,11 @@ class ServeConfig:
             raise ValueError(f"--grace-seconds must be at least 0, got {self.grace_seconds}")
         if self.max_streams < 1:
             raise ValueError(f"--max-streams must be at least 1, got {self.max_streams}")
+        if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ValueError(
+                "--otlp-endpoint must be a URL for OTLP over HTTP, e.g. http://collector:4318, got "
+                f"{self.otlp_endpoint!r}"
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("--tls-key", "--tls-cert") if self.tls_cert is None else ("--tls-cert", "--tls-key")
             raise ValueError(f"{given} must be given together with {missing}")

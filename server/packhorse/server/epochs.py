@@ -5,16 +5,19 @@ is dropped is made again when it is asked for, so nothing depends on what is kep
 """
 
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import Assignment, EpochView, SkipSource, Source
 from packhorse.topology import Skips, Topology
 
 _Kept = TypeVar("_Kept", EpochView, Assignment)
+_Key: TypeAlias = tuple["weakref.ref[PreparedDataset]", *tuple[object, ...]]
+"""Its first part is weak: what the catalog lets go of is not kept open here."""
 
 MOST_BYTES = 64 << 20
 """What kept epochs take together: their parameters, a few words for each distinct length."""
@@ -28,8 +31,8 @@ class Epochs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._views: OrderedDict[Hashable, EpochView] = OrderedDict()
-        self._assignments: OrderedDict[Hashable, Assignment] = OrderedDict()
+        self._views: OrderedDict[_Key, EpochView] = OrderedDict()
+        self._assignments: OrderedDict[_Key, Assignment] = OrderedDict()
 
     def source(self, dataset: PreparedDataset, seed: int, epoch: int, skips: Skips) -> Source:
         """Returns an epoch of a dataset, without what is skipped."""
@@ -37,7 +40,7 @@ class Epochs:
         def make() -> EpochView:
             return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch, first_tokens=dataset.first_tokens)
 
-        view = self._kept(self._views, (dataset, seed, epoch), make)
+        view = self._kept(self._views, (weakref.ref(dataset), seed, epoch), make)
         return SkipSource(view, skips) if skips else view
 
     def assignment(
@@ -45,14 +48,14 @@ class Epochs:
     ) -> Assignment:
         """Returns the assignment that all ranks and workers of a run share; one worker or many makes no difference."""
         shape = replace(topology, workers_per_rank=1)
-        key = (dataset, seed, epoch, skips, shape)
+        key = (weakref.ref(dataset), seed, epoch, skips, shape)
 
         def make() -> Assignment:
             return Assignment(self.source(dataset, seed, epoch, skips), shape, seed=seed, epoch=epoch)
 
         return self._kept(self._assignments, key, make)
 
-    def _kept(self, kept: "OrderedDict[Hashable, _Kept]", key: Hashable, make: Callable[[], _Kept]) -> _Kept:
+    def _kept(self, kept: "OrderedDict[_Key, _Kept]", key: _Key, make: Callable[[], _Kept]) -> _Kept:
         with self._lock:
             found = kept.get(key)
             if found is not None:
@@ -60,6 +63,8 @@ class Epochs:
                 return found
         made = make()
         with self._lock:
+            for gone in [each for each in kept if each[0]() is None]:
+                del kept[gone]
             found = kept.setdefault(key, made)  # of two threads that made it, the first wins
             while len(self._views) > 1 and sum(view.num_bytes for view in self._views.values()) > MOST_BYTES:
                 self._views.popitem(last=False)

@@ -7,11 +7,15 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from prometheus_client import Gauge, Histogram
+
+from packhorse.server.metrics import Metrics
 from packhorse.server.pieces import Pieces
 
 _Result = TypeVar("_Result")
@@ -33,13 +37,33 @@ class Lane:
     """
 
     def __init__(self, name: str, *, threads: int, most_requests: int | None = None, niceness: int = 0) -> None:
+        self.name = name
+        self._waiting: Gauge | None = None
+        self._wait: Histogram | None = None
         self._threads = ThreadPoolExecutor(threads, name, initializer=_be_nice, initargs=(niceness,))
         self._most_requests = most_requests
         self._num_requests = 0
 
+    def measure(self, metrics: Metrics) -> None:
+        """Tells metrics from now on how much waits here, and how long."""
+        self._waiting, self._wait = metrics.lane_waiting.labels(self.name), metrics.lane_wait.labels(self.name)
+
     def submit(self, work: Callable[..., _Result], *arguments: Any) -> "asyncio.Future[_Result]":
         """Runs one piece in a thread, whatever else waits. Cancelled before its turn, it never runs."""
-        return asyncio.wrap_future(self._threads.submit(work, *arguments))
+        waiting, wait = self._waiting, self._wait
+        if waiting is None or wait is None:
+            return asyncio.wrap_future(self._threads.submit(work, *arguments))
+        queued = time.perf_counter()
+
+        def run() -> _Result:
+            waiting.dec()
+            wait.observe(time.perf_counter() - queued)
+            return work(*arguments)
+
+        waiting.inc()
+        future = self._threads.submit(run)
+        future.add_done_callback(lambda done: waiting.dec() if done.cancelled() else None)
+        return asyncio.wrap_future(future)
 
     async def run(self, pieces: Pieces[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:
         """Runs pieces one after the other; between them other requests have their turn.
@@ -94,6 +118,11 @@ class Lanes:
             packing=Lane("packing", threads=others, most_requests=256, niceness=10),
             searching=Lane("searching", threads=max(1, cores // 4), most_requests=max(8, 2 * cores), niceness=10),
         )
+
+    def measure(self, metrics: Metrics) -> None:
+        """Tells metrics from now on how much waits in every lane, and how long."""
+        for field in fields(self):
+            getattr(self, field.name).measure(metrics)
 
     def close(self) -> None:
         """Drops what waits in every lane."""

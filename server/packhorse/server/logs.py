@@ -1,12 +1,76 @@
-"""What the log may be made to say by others.
+"""How the log reads, and what it may be made to say by others.
 
-Owns the limit of lines about calls that break; leaves the log's format to the command line.
+Owns its two formats, its level, and the limit of lines about calls that break. Leaves what is logged to whoever logs.
+
+A line may have fields beside its message:
+
+    _LOG.info("stream opened", extra=fields(dataset="corpus", rank=3))
 """
 
+import json
 import logging
+import os
+import re
 import time
+from datetime import UTC, datetime
+from typing import Any
 
 GRPC_LOGGER = "grpc._cython.cygrpc"
+
+LEVELS = ("debug", "info", "warning", "error")
+"""Of --log-level. At debug there is a line for every single call."""
+
+_FIELDS = "packhorse_fields"
+_LONGEST = 300
+"""Characters of a field: others choose some of them."""
+_PLAIN = re.compile(r"[\w.:/+-]+")
+
+
+def fields(**values: Any) -> dict[str, dict[str, Any]]:
+    """Returns a line's fields as `extra`; those that are None or empty are left out."""
+    return {_FIELDS: {name: _short(value) for name, value in values.items() if value is not None and value != ""}}
+
+
+def set_up_logging(form: str, level: str) -> None:
+    """Sends the log to stderr.
+
+    Args:
+        form: "text", or "json" for one object a line.
+        level: of packhorse's own lines, one of LEVELS; other packages' are logged from info on.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logging.basicConfig(level=max(logging.INFO, _number(level)), handlers=[handler])
+    logging.getLogger("packhorse").setLevel(_number(level))
+
+
+class TextLines(logging.Formatter):
+    """Lines for people: time, level, logger, message, and fields as name=value."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        """The line without a traceback."""
+        return " ".join([super().formatMessage(record), *(f"{k}={_word(v)}" for k, v in _fields_of(record).items())])
+
+
+class JsonLines(logging.Formatter):
+    """Lines for machines: one JSON object each, with the fields beside time, level, logger, process and message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "process": os.getpid(),
+            "message": record.getMessage(),
+            **_fields_of(record),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
 
 
 class Sparing(logging.Filter):
@@ -45,3 +109,22 @@ class Sparing(logging.Filter):
             self._num_left_out = 0
         record.msg, record.args, record.exc_info, record.exc_text = line, (), None, None
         return True
+
+
+def _number(level: str) -> int:
+    return logging.getLevelNamesMapping()[level.upper()]
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    found: dict[str, Any] = getattr(record, _FIELDS, {})
+    return found
+
+
+def _short(value: Any) -> Any:
+    return f"{value[:_LONGEST]}…" if isinstance(value, str) and len(value) > _LONGEST else value
+
+
+def _word(value: Any) -> str:
+    """A field's value in one word, or quoted: what others send cannot look like a line or a field of ours."""
+    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

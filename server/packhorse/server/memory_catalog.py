@@ -36,8 +36,12 @@ class MemoryCatalog:
         """Names of the datasets, ascending."""
         return sorted(self._datasets)
 
-    def get(self, name: str) -> PreparedDataset:
-        """Returns a dataset; a ServiceError where there is none of that name."""
+    def older_digests(self, name: str) -> list[str]:
+        """There are no other versions."""
+        return []
+
+    def get(self, name: str, digest: str = "") -> PreparedDataset:
+        """Returns a dataset, of which there is one version; a ServiceError where there is none of that name."""
         if name not in self._datasets:
             raise no_dataset(name, self.names())
         return self._datasets[name]

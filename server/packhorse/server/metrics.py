@@ -13,6 +13,16 @@ from packhorse.server.waiting_gauge import WAITING_GAUGE, WaitingGauge
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
+# gRFC A66, "Metrics Schema": https://github.com/grpc/proposal/blob/master/A66-otel-stats.md
+# fmt: off
+_CALL_SECONDS = (
+    0, 0.00001, 0.00005, 0.0001, 0.0003, 0.0006, 0.0008, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.013,
+    0.016, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8, 1, 2, 5,
+    10, 20, 50, 100,
+)
+# fmt: on
+_CALL_BYTES = (0, 1 << 10, 1 << 11, *(1 << power for power in range(12, 33, 2)))
+
 DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
     "packhorse_dataset_packing_efficiency_ratio": (
         "Tokens per token of capacity, 0 to 1; extra_tokens and alignment count as tokens",
@@ -45,6 +55,16 @@ METRIC_NAMES = frozenset(
         "packhorse_first_block_seconds",
         "packhorse_block_seconds",
         "packhorse_errors_total",
+        "packhorse_streams_resumed_total",
+        "packhorse_flow_control_seconds_total",
+        "packhorse_flow_control_streams",
+        "packhorse_rank_lag_steps",
+        "packhorse_lane_waiting",
+        "packhorse_lane_wait_seconds",
+        "grpc_server_call_started_total",
+        "grpc_server_call_duration_seconds",
+        "grpc_server_call_sent_total_compressed_message_size_bytes",
+        "grpc_server_call_rcvd_total_compressed_message_size_bytes",
     }
 )
 """Every metric family, as Prometheus sees it."""
@@ -80,6 +100,82 @@ class Metrics:
         self.errors = Counter(
             "packhorse_errors", "Requests that ended in an error, by reason", ["reason"], registry=self.registry
         )
+        self.resumed = Counter(
+            "packhorse_streams_resumed",
+            "Streams that began behind step 0 of their request, as after a lost connection",
+            ["dataset"],
+            registry=self.registry,
+        )
+        self.blocked_seconds = Counter(
+            "packhorse_flow_control_seconds",
+            "How long blocks waited for consumers to read, in seconds, summed over streams",
+            ["dataset"],
+            registry=self.registry,
+        )
+        self.blocked_streams = Gauge(
+            "packhorse_flow_control_streams",
+            "Streams whose next message waits for its consumer to read",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self.rank_lag = Gauge(
+            "packhorse_rank_lag_steps",
+            "How many steps the slowest rank is behind the furthest, in the run where it is most; counted in steps "
+            "that have left, over the streams that are open at this server",
+            ["dataset"],
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
+        self.lane_waiting = Gauge(
+            "packhorse_lane_waiting",
+            "Pieces of work that wait for a thread of their lane",
+            ["lane"],
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self.lane_wait = Histogram(
+            "packhorse_lane_wait_seconds",
+            "How long a piece of work waited for a thread of its lane, in seconds",
+            ["lane"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        # gRPC's own names, of gRFC A66. No message is compressed, so its size on the wire is its size.
+        self.calls_started = Counter(
+            "grpc_server_call_started", "Calls that began", ["grpc_method"], registry=self.registry
+        )
+        of_calls = ["grpc_method", "grpc_status"]
+        self.call_seconds = Histogram(
+            "grpc_server_call_duration_seconds",
+            "How long a call took, in seconds; a stream's is how long it was open",
+            of_calls,
+            buckets=_CALL_SECONDS,
+            registry=self.registry,
+        )
+        self.sent_bytes = Histogram(
+            "grpc_server_call_sent_total_compressed_message_size_bytes",
+            "Size of all messages that left in a call, in bytes",
+            of_calls,
+            buckets=_CALL_BYTES,
+            registry=self.registry,
+        )
+        self.received_bytes = Histogram(
+            "grpc_server_call_rcvd_total_compressed_message_size_bytes",
+            "Size of all messages that came in a call, in bytes",
+            of_calls,
+            buckets=_CALL_BYTES,
+            registry=self.registry,
+        )
+
+
+def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
+    """Returns a metric's values in this process, by the values of its labels."""
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in metric.collect()
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
 
 
 class _DatasetCollector:

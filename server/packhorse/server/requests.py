@@ -151,6 +151,11 @@ def digest_of(dataset: PreparedDataset, skips: Skips) -> str:
     return f"{dataset.manifest.digest}{_SKIPPING}{skips}" if skips else dataset.manifest.digest
 
 
+def digest_of_dataset(digest: str) -> str:
+    """Returns the part of a digest that `digest_of` returned which is the dataset's own."""
+    return digest.partition(_SKIPPING)[0]
+
+
 def check_digest(dataset: PreparedDataset, skips: Skips, expected: str, position: int | None = None) -> None:
     """Refuses a dataset with another digest than the request expects, saying what differs.
 

@@ -63,14 +63,23 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         metrics: moves with them.
         lanes: where requests run.
         max_streams: streams open at once.
+        activity: what GetActivity answers.
     """
 
-    def __init__(self, backend: Backend, metrics: Metrics, lanes: Lanes, max_streams: int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        metrics: Metrics,
+        lanes: Lanes,
+        max_streams: int,
+        activity: Callable[[], pb.GetActivityResponse] = pb.GetActivityResponse,
+    ) -> None:
         self._backend = backend
         self._metrics = metrics
         self._lanes = lanes
         self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
         self._max_streams = max_streams
+        self._activity = activity
         self._num_streams = 0
         self._num_calls = 0
         self._num_sending = 0  # streams that wait for their consumer
@@ -156,6 +165,13 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                             self._count(request.dataset, message.block)
                 finally:
                     upcoming.cancel()
+
+    async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
+        """Tells what this process does now. In no lane, because it is asked when they are full."""
+        async with self._call(context):
+            _admitted(request)
+            return CALLER.get().seen_activity(self._activity())
+        raise AssertionError("a refusal always raises")
 
     async def _answer(
         self, method: Callable[[_Request], Pieces[_Result]], request: _Request, context: _Context, lane: Lane

@@ -1,0 +1,149 @@
+"""`packhorse bench`: load from many streams, so that a server can be sized before a run."""
+
+import json
+import os
+import statistics
+from typing import Any
+
+import click
+import numpy as np
+
+from packhorse.cli.load import Load, Measured, run_load
+from packhorse.cli.options import Seconds, access_options
+from packhorse.cli.service import access_of_command, asking
+from packhorse.topology import Topology
+
+_PERCENTILES = (50, 90, 99)
+_BUSY_SHARE = 0.8
+"""Of this machine's cores: where the bench takes more, it measures itself."""
+
+
+@click.command("bench", context_settings={"show_default": True})
+@click.argument("target", default="127.0.0.1:50051")
+@access_options
+@click.option("--dataset", help="Which one to read.  [default: the first that there is]")
+@click.option("--seconds", default=10.0, type=Seconds(0, min_open=True), help="How long to read.")
+@click.option("--world-size", default=8, type=click.IntRange(1), help="Ranks of the run.")
+@click.option("--workers-per-rank", default=1, type=click.IntRange(1), help="Workers of a rank; each has a stream.")
+@click.option("--batch-size", default=8, type=click.IntRange(1), help="Bins per rank and step.")
+@click.option(
+    "--steps-per-second",
+    type=click.FloatRange(0, min_open=True),
+    help="How fast a rank trains: blocks are then asked for no faster.  [default: as fast as they come]",
+)
+@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the run.")
+@click.option(
+    "--processes",
+    default=None,
+    type=click.IntRange(1),
+    help="Processes that share the streams.  [default: one for each core, up to 8]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    target: str,
+    dataset: str | None,
+    seconds: float,
+    world_size: int,
+    workers_per_rank: int,
+    batch_size: int,
+    steps_per_second: float | None,
+    seed: int,
+    processes: int | None,
+    as_json: bool,
+) -> None:
+    """Load the servers of TARGET with every stream of a run, and tell what they felt.
+
+    All streams are opened at once, as when a run starts, each over a connection of its own. Run it from another machine
+    than the server's, or both share the processor. With --steps-per-second the wait for a block should be near 0 at
+    every percentile; without, the rate is what the server, the network or this machine can do at most.
+
+    Exits with 1 where a stream failed.
+    """
+    if target.startswith("embedded:"):
+        raise click.UsageError("TARGET embedded:DIR is no server; give one by HOST:PORT")
+    if dataset is None:
+        with asking(target, None) as client:
+            names = [info.name for info in client.list_datasets()]
+        if not names:
+            raise click.UsageError("the token may read no dataset that is served: name one with --dataset")
+        dataset = names[0]
+    else:
+        with asking(target, None) as client:
+            client.get_dataset(dataset)
+    load = Load(
+        target=target,
+        access=access_of_command(),
+        dataset=dataset,
+        seed=seed,
+        topology=Topology(world_size=world_size, workers_per_rank=workers_per_rank, batch_size=batch_size),
+        seconds=seconds,
+        steps_per_second=steps_per_second,
+    )
+    num_cores = os.cpu_count() or 1
+    facts = _facts(load, *run_load(load, processes or min(8, num_cores)), num_cores)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        for line in _lines(facts):
+            click.echo(line)
+    context.exit(1 if facts["failed_streams"] else 0)
+
+
+def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_cores: int) -> dict[str, Any]:
+    good = [stream for stream in streams if not stream.error]
+    took = max(stream.seconds for stream in streams)
+    rates = [stream.num_ids / stream.seconds for stream in good]
+    median = statistics.median(rates) if rates else 0.0
+    return {
+        "target": load.target,
+        "dataset": load.dataset,
+        "world_size": load.topology.world_size,
+        "workers_per_rank": load.topology.workers_per_rank,
+        "batch_size": load.topology.batch_size,
+        "steps_per_second": load.steps_per_second,
+        "seconds": took,
+        "streams": len(streams),
+        "failed_streams": len(streams) - len(good),
+        "first_error": next((stream.error for stream in streams if stream.error), None),
+        "first_block_seconds": _percentiles([each for stream in streams for each in stream.first_seconds]),
+        "next_block_seconds": _percentiles([each for stream in streams for each in stream.next_seconds]),
+        "ids_per_second": sum(stream.num_ids for stream in streams) / took,
+        "tokens_per_second": sum(stream.num_tokens for stream in streams) / took,
+        "bins_per_second": sum(stream.num_bins for stream in streams) / took,
+        "slowest_over_median": min(rates) / median if median else None,
+        "bench_cores": processor_seconds / took,
+        "machine_cores": num_cores,
+    }
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float] | None:
+    """Count, percentiles and longest; None where nothing was measured."""
+    if not seconds:
+        return None
+    found = {f"p{q}": float(value) for q, value in zip(_PERCENTILES, np.percentile(seconds, _PERCENTILES), strict=True)}
+    return {"count": len(seconds), **found, "max": max(seconds)}
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    shape = f"{facts['world_size']} ranks × {facts['workers_per_rank']} workers, {facts['batch_size']} bins a step"
+    lines = [f"{facts['streams']} streams of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"]
+    for name, key in (("first block", "first_block_seconds"), ("next block", "next_block_seconds")):
+        found = facts[key]
+        if found:
+            times = "   ".join(
+                f"{part} {1000 * found[part]:,.1f} ms" for part in (*(f"p{q}" for q in _PERCENTILES), "max")
+            )
+            lines.append(f"{name:<12} {times}   of {found['count']:,}")
+    rates = (facts[f"{what}_per_second"] for what in ("ids", "tokens", "bins"))
+    lines.append("{:<12} {:,.0f} ids/s   {:,.0f} tokens/s   {:,.0f} bins/s".format("rate", *rates))
+    if facts["slowest_over_median"] is not None:
+        lines.append(f"{'fairness':<12} the slowest stream had {facts['slowest_over_median']:.0%} of the median's ids")
+    own = f"{facts['bench_cores']:.1f} of this machine's {facts['machine_cores']} cores went into reading"
+    is_busy = facts["bench_cores"] > _BUSY_SHARE * facts["machine_cores"]
+    lines.append(f"{'bench':<12} {own}{': it, and not the server, may be the limit' if is_busy else ''}")
+    if facts["failed_streams"]:
+        lines.append(f"{'failed':<12} {facts['failed_streams']} streams: {facts['first_error']}")
+    return lines

@@ -1,0 +1,147 @@
+"""Load for `packhorse bench`: many streams from several processes, and what each of them measured.
+
+Owns the processes and what is measured; leaves options and output to the command. A process has a thread for each of
+its streams, and each stream a connection of its own, as a trainer's workers have.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from threading import Thread
+
+from packhorse.client import Access, PackhorseError, RetryPolicy, connect
+from packhorse.topology import Topology
+
+START_SECONDS = 120.0
+"""How long the processes may take to start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What is asked of a server."""
+
+    target: str
+    access: Access
+    dataset: str
+    seed: int
+    topology: Topology
+    """Every rank and worker of it has a stream."""
+    seconds: float
+    """How long streams read; one whose epoch ends goes on with the next."""
+    steps_per_second: float | None
+    """Of each rank; None for as fast as they come."""
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """(rank, worker) of every stream."""
+        shape = self.topology
+        return [(rank, worker) for rank in range(shape.world_size) for worker in range(shape.workers_per_rank)]
+
+
+@dataclass
+class Measured:
+    """What one stream measured."""
+
+    first_seconds: list[float] = field(default_factory=list)
+    """From the request to the first block, each time that an epoch was opened."""
+    next_seconds: list[float] = field(default_factory=list)
+    """How long each further block was waited for."""
+    num_bins: int = 0
+    num_ids: int = 0
+    num_tokens: int = 0
+    seconds: float = 0.0
+    """From the first request to the last block."""
+    error: str = ""
+    """Why it ended early."""
+
+
+def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
+    """Opens all streams at once and reads them.
+
+    Args:
+        load: what is asked.
+        num_processes: that share the streams.
+
+    Returns:
+        What each stream measured, and the seconds of a processor that all of them took together.
+
+    Raises:
+        RuntimeError: a process ended without an answer.
+    """
+    spawning = multiprocessing.get_context("spawn")
+    places = load.places
+    num_processes = min(num_processes, len(places))
+    barrier = spawning.Barrier(num_processes)
+    pipes, processes = [], []
+    for number in range(num_processes):
+        ours, theirs = spawning.Pipe(duplex=False)
+        process = spawning.Process(
+            target=_read_part, args=(load, places[number::num_processes], barrier, theirs), daemon=True
+        )
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    measured: list[Measured] = []
+    processor_seconds = 0.0
+    try:
+        for pipe in pipes:
+            part, seconds = pipe.recv()
+            measured += part
+            processor_seconds += seconds
+    except EOFError:
+        raise RuntimeError("a process of the bench ended without an answer; its error stands above") from None
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+    return measured, processor_seconds
+
+
+def _read_part(load: Load, places: Sequence[tuple[int, int]], barrier: Barrier, answer: Connection) -> None:
+    """Reads some of the streams, each in a thread, and sends what they measured."""
+    measured = [Measured() for _ in places]
+    barrier.wait(START_SECONDS)
+    used = time.process_time()
+    threads = [
+        Thread(target=_read, args=(load, rank, worker, into), daemon=True)
+        for (rank, worker), into in zip(places, measured, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    answer.send((measured, time.process_time() - used))
+
+
+def _read(load: Load, rank: int, worker: int, measured: Measured) -> None:
+    began = time.perf_counter()
+    end = began + load.seconds
+    options = {"seed": load.seed, "rank": rank, "worker": worker, "topology": load.topology}
+    access = {name: getattr(load.access, name) for name in load.access.given}
+    num_steps = epoch = 0
+    try:
+        with connect(load.target, retry=RetryPolicy(deadline_seconds=load.seconds), **access) as client:
+            while (opened := time.perf_counter()) < end:
+                with client.stream_bins(load.dataset, epoch=epoch, **options) as stream:
+                    asked, times = opened, measured.first_seconds
+                    for block in stream:
+                        now = time.perf_counter()
+                        times.append(now - asked)
+                        measured.num_bins += len(block)
+                        measured.num_ids += len(block.ids)
+                        measured.num_tokens += int(block.lengths.sum())
+                        num_steps += len(block.steps)
+                        if load.steps_per_second:
+                            train_until = began + num_steps * load.topology.workers_per_rank / load.steps_per_second
+                            time.sleep(max(0.0, min(train_until, end) - now))
+                        asked, times = time.perf_counter(), measured.next_seconds
+                        if asked >= end:
+                            break
+                epoch += 1
+    except PackhorseError as error:
+        measured.error = str(error)
+    measured.seconds = time.perf_counter() - began

@@ -1,0 +1,69 @@
+"""`packhorse top`: what servers do now, as a live view or as JSON."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+from rich.live import Live
+
+from packhorse.cli.activity_view import facts_between, view_of
+from packhorse.cli.console import output_console
+from packhorse.cli.options import Seconds, access_options
+from packhorse.cli.service import access_of_command
+from packhorse.client import PackhorseError, ServerActivity, ask_activity
+
+
+@click.command("top", context_settings={"show_default": True})
+@click.argument("target", default="127.0.0.1:50051")
+@access_options
+@click.option("--interval", default=2.0, type=Seconds(0.1), help="Seconds between two looks; rates are over them.")
+@click.option("--limit", default=15, type=click.IntRange(0), help="Show so many streams, those furthest behind first.")
+@click.option("--once", is_flag=True, help="Look twice, an interval apart, print, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with --once: every stream, whatever --limit says.")
+@click.option("--timeout-seconds", default=5.0, type=Seconds(0, min_open=True), help="How long an answer may take.")
+def command(target: str, interval: float, limit: int, once: bool, as_json: bool, timeout_seconds: float) -> None:
+    """Watch the servers of TARGET: runs and how far their ranks are, streams, rates and queues, until Ctrl-C.
+
+    A rank's step is what has left the server: its trainer holds steps that it has not trained on yet. Waits are times
+    in which a block was ready and the trainer did not read, as it should be; a stream that never waits is one that the
+    server cannot feed fast enough.
+    """
+    if target.startswith("embedded:"):
+        raise click.UsageError("TARGET embedded:DIR is no server; `packhorse inspect` looks into a folder")
+    if as_json and not once:
+        raise click.UsageError("--json needs --once: a live view is for people")
+    access = access_of_command()
+
+    def ask() -> list[ServerActivity]:
+        return ask_activity(target, access=access, timeout_seconds=timeout_seconds)
+
+    if once:
+        before = ask()
+        time.sleep(interval)
+        facts = facts_between(before, ask(), interval)
+        if as_json:
+            click.echo(json.dumps(facts, indent=2))
+        else:
+            output_console().print(view_of(facts, limit))
+        return
+    _watch(ask, interval, limit)
+
+
+def _watch(ask: Callable[[], list[ServerActivity]], interval: float, limit: int) -> None:
+    """Shows the view until Ctrl-C; servers that are away for a while are shown as they were, with what is wrong."""
+    before, then = ask(), time.monotonic()
+    facts: dict[str, Any] = facts_between([], before, 0.0)
+    with Live(view_of(facts, limit), console=output_console(), screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                time.sleep(interval)
+                after, now = ask(), time.monotonic()
+                facts = facts_between(before, after, now - then)
+                before, then, trouble = after, now, ""
+            except PackhorseError as error:
+                trouble = str(error)
+            except KeyboardInterrupt:
+                return
+            live.update(view_of(facts, limit, trouble), refresh=True)

@@ -1,0 +1,66 @@
+"""`packhorse bench`: what every stream of a run felt, and whether one failed."""
+
+import json
+
+import pytest
+
+from packhorse.cli.bench import _facts, _lines
+from packhorse.cli.load import Load, Measured
+from packhorse.client import Access
+from packhorse.topology import Topology
+
+LOAD = Load(
+    target="a:1",
+    access=Access(),
+    dataset="corpus",
+    seed=0,
+    topology=Topology(world_size=2, workers_per_rank=2, batch_size=4),
+    seconds=10.0,
+    steps_per_second=None,
+)
+
+
+def test_every_rank_and_worker_has_a_stream_and_is_measured(packhorse, target):
+    result = packhorse(
+        *("bench", target, "--dataset", "rows", "--seconds", 1, "--world-size", 2, "--workers-per-rank", 2),
+        *("--processes", 2, "--json"),
+    )
+    facts = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (facts["streams"], facts["failed_streams"], facts["first_error"]) == (4, 0, None)
+    first, following = facts["first_block_seconds"], facts["next_block_seconds"]
+    assert first["count"] >= 4  # each epoch is opened anew
+    assert following["count"] > 0
+    for found in (first, following):
+        assert 0 < found["p50"] <= found["p90"] <= found["p99"] <= found["max"] < 60
+    assert facts["tokens_per_second"] > facts["ids_per_second"] > facts["bins_per_second"] > 0
+    assert 0 < facts["slowest_over_median"] <= 1
+    assert facts["seconds"] >= 1
+
+
+def test_numbers_are_those_of_all_streams():
+    streams = [Measured([0.001 * number], [0.1], 10, 100 * number, 1_000, 2.0) for number in range(1, 5)]
+    facts = _facts(LOAD, streams, 3.8, 2)
+    assert (facts["ids_per_second"], facts["tokens_per_second"], facts["bins_per_second"]) == (500, 2_000, 20)
+    assert facts["slowest_over_median"] == 0.4
+    assert facts["first_block_seconds"]["p50"] == pytest.approx(0.0025)
+    text = "\n".join(_lines(facts))
+    assert "4 streams of corpus (2 ranks × 2 workers, 4 bins a step) for 2.0 s" in text
+    assert "it, and not the server, may be the limit" in text
+    assert "may be the limit" not in "\n".join(_lines(_facts(LOAD, streams, 0.1, 2)))
+
+
+def test_a_stream_that_fails_fails_the_bench():
+    facts = _facts(LOAD, [Measured(error="it is full"), Measured([0.1], [], 1, 1, 1, 1.0)], 0.1, 2)
+    assert (facts["failed_streams"], facts["first_error"], facts["next_block_seconds"]) == (1, "it is full", None)
+    assert "1 streams: it is full" in "\n".join(_lines(facts))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["embedded:datasets"], "is no server"), (["--dataset", "none"], "no dataset is named 'none'")],
+)
+def test_what_cannot_be_loaded(packhorse, target, arguments, message):
+    result = packhorse("bench", *([target] if arguments[0].startswith("-") else []), *arguments)
+    assert result.exit_code != 0
+    assert message in result.stderr

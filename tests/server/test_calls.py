@@ -1,0 +1,165 @@
+"""Every call is followed to its end, whatever its kind and however it ends."""
+
+import asyncio
+import threading
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from packhorse.server.call_metrics import CallMetrics
+from packhorse.server.calls import Call, Calls, Watcher
+from packhorse.server.metrics import Metrics, values_of
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.v1 import packing_pb2_grpc
+
+LARGE = bytes(1 << 20)
+PACKING = "packhorse.v1.PackingService"
+
+
+class Recorder(Watcher):
+    """Keeps every call that began, and those that ended."""
+
+    def __init__(self):
+        self.calls, self.over = [], []
+
+    def began(self, call):
+        self.calls.append(call)
+
+    def ended(self, call):
+        self.over.append(call)
+
+    def of(self, name):
+        return [call for call in self.over if call.method.endswith(f"/{name}")]
+
+
+class Servicer(packing_pb2_grpc.PackingServiceServicer):
+    async def GetDataset(self, request, context):  # noqa: N802
+        if request.name == "none":
+            await context.abort(grpc.StatusCode.NOT_FOUND, "there is none")
+        if request.name == "bug":
+            raise RuntimeError("/srv/secret")
+        return pb.GetDatasetResponse(dataset=pb.Dataset(name=request.name))
+
+    async def StreamBins(self, request, context):  # noqa: N802
+        yield pb.StreamBinsResponse(header=pb.StreamHeader(num_steps=100))
+        for step in range(request.epoch):
+            yield pb.StreamBinsResponse(block=pb.StreamBlock(first_step=step, bins=pb.Bins(ids=LARGE)))
+
+
+@pytest.fixture(scope="module")
+def followed():
+    """(recorder, metrics, channel) of a server in a thread of this process."""
+    recorder, metrics, found, started = Recorder(), Metrics(list), {}, threading.Event()
+
+    async def run():
+        server = grpc.aio.server(interceptors=(Calls([CallMetrics(metrics), recorder]),))
+        packing_pb2_grpc.add_PackingServiceServicer_to_server(Servicer(), server)
+        health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+        found["port"] = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        found["stop"], found["loop"] = asyncio.Event(), asyncio.get_running_loop()
+        started.set()
+        await found["stop"].wait()
+        await server.stop(1)
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread.start()
+    assert started.wait(30)
+    with grpc.insecure_channel(f"127.0.0.1:{found['port']}") as channel:
+        yield recorder, metrics, channel
+    found["loop"].call_soon_threadsafe(found["stop"].set)
+    thread.join(30)
+
+
+@pytest.fixture
+def seen(followed, wait_until):
+    """Function: the one call of a method that ended since the test began."""
+    recorder, _, _ = followed
+    recorder.over.clear()
+
+    def only(name):
+        wait_until(lambda: recorder.of(name))
+        (call,) = recorder.of(name)
+        return call
+
+    return only
+
+
+@pytest.fixture
+def stub(followed):
+    return packing_pb2_grpc.PackingServiceStub(followed[2])
+
+
+def test_a_single_call(stub, seen):
+    request = pb.GetDatasetRequest(name="corpus")
+    answer = stub.GetDataset(request, metadata=(("traceparent", "00-aa-bb-01"),), timeout=10)
+    call = seen("GetDataset")
+    assert (call.method, call.name) == (f"{PACKING}/GetDataset", "GetDataset")
+    assert (call.status, call.message) == (grpc.StatusCode.OK, "")
+    assert (call.received_bytes, call.sent_bytes) == (request.ByteSize(), answer.ByteSize())
+    assert call.facts() == {"dataset": "corpus"}
+    assert call.trace_parent == "00-aa-bb-01"
+    assert call.peer.startswith("ipv4:127.0.0.1:")
+    assert 0 < call.seconds < 10
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "message"),
+    [("none", grpc.StatusCode.NOT_FOUND, "there is none"), ("bug", grpc.StatusCode.UNKNOWN, "RuntimeError")],
+)
+def test_a_call_that_fails(stub, seen, name, status, message):
+    with pytest.raises(grpc.RpcError):
+        stub.GetDataset(pb.GetDatasetRequest(name=name), timeout=10)
+    call = seen("GetDataset")
+    assert (call.status, call.message, call.sent_bytes) == (status, message, 0)
+
+
+def test_a_stream_that_is_read(stub, seen):
+    request = pb.StreamBinsRequest(dataset="corpus", epoch=3, rank=2, worker=1, first_step=7)
+    messages = list(stub.StreamBins(request, timeout=30))
+    call = seen("StreamBins")
+    assert (call.num_sent, call.sent_bytes) == (4, sum(message.ByteSize() for message in messages))
+    assert call.facts() == {"dataset": "corpus", "epoch": 3, "rank": 2, "worker": 1, "step": 7}
+    assert call.status is grpc.StatusCode.OK
+    assert call.sending_since is None
+
+
+def test_a_stream_that_nobody_reads_waits_and_says_so(followed, stub, seen, wait_until):
+    _, metrics, _ = followed
+    reading = stub.StreamBins(pb.StreamBinsRequest(dataset="slow", epoch=100))
+    next(reading)
+    wait_until(lambda: values_of(metrics.blocked_streams)[()] == 1)
+    reading.cancel()
+    call = seen("StreamBins")
+    assert call.status is grpc.StatusCode.CANCELLED
+    assert 0 < call.num_sent < 100
+    assert call.sending_since is not None
+    assert values_of(metrics.blocked_streams) == {(): 0}
+
+
+def test_calls_of_other_services_and_of_none(followed, stub, seen, wait_until):
+    recorder, metrics, channel = followed
+    health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert seen("Check").is_ours is False
+    watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())  # it writes by itself
+    next(watching)
+    watching.cancel()
+    assert seen("Watch").status is grpc.StatusCode.CANCELLED
+    for name in ("Nothing", "x" * 100):
+        with pytest.raises(grpc.RpcError):
+            channel.unary_unary(f"/{PACKING}/{name}")(b"", timeout=10)
+    assert [call.status for call in recorder.over if call.method == "other"] == [grpc.StatusCode.UNIMPLEMENTED] * 2
+    assert values_of(metrics.calls_started)["other",] == 2  # strangers make no series of their own
+
+
+def test_a_stream_that_resumes_is_counted_once_it_is_open():
+    metrics = Metrics(list)
+    watcher = CallMetrics(metrics)
+    for first_step, num_sent in ((0, 1), (5, 1), (5, 2)):
+        call = Call(f"{PACKING}/StreamBins", request=pb.StreamBinsRequest(dataset="corpus", first_step=first_step))
+        call.num_sent = num_sent
+        watcher.sends(call, None)
+        watcher.sent(call, None, 0.25)
+    assert values_of(metrics.resumed) == {("corpus",): 1}
+    assert values_of(metrics.blocked_seconds) == {("corpus",): 0.75}
