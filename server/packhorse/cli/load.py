@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from threading import Thread
+from typing import Any
 
 from packhorse.client import Access, PackhorseError, RetryPolicy, connect
 from packhorse.topology import Topology
@@ -120,7 +121,7 @@ def _read_part(load: Load, places: Sequence[tuple[int, int]], barrier: Barrier, 
 def _read(load: Load, rank: int, worker: int, measured: Measured) -> None:
     began = time.perf_counter()
     end = began + load.seconds
-    options = {"seed": load.seed, "rank": rank, "worker": worker, "topology": load.topology}
+    options: dict[str, Any] = {"seed": load.seed, "rank": rank, "worker": worker, "topology": load.topology}
     access = {name: getattr(load.access, name) for name in load.access.given}
     num_steps = epoch = 0
     try:

@@ -81,10 +81,10 @@ class HolderOfToken(Caller):
             return activity
         seen = pb.GetActivityResponse()
         seen.CopyFrom(activity)
-        for name, dataset_of in (("streams", lambda stream: stream.dataset), ("datasets", lambda each: each.name)):
-            kept = [each for each in getattr(activity, name) if self._grant.allows_dataset(dataset_of(each))]
-            seen.ClearField(name)
-            getattr(seen, name).extend(kept)
+        seen.ClearField("streams")
+        seen.ClearField("datasets")
+        seen.streams.extend(each for each in activity.streams if self._grant.allows_dataset(each.dataset))
+        seen.datasets.extend(each for each in activity.datasets if self._grant.allows_dataset(each.name))
         return seen
 
     def told(self, error: ServiceError) -> ServiceError:

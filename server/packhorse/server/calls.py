@@ -76,7 +76,8 @@ class Call:
 
     def facts(self) -> dict[str, Any]:
         """What its request asks for, by the names of its fields: dataset, epoch, rank, worker, step."""
-        request, facts = self.request, {}
+        request = self.request
+        facts: dict[str, Any] = {}
         if isinstance(request, pb.GetDatasetRequest):
             facts["dataset"] = request.name
         elif request is not None and "dataset" in request.DESCRIPTOR.fields_by_name:
