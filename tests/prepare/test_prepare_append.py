@@ -17,6 +17,7 @@ from packhorse.cli import main
 from packhorse.dataset import PreparedDatasetError, link_versions, open_prepared, prune_version, versions_of
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import _sort, dry_run, prepare
+from packhorse.server.catalog import Catalog
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -121,6 +122,19 @@ def test_who_has_the_version_before_open_keeps_it(tmp_path: Path) -> None:
     assert first.pool.tolist() == [1, 2, 0]
     assert open_prepared(tmp_path / "set").pool.tolist() == [1, 2, 0, 3]
     assert os.stat(tmp_path / "set" / "versions" / "1" / "pools.npy").st_ino == inode  # linked, not copied
+
+
+def test_what_a_server_has_open_is_served_on(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"length_column": "n", "max_seq_len": 8, "output": tmp_path / "set", "progress": False}
+    (tmp_path / "in").mkdir()
+    prepare(write(tmp_path / "in" / "a.parquet", {"n": [3, 1, 2]}), **options)
+    catalog = Catalog(tmp_path)
+    first = catalog.get("set")
+    prepare(write(tmp_path / "in" / "b.parquet", {"n": [5]}), append=True, **options)
+    prune_version(tmp_path / "set", 1)
+    catalog.confirm(first)
+    assert first.pool.tolist() == [1, 2, 0]
+    assert Catalog(tmp_path).get("set").manifest.version == 2
 
 
 def test_where_nothing_can_be_linked_files_are_copied(

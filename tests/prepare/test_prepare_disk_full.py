@@ -61,6 +61,20 @@ def test_a_small_disk_gives_one_line_and_stays_empty(small_disk: Path, many_rows
     assert not list(small_disk.iterdir())
 
 
+def test_a_disk_for_the_dataset_alone_is_too_small_for_the_work(small_disk: Path, tmp_path: Path) -> None:
+    """What is needed meanwhile is said, and counted as free once it is given back."""
+    rows = SMALL_DISK_BYTES // 6  # of 4 bytes each, as runs once more
+    pq.write_table(pa.table({"n": np.arange(rows) % 50 + 1}), tmp_path / "x.parquet")
+    with pytest.raises(OSError, match="too little space") as caught:
+        prepare(tmp_path / "x.parquet", length_column="n", max_seq_len=64, output=small_disk / "set", progress=False)
+    found = SAID.search(str(caught.value))
+    assert found, caught.value
+    needed, free = (int(number.replace(",", "")) for number in found.groups())
+    assert free < needed == 8 * rows + 2 * 128
+    assert free > 4 * rows
+    assert not list(small_disk.iterdir())
+
+
 def test_space_is_claimed_before_planning(tmp_path: Path, many_rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int, offset: int, num_bytes: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -146,6 +146,18 @@ def test_workers_end_when_their_parent_is_killed(
         wait_until(lambda: not any(map(alive, pids)), END_SECONDS)
 
 
+def test_a_worker_that_dies_ends_prepare_and_what_is_finished_stays(hard_table: Path, tmp_path: Path) -> None:
+    """As the system does where memory runs out."""
+    with running("fill_run", hard_table, tmp_path / "set", "--workers", "2") as (process, pids):
+        os.kill(pids[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 1
+    assert "a worker process died before its task was done (out of memory" in errors
+    assert "--resume" in errors
+    assert holds_only_work(tmp_path)
+    assert len(list((tmp_path / ".set.work" / "counts").iterdir())) >= 1
+
+
 def test_a_second_signal_changes_nothing(hard_table: Path, tmp_path: Path) -> None:
     with running("fill_run", hard_table, tmp_path / "set", "--workers", "2") as (process, _):
         process.send_signal(signal.SIGINT)

@@ -20,10 +20,12 @@ def open_engine(kind: Literal["processes", "ray"], *, workers: int, ray_address:
         kind: which.
         workers: local processes, at least 1, which is none but this one.
         ray_address: of the cluster, see `open_ray`.
+
+    Raises:
+        ChildProcessError: inside, processes died or machines were lost.
     """
-    if kind == "ray":
-        with open_ray(ray_address) as on_cluster:
-            yield on_cluster
-        return
-    with open_processes(workers) as local:
-        yield local
+    try:
+        with open_ray(ray_address) if kind == "ray" else open_processes(workers) as engine:
+            yield engine
+    except ChildProcessError as error:
+        raise ChildProcessError(f"{error}. With --resume, what is done is kept") from None

@@ -45,8 +45,8 @@ class RayEngine:
                 raise error.cause from None
             except self._ray.exceptions.RayError as error:
                 raise ChildProcessError(
-                    f"the Ray cluster lost a task {_RETRIES} times ({type(error).__name__}): are its machines out of "
-                    "memory, and is packhorse installed on each? With --resume, finished tasks are kept"
+                    f"the Ray cluster lost a task {_RETRIES} times ({type(error).__name__}): its machines may be "
+                    "out of memory, or lack packhorse"
                 ) from None
 
 
