@@ -125,6 +125,8 @@ def test_what_waits_is_counted_until_it_runs_or_is_cancelled(make_lane):
         while values_of(metrics.lane_waiting)["test",] != 2:
             await asyncio.sleep(0.01)
         cancelled.cancel()
+        while values_of(metrics.lane_waiting)["test",] != 1:
+            await asyncio.sleep(0.01)
         gate.set()
         await asyncio.wait((running, waiting))
         await lane.submit(int)
