@@ -17,6 +17,7 @@ from packhorse.server.lanes import Lanes
 from packhorse.server.metrics import Metrics
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.status import STATUS_OF_REASON, reason_name
+from packhorse.server.stream_limit import StreamLimit
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import header_checksum
@@ -59,7 +60,7 @@ def failing():
 
     async def run():
         server = grpc.aio.server()
-        servicer = PackingServicer(backend, metrics, lanes, max_streams=4)
+        servicer = PackingServicer(backend, metrics, lanes, StreamLimit(4))
         packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)
         found["port"] = server.add_insecure_port("127.0.0.1:0")
         await server.start()

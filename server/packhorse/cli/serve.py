@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from packhorse.server.app import serve
 from packhorse.server.config import ServeConfig
 from packhorse.server.logs import LEVELS, fields, set_up_logging
 
@@ -37,6 +36,12 @@ _PATH = click.Path(path_type=Path)
 @_option("--metrics-listen", default=None, help="HOST:PORT of Prometheus' /metrics; none when left out.")
 @_option("--grace-seconds", default=30.0, help="How long open streams may take to end after SIGTERM.")
 @_option("--max-streams", default=4096, help="Streams open at once; further ones are refused with a retry delay.")
+@_option(
+    "--processes",
+    default=1,
+    help="Processes that listen on the port together, each on cores of its own, where one core does not feed all "
+    "streams; --max-streams counts for all of them. Linux only.",
+)
 @_option("--tls-cert", type=_PATH, help="The server's certificate (PEM), for both ports. Read again when it changes.")
 @_option("--tls-key", type=_PATH, help="The certificate's private key (PEM, no passphrase).")
 @_option("--tls-client-ca", type=_PATH, help="Only clients with a certificate of these CAs (PEM) may connect.")
@@ -72,10 +77,19 @@ def command(**options: Any) -> None:
     """Serve prepared datasets over gRPC until SIGTERM."""
     config = ServeConfig(**options)
     set_up_logging(config.log_format, config.log_level)
-    asyncio.run(serve(config, ready=_announce if config.log_format == "text" else _log_announcement))
+    ready = _announce if config.log_format == "text" else _log_announcement
+    status = 0
+    if config.processes == 1:
+        from packhorse.server.app import serve
+
+        asyncio.run(serve(config, ready=ready))
+    else:
+        from packhorse.server.processes import serve_in_processes
+
+        status = asyncio.run(serve_in_processes(config, ready=ready))
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(0)  # without waiting for threads that are inside kernels
+    os._exit(status)  # without waiting for threads that are inside kernels
 
 
 def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> None:

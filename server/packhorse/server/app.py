@@ -25,17 +25,19 @@ from packhorse.server.call_log import CallLog
 from packhorse.server.call_metrics import CallMetrics
 from packhorse.server.calls import Calls
 from packhorse.server.catalog import Catalog
-from packhorse.server.config import ServeConfig, split_address
+from packhorse.server.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.decoding import Decoding
 from packhorse.server.faults import ServiceError
 from packhorse.server.lanes import Lane, Lanes
 from packhorse.server.logs import GRPC_LOGGER, Sparing
 from packhorse.server.metrics import Metrics
-from packhorse.server.metrics_port import MetricsServer
+from packhorse.server.metrics_port import listen_for_metrics
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.shrinking import survive_shrinking_files
+from packhorse.server.sibling import Sibling
 from packhorse.server.status import reason_name
+from packhorse.server.stream_limit import StreamLimit
 from packhorse.server.tls import Certificates
 from packhorse.server.tokens import TokenFile
 from packhorse.server.tracing import Tracing
@@ -60,11 +62,7 @@ _SWITCH_SECONDS = 0.0005
 """How long a thread that computes in Python may keep the interpreter when another wants it. Python's own 5 ms would let
 one packing thread take most of every stream's time."""
 
-_OVERDUE_SECONDS = 3.0
-"""How long after the grace period the process ends whatever it does."""
-
 _OPTIONS = (
-    ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a silent share
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES + (1 << 20)),
     ("grpc.max_receive_message_length", 4 << 20),  # a PackSequences of a million lengths below 2^28
     ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word gives its PackStream's place back
@@ -80,7 +78,9 @@ _MORE_CONNECTIONS = 256
 """Connections beside one for each stream: health checks, single answers, clients that come back."""
 
 
-async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> None:
+async def serve(
+    config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None], sibling: Sibling | None = None
+) -> None:
     """Serves until SIGTERM or SIGINT, then drains: streams end at a block, and clients go on elsewhere.
 
     A second signal ends the drain. SIGHUP looks for changed datasets at once. Threads may still be inside kernels
@@ -89,6 +89,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     Args:
         config: how.
         ready: called once with the address listened on, the URL of the metrics or None, and the datasets' names.
+        sibling: where this process is one of several, what it shares with them.
 
     Raises:
         PreparedDatasetError: no dataset can be served.
@@ -102,11 +103,12 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
     catalog = Catalog(config.data_root)
     survive_shrinking_files()
     metrics = Metrics(catalog.opened)
-    lanes = Lanes.for_this_machine()
+    lanes = Lanes.for_this_machine(config.processes)
     lanes.measure(metrics)
-    activity = Activity(metrics, installed_version(), config.max_streams)
+    limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
+    activity = Activity(metrics, installed_version(), config.max_streams, config.processes)
     backend = Backend(catalog, metrics.waiting.saw)
-    servicer = PackingServicer(backend, metrics, lanes, config.max_streams, activity.answer)
+    servicer = PackingServicer(backend, metrics, lanes, limit, activity.answer)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, installed_version())
     calls = Calls([CallMetrics(metrics), activity, CallLog(), *([] if tracing is None else [tracing])])
@@ -120,16 +122,7 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
         metrics.errors.labels(reason_name(error.reason)).inc()
 
     server, address = listening(config.listen)
-    metrics_server = None
-    metrics_url = None
-    if config.metrics_listen is not None:
-        host, port = split_address("--metrics-listen", config.metrics_listen)
-        try:
-            metrics_server = MetricsServer(host, port, metrics.registry, certificates, tokens)
-        except OSError as error:
-            raise OSError(f"--metrics-listen {config.metrics_listen}: {error.strerror}") from None
-        scheme = "http" if certificates is None else "https"
-        metrics_url = f"{scheme}://{host}:{metrics_server.server_port}/metrics"
+    metrics_server = listen_for_metrics(config, metrics.registry, certificates, tokens)
 
     stopping, hurrying, looking = _signals(config.grace_seconds)
     for name in ("", SERVICE_NAME):
@@ -140,7 +133,9 @@ async def serve(config: ServeConfig, *, ready: Callable[[str, str | None, list[s
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     probing = asyncio.create_task(_probe(lanes.streams, health_servicer))
     watching = asyncio.create_task(_watch(catalog, looking))
-    ready(address, metrics_url, catalog.names())
+    ready(address, None if metrics_server is None else metrics_server.url, catalog.names())
+    if sibling is not None:
+        sibling.begin(metrics.registry, catalog.names())
     try:
         while await _is_broken(server, stopping):
             server, _ = listening(address)
@@ -212,7 +207,11 @@ def _server(
     """Returns a gRPC server of our services, which listens nowhere yet."""
     inner = (Decoding(SERVICE_NAME),) if guard is None else (guard, Decoding(SERVICE_NAME))
     server = grpc.aio.server(
-        options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", config.max_streams + _MORE_CONNECTIONS)),
+        options=(
+            *_OPTIONS,
+            ("grpc.so_reuseport", int(config.processes > 1)),  # else a second server on the port is an error
+            ("grpc.max_allowed_incoming_connections", config.max_streams + _MORE_CONNECTIONS),
+        ),
         interceptors=(calls, *inner),
     )
     packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
@@ -248,7 +247,7 @@ def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event, asynci
             hurrying.set()
             return
         stopping.set()
-        overdue = threading.Timer(grace_seconds + _OVERDUE_SECONDS, os._exit, (1,))
+        overdue = threading.Timer(grace_seconds + OVERDUE_SECONDS, os._exit, (1,))
         overdue.daemon = True
         overdue.start()
 

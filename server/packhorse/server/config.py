@@ -1,10 +1,14 @@
 """The server's options. The command line fills them in, from flags or PACKHORSE_… variables."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from packhorse.server.tls import TlsFiles
 from packhorse.wire import is_local
+
+OVERDUE_SECONDS = 3.0
+"""How long after the grace period the process ends whatever it does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +47,8 @@ class ServeConfig:
     """The least that is logged, one of `logs.LEVELS`."""
     otlp_endpoint: str | None = None
     """URL of the collector that traces are sent to; None for no traces."""
+    processes: int = 1
+    """Processes that serve at `listen`; max_streams counts for all of them together."""
 
     def __post_init__(self) -> None:
         """Checks every option."""
@@ -59,6 +65,15 @@ class ServeConfig:
                 "--otlp-endpoint must be a URL for OTLP over HTTP, e.g. http://collector:4318, got "
                 f"{self.otlp_endpoint!r}"
             )
+        if self.processes < 1:
+            raise ValueError(f"--processes must be at least 1, got {self.processes}")
+        if self.processes > 1 and self.listen.startswith("unix:"):
+            raise ValueError(
+                f"--processes {self.processes} needs --listen HOST:PORT: a unix socket belongs to one process; start "
+                "several servers, each with a socket of its own, where clients shall use sockets"
+            )
+        if self.processes > 1 and sys.platform != "linux":
+            raise ValueError(f"--processes {self.processes} needs Linux: elsewhere processes do not share a port")
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("--tls-key", "--tls-cert") if self.tls_cert is None else ("--tls-cert", "--tls-key")
             raise ValueError(f"{given} must be given together with {missing}")

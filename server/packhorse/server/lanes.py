@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import Gauge, Histogram
 
+from packhorse.server.cores import available_cores
 from packhorse.server.metrics import Metrics
 from packhorse.server.pieces import Pieces
 
@@ -108,9 +109,9 @@ class Lanes:
     """PackSequences with packers that search until their time is over. Few may wait, as each takes its time."""
 
     @classmethod
-    def for_this_machine(cls) -> "Lanes":
-        """Lanes that leave streams most of this machine's processors."""
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    def for_this_machine(cls, num_processes: int = 1) -> "Lanes":
+        """Lanes that leave streams most of the processors that this process may use, of so many alike."""
+        cores = -(-available_cores() // num_processes)
         others = max(1, cores // 2)
         return cls(
             streams=Lane("streams", threads=cores),

@@ -87,7 +87,9 @@ class Metrics:
             "packhorse_sequences_streamed", "Sequences streamed", ["dataset"], registry=self.registry
         )
         self.tokens = Counter("packhorse_tokens_streamed", "Tokens streamed", ["dataset"], registry=self.registry)
-        self.active_streams = Gauge("packhorse_active_streams", "Streams open now", registry=self.registry)
+        self.active_streams = Gauge(
+            "packhorse_active_streams", "Streams open now", registry=self.registry, multiprocess_mode="livesum"
+        )
         self.first_block = Histogram(
             "packhorse_first_block_seconds",
             "From a stream's request to its first block, in seconds",

@@ -14,6 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from packhorse.server.config import ServeConfig, split_address
 from packhorse.server.faults import ServiceError
 from packhorse.server.tls import Certificates
 from packhorse.server.tokens import METRICS, TokenFile
@@ -46,6 +47,9 @@ class _Handler(WSGIRequestHandler):
 class MetricsServer(ThreadingMixIn, WSGIServer):
     """Answers /metrics in threads until it is shut down; running once made.
 
+    Attributes:
+        url: where it answers.
+
     Args:
         host: to listen on.
         port: 0 for a free one.
@@ -72,6 +76,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self._certificates = certificates
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((host, port), _Handler)
+        self.url = f"{'http' if certificates is None else 'https'}://{host}:{self.server_port}/metrics"
         app = make_wsgi_app(registry)
         self.set_app(app if tokens is None else _guarded(app, tokens))
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
@@ -103,6 +108,23 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Logs one line for a connection that broke."""
         _LOG.debug("metrics connection of %s broke", client_address, exc_info=True)
+
+
+def listen_for_metrics(
+    config: ServeConfig, registry: CollectorRegistry, certificates: Certificates | None, tokens: TokenFile | None
+) -> MetricsServer | None:
+    """Returns a server of metrics, running, where the configuration asks for one.
+
+    Raises:
+        OSError: its address cannot be listened on; the message names the flag.
+    """
+    if config.metrics_listen is None:
+        return None
+    host, port = split_address("--metrics-listen", config.metrics_listen)
+    try:
+        return MetricsServer(host, port, registry, certificates, tokens)
+    except OSError as error:
+        raise OSError(f"--metrics-listen {config.metrics_listen}: {error.strerror}") from None
 
 
 def _guarded(app: _App, tokens: TokenFile) -> _App:

@@ -25,6 +25,7 @@ from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
 from packhorse.server.requests import check_wire_version
 from packhorse.server.status import abort, reason_name
+from packhorse.server.stream_limit import StreamLimit
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -62,7 +63,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         backend: answers requests.
         metrics: moves with them.
         lanes: where requests run.
-        max_streams: streams open at once.
+        limit: of streams open at once.
         activity: what GetActivity answers.
     """
 
@@ -71,16 +72,15 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         backend: Backend,
         metrics: Metrics,
         lanes: Lanes,
-        max_streams: int,
+        limit: StreamLimit,
         activity: Callable[[], pb.GetActivityResponse] = pb.GetActivityResponse,
     ) -> None:
         self._backend = backend
         self._metrics = metrics
         self._lanes = lanes
         self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
-        self._max_streams = max_streams
+        self._limit = limit
         self._activity = activity
-        self._num_streams = 0
         self._num_calls = 0
         self._num_sending = 0  # streams that wait for their consumer
         self._drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -215,18 +215,17 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     @contextmanager
     def _stream(self) -> Iterator[None]:
         """Counts a stream, or refuses it."""
-        if self._num_streams >= self._max_streams:
+        if not self._limit.take():
             raise ServiceError(
                 pb.ERROR_REASON_TOO_MANY_STREAMS,
-                f"{self._max_streams} streams are open, which is this server's limit",
+                f"{self._limit.most} streams are open, which is this server's limit",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        self._num_streams += 1
         self._metrics.active_streams.inc()
         try:
             yield
         finally:
-            self._num_streams -= 1
+            self._limit.give_back()
             self._metrics.active_streams.dec()
 
     @contextmanager

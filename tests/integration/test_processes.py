@@ -1,0 +1,192 @@
+"""A server of several processes: one address, one limit, one set of metrics, and no process that matters."""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import threading
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from packhorse.client import RetryPolicy, StreamInterruptedError, TooManyStreamsError, connect
+from packhorse.server.config import ServeConfig
+from packhorse.topology import Topology
+
+PATIENT = RetryPolicy(deadline_seconds=60)
+
+
+def children_of(server):
+    """Process ids of a server's processes."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(_stat(folder.name)[1]) == server.pid:
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+def _stat(pid):
+    """State, parent and more of a process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def is_alive(pid):
+    try:
+        return _stat(pid)[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def server(corpus, make_server):
+    with make_server(corpus.root, "--processes", "2", "--metrics-listen", "127.0.0.1:0") as server:
+        yield server
+        server.stop()
+
+
+def scraped(server):
+    """(name, label values) → value of everything that Prometheus is told."""
+    with urllib.request.urlopen(server.metrics_url, timeout=20) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value for family in families for sample in family.samples
+    }
+
+
+def slow_blocks(monkeypatch, folder, seconds):
+    """Makes streams of servers that are started from now on last, so that they do not lie in buffers whole."""
+    (folder / "sitecustomize.py").write_text(
+        "import time\n"
+        "import packhorse.server.backend as backend\n"
+        "encode = backend.encode\n"
+        f"wait = lambda bins: time.sleep({seconds} if len(bins.positions) > 1 else 0)\n"
+        "backend.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
+        "backend._steps_per_block = lambda dataset, batch_size: 2\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+
+def read_all(server, topology, epoch):
+    """Every rank's bins, each over a connection of its own, all at once: rank → [(position, ids)]."""
+    bins = {}
+
+    def read(rank):
+        with connect(server.target, retry=PATIENT) as client:
+            stream = client.stream_bins("rows", epoch=epoch, seed=4, rank=rank, topology=topology)
+            bins[rank] = [
+                (position, ids.tolist())
+                for block in stream
+                for position, (ids, _) in zip(block.positions.tolist(), block.bins(), strict=True)
+            ]
+
+    threads = [threading.Thread(target=read, args=(rank,)) for rank in range(topology.world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return bins
+
+
+def test_many_streams_of_two_processes_are_one_epoch(server, embedded):
+    before = scraped(server)
+    topology = Topology(world_size=12, batch_size=1)
+    bins = read_all(server, topology, epoch=1)
+    for rank in range(12):
+        stream = embedded.stream_bins("rows", epoch=1, seed=4, rank=rank, topology=topology)
+        assert [ids for _, ids in bins[rank]] == [ids.tolist() for block in stream for ids, _ in block.bins()]
+    seen = Counter(i for of_rank in bins.values() for _, ids in of_rank for i in ids)
+    assert seen == Counter(range(2000))
+    after = scraped(server)
+    assert (
+        after["packhorse_sequences_streamed_total", "rows"]
+        - before.get(("packhorse_sequences_streamed_total", "rows"), 0)
+        == 2000
+    )
+    assert after["packhorse_first_block_seconds_count",] - before["packhorse_first_block_seconds_count",] == 12
+    assert after["packhorse_dataset_sequences", "rows"] == 2000
+
+
+def test_clients_go_on_where_processes_are_killed_and_metrics_forget_nothing(
+    corpus, make_server, monkeypatch, tmp_path, embedded, wait_until, caplog
+):
+    slow_blocks(monkeypatch, tmp_path, seconds=0.03)
+    caplog.set_level(logging.WARNING, "packhorse")
+    topology = Topology(world_size=6)
+    streams, firsts = [], []
+    with (
+        make_server(corpus.root, "--processes", "2", "--metrics-listen", "127.0.0.1:0") as server,
+        connect(server.target, retry=PATIENT) as one,
+        connect(server.target, retry=PATIENT) as other,
+    ):
+        for rank in range(6):
+            client = one if rank % 2 else other
+            streams.append(client.stream_bins("rows", epoch=2, seed=4, rank=rank, topology=topology))
+            firsts.append(next(streams[-1]))
+        killed = children_of(server)
+        os.kill(killed[0], signal.SIGKILL)
+        wait_until(lambda: len(children_of(server)) == 2 and killed[0] not in children_of(server))
+        os.kill(killed[1], signal.SIGKILL)
+        for rank, (first, stream) in enumerate(zip(firsts, streams, strict=True)):
+            whole = embedded.stream_bins("rows", epoch=2, seed=4, rank=rank, topology=topology)
+            bins = [ids.tolist() for block in (first, *stream) for ids, _ in block.bins()]
+            assert bins == [ids.tolist() for block in whole for ids, _ in block.bins()]
+        assert "answered again after" in caplog.text
+        wait_until(lambda: scraped(server).get(("packhorse_active_streams",)) == 0)  # absent where none of them lives
+        wait_until(lambda: scraped(server).get(("packhorse_dataset_bins", "rows")))
+        assert scraped(server)["packhorse_bins_streamed_total", "rows"] >= sum(map(len, firsts))
+        told = re.findall(r"process \d of 2 \(pid (\d+)\) was killed by SIGKILL; starting another in", server.log())
+        assert sorted(map(int, told)) == sorted(killed)
+
+
+def test_the_limit_of_streams_holds_over_all_processes_which_end_with_their_parent(
+    corpus, make_server, monkeypatch, tmp_path, wait_until
+):
+    slow_blocks(monkeypatch, tmp_path, seconds=1)
+    hasty = RetryPolicy(deadline_seconds=0)
+    with make_server(corpus.root, "--processes", "2", "--max-streams", "3") as server, contextlib.ExitStack() as opened:
+        streams = []
+        for number in range(8):  # connections of their own, which the kernel spreads over the processes
+            client = opened.enter_context(connect(server.target, retry=hasty))
+            stream = client.stream_bins("rows")
+            if number < 3:
+                next(stream)
+                streams.append(stream)
+                continue
+            with pytest.raises(StreamInterruptedError, match="3 streams are open") as caught:
+                next(stream)
+            assert isinstance(caught.value.__cause__, TooManyStreamsError)
+        streams.pop().close()
+        late = opened.enter_context(connect(server.target, retry=PATIENT)).stream_bins("rows")
+        assert next(late).steps
+        children = children_of(server)
+        server.kill()
+        wait_until(lambda: not any(map(is_alive, children)))
+
+
+def test_sigterm_drains_all_processes(server):
+    """The last to use the server of this module."""
+    children = children_of(server)
+    assert len(children) == 2
+    with connect(server.target, retry=RetryPolicy(deadline_seconds=0)) as client:
+        assert client.get_dataset("few").num_sequences == 7
+    server.terminate()
+    assert server.wait(30) == 0
+    assert not any(map(is_alive, children))
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"processes": 0}, "--processes must be at least 1, got 0"),
+        ({"processes": 2, "listen": "unix:/s"}, "--processes 2 needs --listen HOST:PORT: a unix socket belongs to one"),
+    ],
+)
+def test_what_processes_cannot_share_is_refused(tmp_path, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        ServeConfig(data_root=tmp_path, **options)
