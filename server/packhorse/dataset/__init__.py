@@ -27,7 +27,7 @@ from packhorse.dataset.seqpack_layout import (
     write_seqpack_layout,
 )
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
-from packhorse.dataset.versions import Version, link_versions, prune_version, versions_of
+from packhorse.dataset.versions import Version, find_version, link_versions, prune_version, versions_of
 from packhorse.dataset.whole import sync, written_whole
 from packhorse.dataset.write import read_records, seal, write_records
 
@@ -59,6 +59,7 @@ __all__ = [
     "Version",
     "create_array",
     "differing_parts",
+    "find_version",
     "is_seqpack_layout",
     "link_versions",
     "load_seqpack_layout",

@@ -26,6 +26,7 @@ from packhorse.dataset.layout import (
     SEQPACK_POOLS,
     STARTS,
     TEMPLATES,
+    VERSIONS,
     parse_counts,
     parse_templates,
 )
@@ -61,8 +62,9 @@ class PreparedDataset:
 
     @cached_property
     def name(self) -> str:
-        """The folder's name, by which the dataset is served."""
-        return self.path.name
+        """The folder's name, by which the dataset is served; an earlier version has its dataset's."""
+        is_earlier = self.path.parent.name == VERSIONS and (self.path.parents[1] / MANIFEST).exists()
+        return (self.path.parents[1] if is_earlier else self.path).name
 
     def check_pool(self) -> None:
         """Compares every array file with its checksum, reading it whole; PreparedDatasetError where one differs."""

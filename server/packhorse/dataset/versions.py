@@ -6,6 +6,7 @@ version is a prepared folder of its own, so whatever reads one reads it.
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,23 @@ def versions_of(folder: Path | str) -> list[Version]:
     current = Version(path=folder, manifest=_manifest(folder), is_current=True)
     earlier = [Version(path=path, manifest=_manifest(path), is_current=False) for path in _folders(folder)]
     return [current, *sorted(earlier, key=lambda version: -version.number)]
+
+
+def find_version(folder: Path | str, digest: str) -> Path | None:
+    """Returns the folder of the earlier version with a digest; None where none is kept.
+
+    Example:
+        >>> find_version("datasets/corpus", "of another")
+
+    Args:
+        folder: the prepared folder.
+        digest: of the version.
+    """
+    for path in _folders(Path(folder)):
+        with suppress(PreparedDatasetError, OSError):  # one that is damaged, or being removed, is none
+            if _manifest(path).digest == digest:
+                return path
+    return None
 
 
 def link_versions(old: Path, new: Path) -> None:

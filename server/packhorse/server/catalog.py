@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.dataset import MANIFEST, PreparedDataset, PreparedDatasetError, open_prepared
+from packhorse.dataset import MANIFEST, PreparedDataset, PreparedDatasetError, find_version, open_prepared
 from packhorse.server.faults import ServiceError
 from packhorse.server.stamps import ArrayStamps, Stamps, stamps_of
 from packhorse.v1 import packing_pb2 as pb
@@ -85,9 +85,10 @@ class Catalog:
     """Prepared datasets below a root; a folder that appears later is found when it is asked for.
 
     A dataset is served under its name until its folder holds another: that one is then served to whoever asks for no
-    digest or for its own, and the older version to those who ask for that one's, as long as somebody reads it. A folder
-    that goes away changes nothing. A dataset is withdrawn when its open files are altered. A folder that was refused is
-    tried again once its files change. Opening a folder holds up nobody who asks for another.
+    digest or for its own, and the older version to those who ask for that one's, as long as somebody reads it. Versions
+    that a folder keeps, as `prepare --append` does, are opened for those who ask for their digests. A folder that goes
+    away changes nothing. A dataset is withdrawn when its open files are altered. A folder that was refused is tried
+    again once its files change. Opening a folder holds up nobody who asks for another.
 
     Args:
         root: a folder of prepared folders, or one prepared folder.
@@ -150,7 +151,7 @@ class Catalog:
                 if older.digest == digest and (dataset := older.read()) is not None:
                     return dataset
         if served is not None:
-            return served.dataset
+            return self._version(served.dataset, digest)
         folders = {folder.name: folder for folder in self._folders()}
         if name in folders:
             self._open(folders[name])
@@ -158,7 +159,7 @@ class Catalog:
             served, refused = self._served.get(name), self._refused.get(name)
             names = sorted({*folders, *self._served} - {*self._refused})
         if served is not None:
-            return served.dataset
+            return self._version(served.dataset, digest)
         if refused is not None:
             raise _corrupt(name, refused.reason)
         raise no_dataset(name, names)
@@ -238,6 +239,31 @@ class Catalog:
                 self._refused.pop(folder.name, None)
         if not is_checked and not is_same:
             threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
+
+    def _version(self, current: PreparedDataset, digest: str) -> PreparedDataset:
+        """Returns the version with a digest that the folder of a dataset keeps; the dataset where there is none."""
+        if digest in ("", current.manifest.digest) or current.manifest.version == 1:
+            return current
+        with self._opening[current.name]:
+            for older in self._older.get(current.name, ()):  # by whoever asked at the same time
+                if older.digest == digest and (dataset := older.read()) is not None:
+                    return dataset
+            folder = find_version(current.path, digest)
+            if folder is None:
+                return current
+            stamps = stamps_of(folder)
+            try:
+                self._check_inside(folder)
+                dataset, is_checked = self._load(folder, stamps)
+                older = _Older(_Served(dataset, ArrayStamps.of(dataset), stamps))
+            except (PreparedDatasetError, OSError) as error:
+                _LOG.error("not serving an earlier version of %s: %s", current.name, error)
+                return current
+            with self._lock:
+                self._older.setdefault(current.name, []).append(older)
+        if not is_checked:
+            threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
+        return dataset
 
     def _check_inside(self, folder: Path) -> None:
         """Refuses a folder that links lead out of the root: who may write there may not read all that the server may.
