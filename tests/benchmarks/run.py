@@ -17,6 +17,7 @@ import bench_first_bin
 import bench_masks
 import bench_materialising
 import bench_memory
+import bench_mixtures
 import bench_online
 import bench_pack_sequences
 import bench_packers
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "online": bench_online,
     "materialising": bench_materialising,
     "sources": bench_sources,
+    "mixtures": bench_mixtures,
     "epoch-end": bench_epoch_end,
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,

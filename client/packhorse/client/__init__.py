@@ -14,15 +14,17 @@ Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, DevicePre
 Stacks      PackedData, PackedDataModule; trainers for Hugging Face, TRL and torchdata are below packhorse.client.stacks
 Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDataModule, DevicePrefetcher,
             PackedBins for loaders and samplers of other people's making
-Service     connect, Client, DatasetInfo, BinStream, StreamHeader, BinBlock, SequenceLocation, PackStream, RetryPolicy,
-            Access, diagnose, Finding, ask_health, ask_activity, ServerActivity, StreamActivity, MemoryDatasets
-Proof       EpochOfStreams, AuditReport, TokenAudit, TokenReport
+Service     connect, Client, DatasetInfo, Component, Stage, BinStream, StreamHeader, BinBlock, SequenceLocation,
+            PackStream, RetryPolicy, Access, diagnose, Finding, ask_health, ask_activity, ServerActivity,
+            StreamActivity, MemoryDatasets
+Proof       EpochOfStreams, AuditReport, ComponentReport, TokenAudit, TokenReport
 Seeing      draw_batch, draw_bins, explain_step, Picture, ExplainedStep
 A run       Topology, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
 Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSource, ParquetSource, MdsSource,
-            IndexableSource, Separators
+            IndexableSource, MixtureSource, Separators
 Batches     PackedBatch, BatchAssembler, BatchBuffers, BatchTensors, PackLayout, as_layout, context_parallel_indices
-Loss        build_loss_weights, LossCounts, LossReduction, SequenceGroups, sequence_log_probs, sum_over_sequences
+Loss        build_loss_weights, LossCounts, LossReduction, SequenceGroups, sequence_log_probs, sum_over_sequences,
+            per_dataset_metrics, DatasetMetrics
 Masks       build_packing_attention_bias, AttentionBiasBuffer, build_packing_cu_seqlens, build_boolean_mask,
             build_labelled_mask, build_block_mask, build_block_diagonal_mask, build_varlen_offsets, VarlenOffsets,
             varlen_attention, build_unpadding, Unpadding
@@ -43,7 +45,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from packhorse.client.answers import DatasetInfo, SequenceLocation
+from packhorse.client.answers import DatasetInfo, SequenceLocation, Stage
 from packhorse.client.api import Client, connect
 from packhorse.client.errors import (
     AccessDeniedError,
@@ -70,11 +72,13 @@ from packhorse.client.service.access import Access
 from packhorse.client.service.activity import ServerActivity, StreamActivity, ask_activity
 from packhorse.client.service.audit import AuditReport, EpochOfStreams
 from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.components import Component
 from packhorse.client.service.costs import cost_linear_of
 from packhorse.client.service.cursor import Cursor
 from packhorse.client.service.diagnose import Finding, diagnose
 from packhorse.client.service.health import ask_health
 from packhorse.client.service.memory import MemoryDatasets
+from packhorse.client.service.mixture_audit import ComponentReport
 from packhorse.client.service.pack_stream import PackStream
 from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.service.stream import BinStream, StreamHeader
@@ -84,6 +88,7 @@ if TYPE_CHECKING:
     from packhorse.client.batches.batch import BatchAssembler, PackedBatch
     from packhorse.client.batches.buffers import BatchBuffers, BatchTensors
     from packhorse.client.batches.context_parallel import context_parallel_indices
+    from packhorse.client.batches.dataset_metrics import DatasetMetrics, per_dataset_metrics
     from packhorse.client.batches.layout import PackLayout, as_layout
     from packhorse.client.batches.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
     from packhorse.client.batches.separators import Separators
@@ -135,6 +140,7 @@ if TYPE_CHECKING:
         IndexableSource,
         MdsSource,
         MegatronSource,
+        MixtureSource,
         ParquetSource,
         TokenSource,
         TokenSourceError,
@@ -154,6 +160,8 @@ _TORCH_PARTS = {
     "PackedBatch": "batches.batch",
     "BatchBuffers": "batches.buffers",
     "BatchTensors": "batches.buffers",
+    "DatasetMetrics": "batches.dataset_metrics",
+    "per_dataset_metrics": "batches.dataset_metrics",
     "PackedBins": "loading.packed_bins",
     "PackedDataset": "loading.dataset",
     "context_parallel_indices": "batches.context_parallel",
@@ -208,6 +216,7 @@ _TORCH_PARTS = {
     "IndexableSource": "sources",
     "MdsSource": "sources",
     "MegatronSource": "sources",
+    "MixtureSource": "sources",
     "ParquetSource": "sources",
     "TokenSource": "sources",
     "TokenSourceError": "sources",
@@ -231,10 +240,13 @@ __all__ = [
     "BinBlock",
     "BinStream",
     "Client",
+    "Component",
+    "ComponentReport",
     "Cursor",
     "DamagedAnswerError",
     "DatasetCorruptError",
     "DatasetInfo",
+    "DatasetMetrics",
     "DatasetNotFoundError",
     "DevicePrefetcher",
     "DigestMismatchError",
@@ -251,6 +263,7 @@ __all__ = [
     "MegatronIterator",
     "MegatronSource",
     "MemoryDatasets",
+    "MixtureSource",
     "NotImplementedByServerError",
     "OpenInstructPacks",
     "PackLayout",
@@ -279,6 +292,7 @@ __all__ = [
     "ServerShuttingDownError",
     "ServerUnavailableError",
     "Skips",
+    "Stage",
     "StreamActivity",
     "StreamHeader",
     "StreamInterruptedError",
@@ -328,6 +342,7 @@ __all__ = [
     "pack_rollouts",
     "padding_free_preset",
     "pair_log_probs",
+    "per_dataset_metrics",
     "rows_preset",
     "sequence_log_probs",
     "sum_over_sequences",

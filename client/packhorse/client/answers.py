@@ -9,8 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.errors import DamagedAnswerError
+from packhorse.client.service.components import Component, read_components
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import LocationsChecksum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Positions of a mixture's run with the same weights.
+
+    Example:
+        >>> Stage(first_position=0, digest="3fa1", shares=("7/10", "3/10")).shares
+        ('7/10', '3/10')
+    """
+
+    first_position: int
+    """Its first position of the run, which is epoch · num_bins + position."""
+    digest: str
+    """Of the run up to this stage's end."""
+    shares: tuple[str, ...]
+    """Share of the bins that each component has, exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +69,10 @@ class DatasetInfo:
     source: str = ""
     skipped_rows: int = 0
     older_digests: tuple[str, ...] = ()
+    components: tuple[Component, ...] = ()
+    """Of a mixture, what it is made of, in the order of `dataset_ids`; empty for a prepared dataset."""
+    stages: tuple[Stage, ...] = ()
+    """Of a mixture, its stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +107,8 @@ class SequenceLocation:
     """Dataloader worker within the rank."""
     slot: int | None = None
     """Which of the rank's batch_size bins of that step."""
+    component: str = ""
+    """Of a mixture, the component that it is of; empty otherwise."""
 
 
 def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
@@ -116,6 +140,11 @@ def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
         source=dataset.source,
         skipped_rows=dataset.skipped_rows,
         older_digests=tuple(dataset.older_digests),
+        components=read_components(dataset.components),
+        stages=tuple(
+            Stage(first_position=stage.first_position, digest=stage.digest, shares=tuple(stage.shares))
+            for stage in dataset.stages
+        ),
     )
 
 
@@ -144,6 +173,7 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
         rank=place.rank if place else None,
         worker=place.worker if place else None,
         slot=place.slot if place else None,
+        component=location.component,
     )
 
 

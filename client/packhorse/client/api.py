@@ -273,7 +273,7 @@ class Client:
         """Returns where ids stand in an epoch and, when a topology is given, in which stream.
 
         The answers come in the order of `ids`; a sequence that was split has one for each piece, one after the other by
-        ascending start.
+        ascending start. Of a mixture an id has answers for each component that has it, and for each time that it comes.
 
         Example:
             >>> with connect("embedded:datasets") as client:

@@ -81,7 +81,7 @@ ERROR_REASON_ACCESS_DENIED: ErrorReason
 ERROR_REASON_VERSION_MISMATCH: ErrorReason
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "older_digests")
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "older_digests", "components", "stages")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,8 @@ class Dataset(_message.Message):
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_ROWS_FIELD_NUMBER: _ClassVar[int]
     OLDER_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    COMPONENTS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     max_seq_len: int
@@ -138,15 +140,56 @@ class Dataset(_message.Message):
     source: str
     skipped_rows: int
     older_digests: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ...) -> None: ...
+    components: _containers.RepeatedCompositeFieldContainer[Component]
+    stages: _containers.RepeatedCompositeFieldContainer[Stage]
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ...) -> None: ...
+
+class Component(_message.Message):
+    __slots__ = ("name", "digest", "max_seq_len", "num_bins", "num_sequences", "own_tokens", "over_length", "keep", "id_column", "first_epoch", "first_position", "num_taken")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
+    NUM_BINS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    OWN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OVER_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    ID_COLUMN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    NUM_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    digest: str
+    max_seq_len: int
+    num_bins: int
+    num_sequences: int
+    own_tokens: int
+    over_length: str
+    keep: str
+    id_column: str
+    first_epoch: int
+    first_position: int
+    num_taken: int
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_sequences: _Optional[int] = ..., own_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., first_epoch: _Optional[int] = ..., first_position: _Optional[int] = ..., num_taken: _Optional[int] = ...) -> None: ...
+
+class Stage(_message.Message):
+    __slots__ = ("first_position", "digest", "shares")
+    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    first_position: int
+    digest: str
+    shares: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, first_position: _Optional[int] = ..., digest: _Optional[str] = ..., shares: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Bins(_message.Message):
-    __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "position_offsets", "base_position", "first_tokens", "checksum")
+    __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "defined_datasets", "position_offsets", "base_position", "first_tokens", "checksum")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_SIZES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_DATASETS_FIELD_NUMBER: _ClassVar[int]
     POSITION_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     BASE_POSITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -156,11 +199,12 @@ class Bins(_message.Message):
     defined_templates: bytes
     defined_sizes: bytes
     defined_lengths: bytes
+    defined_datasets: bytes
     position_offsets: bytes
     base_position: int
     first_tokens: bytes
     checksum: int
-    def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., defined_datasets: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Topology(_message.Message):
     __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder", "mode", "balance", "accumulation", "cost_linear")
@@ -249,7 +293,7 @@ class StreamBinsResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., block: _Optional[_Union[StreamBlock, _Mapping]] = ...) -> None: ...
 
 class StreamHeader(_message.Message):
-    __slots__ = ("digest", "num_steps", "num_bins", "num_bins_dropped", "max_seq_len", "max_sequences_per_bin", "id_type", "align", "extra_tokens", "over_length", "keep", "id_column", "checksum")
+    __slots__ = ("digest", "num_steps", "num_bins", "num_bins_dropped", "max_seq_len", "max_sequences_per_bin", "id_type", "align", "extra_tokens", "over_length", "keep", "id_column", "checksum", "components")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     NUM_BINS_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +307,7 @@ class StreamHeader(_message.Message):
     KEEP_FIELD_NUMBER: _ClassVar[int]
     ID_COLUMN_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    COMPONENTS_FIELD_NUMBER: _ClassVar[int]
     digest: str
     num_steps: int
     num_bins: int
@@ -276,7 +321,8 @@ class StreamHeader(_message.Message):
     keep: str
     id_column: str
     checksum: int
-    def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
+    components: _containers.RepeatedCompositeFieldContainer[Component]
+    def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ...) -> None: ...
 
 class StreamBlock(_message.Message):
     __slots__ = ("first_step", "num_steps", "bins", "num_sequences", "num_tokens")
@@ -349,7 +395,7 @@ class LocateSequencesResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., locations: _Optional[_Iterable[_Union[SequenceLocation, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class SequenceLocation(_message.Message):
-    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "first_token")
+    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "first_token", "component")
     ID_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -357,6 +403,7 @@ class SequenceLocation(_message.Message):
     INDEX_IN_BIN_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    COMPONENT_FIELD_NUMBER: _ClassVar[int]
     id: int
     found: bool
     length: int
@@ -364,7 +411,8 @@ class SequenceLocation(_message.Message):
     index_in_bin: int
     place: StreamPlace
     first_token: int
-    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ..., first_token: _Optional[int] = ...) -> None: ...
+    component: str
+    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ..., first_token: _Optional[int] = ..., component: _Optional[str] = ...) -> None: ...
 
 class StreamPlace(_message.Message):
     __slots__ = ("step", "rank", "worker", "slot")

@@ -19,6 +19,7 @@ BIN_ARRAYS = (
     "defined_templates",
     "defined_sizes",
     "defined_lengths",
+    "defined_datasets",
     "position_offsets",
     "first_tokens",
 )
@@ -61,6 +62,7 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
             header.over_length,
             header.keep,
             header.id_column,
+            *(field for component in header.components for field in _component(component)),
         )
     )
 
@@ -141,6 +143,7 @@ class LocationsChecksum:
                 place.worker,
                 place.slot,
             )
+            + location.component.encode()
         )
 
     @property
@@ -168,7 +171,7 @@ def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 
     """Returns the XXH3-64 of bins' arrays, each behind its size, and of base_position: all little-endian, of 64 bits.
 
     Example:
-        >>> arrays_checksum([b"abcd", b"", b"", b"", b"", b"", b""], 0) == bins_checksum(pb.Bins(ids=b"abcd"))
+        >>> arrays_checksum([b"abcd", *[b""] * 7], 0) == bins_checksum(pb.Bins(ids=b"abcd"))
         True
 
     Args:
@@ -182,6 +185,23 @@ def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 
         state.update(part)
     state.update(base_position.to_bytes(8, "little", signed=True))
     return int(state.intdigest())
+
+
+def _component(component: pb.Component) -> tuple[str | int, ...]:
+    return (
+        component.name,
+        component.digest,
+        component.max_seq_len,
+        component.num_bins,
+        component.num_sequences,
+        component.own_tokens,
+        component.over_length,
+        component.keep,
+        component.id_column,
+        component.first_epoch,
+        component.first_position,
+        component.num_taken,
+    )
 
 
 def _topology(topology: pb.Topology) -> tuple[int, ...]:

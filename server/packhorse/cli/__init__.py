@@ -64,6 +64,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
     ),
     "show": CommandEntry("Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target."),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
+    "mixture": CommandEntry(
+        "Show a mixture of datasets, or append a stage to it while a run goes on.", "server", ("numba",)
+    ),
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
     "datasets": CommandEntry("List the datasets of --target with their digests and sizes."),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),

@@ -6,8 +6,8 @@ import click
 
 from packhorse.cli.options import epoch_options, target_option, topology_options
 from packhorse.cli.service import asking, timeout_option
-from packhorse.cli.token_options import open_tokens
-from packhorse.client import AuditReport, Client, DatasetInfo, EpochOfStreams
+from packhorse.cli.token_options import by_component, open_tokens
+from packhorse.client import AuditReport, Client, ComponentReport, DatasetInfo, EpochOfStreams
 from packhorse.jobs import show_progress
 from packhorse.topology import Skips, Topology
 
@@ -15,12 +15,19 @@ if TYPE_CHECKING:
     from packhorse.client import TokenAudit, TokenReport
 
 
+_TIMES = {1: "once", 2: "twice"}
+
+
 @click.command("audit", context_settings={"show_default": True})
 @target_option
 @timeout_option
 @epoch_options
 @topology_options
-@click.option("--tokens", help="Token file or folder of the trainers: compare every token that batches hold with it.")
+@click.option(
+    "--tokens",
+    help="Token file or folder of the trainers: compare every token that batches hold with it. Of a mixture one for "
+    "each component: NAME=PATH,NAME=PATH.",
+)
 @click.option("--id-column", help="The column of --tokens that holds ids; the dataset's own when left out.")
 @click.option("--against", help="Compare with these files instead, e.g. what the dataset was prepared from.")
 @click.option("--loss-mask", help="Loss mask of the trainers, beside --tokens: compare every target too.")
@@ -45,6 +52,8 @@ def command(
     Bins that no stream carries (left out by `--remainder drop` or --skip, or before --start-position) are read by
     position and reported. Exits with 0 when every sequence came once, but for those; with 1 when not, naming the ids,
     and when no stream carries a bin.
+
+    Of a mixture it tells for each component which of its own epochs came, and how often its sequences did.
 
     With --tokens every bin is made into tensors as trainers make them, and each token, target and padding is compared
     with the source, read one sequence at a time. All of its tokens must come once, but for those that the ledger of
@@ -77,6 +86,8 @@ def command(
     ):
         if count:
             click.echo(f"{count:,} {what}")
+    for component in report.components:
+        click.echo(_line(component))
     if token_report is not None:
         _print_tokens(token_report, info)
     problems = report.problems if token_report is None else token_report.problems
@@ -108,11 +119,11 @@ def _token_audit(
         batch_size=streams.topology.batch_size,
         rank=0,
         world_size=1,
-        loss_mask=None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True),
+        loss_mask=None if loss_mask is None else as_token_source(by_component(loss_mask), is_loss_mask=True),
         separators=Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id),
     )
     # Opened anew, so that ids are looked up where the dataset says, whatever --id-column says.
-    return TokenAudit(streams=streams, dataset=dataset, against=as_token_source(against or tokens))
+    return TokenAudit(streams=streams, dataset=dataset, against=as_token_source(by_component(against or tokens)))
 
 
 def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
@@ -127,7 +138,18 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
         click.echo(f"skipped by --on-bad-row: {report.skipped_rows:,} rows of {info.source}")
 
 
+def _line(report: ComponentReport) -> str:
+    """What came of one component of a mixture."""
+    times = ", ".join(f"{num:,} {_TIMES.get(often, f'{often} times')}" for often, num in sorted(report.times.items()))
+    return (
+        f"{report.component.name}: its epochs {report.epochs} in {report.bins:,} bins, {report.tokens:,} tokens; of "
+        f"{report.component.num_sequences:,} sequences came {times or 'none'}"
+    )
+
+
 def _verdict(report: AuditReport) -> str:
+    if report.components:
+        return f"every sequence as often as the mixture says: {'no' if report.problems else 'yes'}"
     if report.problems:
         return "exactly once: no"
     if not report.left_out:

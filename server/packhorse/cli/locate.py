@@ -10,8 +10,7 @@ from packhorse.cli.console import output_console
 from packhorse.cli.options import epoch_options, target_option, topology_options
 from packhorse.cli.service import asking, timeout_option
 
-_COLUMNS = ("id", "first_token", "length", "position", "index_in_bin", "step", "rank", "worker", "slot")
-_COLUMNS_OF_WHOLE = tuple(column for column in _COLUMNS if column != "first_token")
+_COLUMNS = ("id", "component", "first_token", "length", "position", "index_in_bin", "step", "rank", "worker", "slot")
 
 
 @click.command("locate", context_settings={"show_default": True, "ignore_unknown_options": True})
@@ -26,15 +25,19 @@ def command(
 ) -> None:
     """Tell at which position, step, rank and slot each of IDS comes in an epoch.
 
+    Of a mixture there is a row for each component that has the id, and for each time that it comes.
+
     Exits with 1 when the dataset lacks one of them.
     """
     with asking(target, timeout_seconds) as client:
         locations = [asdict(location) for location in client.locate(dataset, ids=ids, **options)]
-    columns = _COLUMNS if any(location["first_token"] for location in locations) else _COLUMNS_OF_WHOLE
+    needless = [name for name in ("component", "first_token") if not any(location[name] for location in locations)]
+    columns = [name for name in _COLUMNS if name not in needless]
     console = output_console()
     if as_json:
         for location in locations:
-            console.print_json(data=location, indent=None)
+            facts = {name: value for name, value in location.items() if name != "component" or value}
+            console.print_json(data=facts, indent=None)
     else:
         table = Table(*columns)
         for location in locations:

@@ -27,8 +27,8 @@ from packhorse.topology import StreamMode
 def command(target: str, timeout_seconds: float | None, dataset: str, limit: int | None, **options: Any) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
-    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths. Where the dataset
-    holds pieces, first_tokens says where each begins in its sequence.
+    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths; of a mixture its
+    component too. Where the dataset holds pieces, first_tokens says where each begins in its sequence.
     """
     left = limit
     with asking(target, timeout_seconds) as client, client.stream_bins(dataset, **options) as stream:
@@ -44,6 +44,9 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
                     "ids": ids.tolist(),
                     "lengths": lengths.tolist(),
                 }
+                if block.dataset_ids is not None:
+                    number_of = int(block.dataset_ids[number])
+                    line["component"] = None if number_of < 0 else stream.header.components[number_of].name
                 if block.first_tokens is not None:
                     end = int(block.bin_ends[number])
                     line["first_tokens"] = block.first_tokens[end - len(ids) : end].tolist()

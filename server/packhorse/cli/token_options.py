@@ -23,7 +23,11 @@ def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="A tokenizer.json to decode tokens with; found by itself beside files that packhorse tokenize wrote.",
         ),
         click.option("--id-column", help="The column of --tokens that holds ids; the dataset's own when left out."),
-        click.option("--tokens", help="Token file or folder, as trainers take it: adds own lengths, rows and tokens."),
+        click.option(
+            "--tokens",
+            help="Token file or folder, as trainers take it: adds own lengths, rows and tokens. Of a mixture one for "
+            "each component: NAME=PATH,NAME=PATH.",
+        ),
     ):
         command = option(command)
     return command
@@ -42,7 +46,20 @@ def open_tokens(tokens: str | None, id_column: str | None = None) -> "TokenSourc
         return None
     from packhorse.client import as_token_source
 
-    return as_token_source(tokens, id_column=id_column)
+    return as_token_source(by_component(tokens), id_column=id_column)
+
+
+def by_component(tokens: str) -> str | dict[str, str]:
+    """Returns what --tokens names: a path, or the paths of a mixture's components, given as NAME=PATH,NAME=PATH.
+
+    Example:
+        >>> by_component("corpus.idx"), by_component("web=web.idx,code=code.idx")
+        ('corpus.idx', {'web': 'web.idx', 'code': 'code.idx'})
+    """
+    pairs = [part.partition("=") for part in tokens.split(",")]
+    if Path(tokens).exists() or not all(name and equals and path for name, equals, path in pairs):
+        return tokens
+    return {name.strip(): path for name, _, path in pairs}
 
 
 def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]], str] | None:

@@ -1,7 +1,8 @@
 """The prepared folder: layout, checks, digest, pools."""
 
+from packhorse.dataset.appending import append_to_mixture
 from packhorse.dataset.arrays import create_array, write_entries
-from packhorse.dataset.digest import PARTS, differing_parts
+from packhorse.dataset.digest import PARTS, differing_parts, parts_at
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.layout import INPUTS, MANIFEST, OVER_LENGTH, POOLS, SKIPPED, STARTS
 from packhorse.dataset.load import PreparedDataset, open_prepared
@@ -17,6 +18,14 @@ from packhorse.dataset.manifest import (
     PrepareOptions,
     SkippedRow,
     SkippedRows,
+)
+from packhorse.dataset.mixture import MixtureDataset
+from packhorse.dataset.mixture_file import (
+    MIXTURE_SUFFIX,
+    MOST_MIXTURE_BYTES,
+    MixtureError,
+    MixtureFile,
+    StageEntry,
 )
 from packhorse.dataset.replaceable import refuse_holding, refuse_output
 from packhorse.dataset.seqpack_layout import (
@@ -35,7 +44,9 @@ __all__ = [
     "INPUTS",
     "LOCK",
     "MANIFEST",
+    "MIXTURE_SUFFIX",
     "MOST_LISTED",
+    "MOST_MIXTURE_BYTES",
     "OVER_LENGTH",
     "PARTS",
     "POOLS",
@@ -49,6 +60,9 @@ __all__ = [
     "LengthsOf",
     "Loaded",
     "Manifest",
+    "MixtureDataset",
+    "MixtureError",
+    "MixtureFile",
     "OverLength",
     "OverLengthLedger",
     "PrepareOptions",
@@ -56,7 +70,9 @@ __all__ = [
     "PreparedDatasetError",
     "SkippedRow",
     "SkippedRows",
+    "StageEntry",
     "Version",
+    "append_to_mixture",
     "create_array",
     "differing_parts",
     "find_version",
@@ -65,6 +81,7 @@ __all__ = [
     "load_seqpack_layout",
     "locked",
     "open_prepared",
+    "parts_at",
     "pools_by_length",
     "prune_version",
     "read_records",

@@ -32,7 +32,7 @@ from packhorse.dataset.layout import (
 )
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
 from packhorse.dataset.write import dataset_digest, optional_files
-from packhorse.epoch import PlanIndex, PoolArray
+from packhorse.epoch import EpochView, PlanIndex, PoolArray
 from packhorse.packing import Template
 
 _Parsed = TypeVar("_Parsed")
@@ -65,6 +65,25 @@ class PreparedDataset:
         """The folder's name, by which the dataset is served; an earlier version has its dataset's."""
         is_earlier = self.path.parent.name == VERSIONS and (self.path.parents[1] / MANIFEST).exists()
         return (self.path.parents[1] if is_earlier else self.path).name
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """The most sequences in any bin."""
+        return self.plan.max_sequences_per_bin
+
+    @property
+    def num_lengths(self) -> int:
+        """Distinct lengths."""
+        return len(self.plan.lengths)
+
+    def epoch(self, number: int, seed: int) -> EpochView:
+        """Returns one epoch of a run.
+
+        Args:
+            number: in [0, 2^64).
+            seed: of the run, in [0, 2^64).
+        """
+        return EpochView(self.plan, self.pool, seed=seed, epoch=number, first_tokens=self.first_tokens)
 
     def check_pool(self) -> None:
         """Compares every array file with its checksum, reading it whole; PreparedDatasetError where one differs."""

@@ -59,6 +59,15 @@ class Dealing:
         self._lock = threading.Lock()
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
 
+    @property
+    def most_bytes(self) -> int:
+        """What it remembers, at most."""
+        return min(12 * self._length, max(_MOST_BYTES, 2 * self._bytes_per_chunk))
+
+    @property
+    def _bytes_per_chunk(self) -> int:
+        return 12 * self._shares.block * self._blocks_per_chunk
+
     def dealt(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns the component of each position, and how many of its bins come before: int32 [N], int64 [N]."""
         components = np.empty(len(offsets), dtype=np.int32)
@@ -96,8 +105,7 @@ class Dealing:
         with self._lock:
             if number not in self._chunks:
                 self._chunks[number] = self._deal(number)
-                most = _MOST_BYTES // (12 * self._shares.block * self._blocks_per_chunk)
-                while len(self._chunks) > max(2, most):
+                while len(self._chunks) > max(2, _MOST_BYTES // self._bytes_per_chunk):
                     self._chunks.popitem(last=False)
             self._chunks.move_to_end(number)
             return self._chunks[number]

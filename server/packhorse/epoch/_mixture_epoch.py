@@ -6,6 +6,7 @@ components, stages and what was taken before this epoch to `mixture`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +34,17 @@ class Segment:
     """What each component gives here: int64 [C]."""
 
 
+class Given(NamedTuple):
+    """The bins that a component gives in one epoch of a mixture: a stretch of its own epochs, laid end to end."""
+
+    epoch: int
+    """The component's epoch in which it begins."""
+    position: int
+    """The position there at which it begins."""
+    num_bins: int
+    """How many bins."""
+
+
 class MixtureEpoch:
     """One epoch of a mixture.
 
@@ -58,6 +70,19 @@ class MixtureEpoch:
     def num_bins(self) -> int:
         """Bins in the epoch."""
         return self._segments[-1].end
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that this epoch takes beside its datasets and their own epochs, at most."""
+        return sum(segment.dealing.most_bytes for segment in self._segments)
+
+    @property
+    def given(self) -> "list[Given]":
+        """What each component gives in this epoch."""
+        last = self._segments[-1]
+        positions = self._first_positions.tolist()
+        nums = (last.before + last.taken).tolist()
+        return [Given(*each) for each in zip(self._first_epochs, positions, nums, strict=True)]
 
     @property
     def max_seq_len(self) -> int:

@@ -21,7 +21,6 @@ from packhorse.epoch._mixture_epoch import MixtureEpoch, Segment
 from packhorse.epoch._shares import MOST_BLOCK, Shares
 from packhorse.epoch.component import Component
 from packhorse.epoch.keys import checked_seed, derive_key
-from packhorse.epoch.source import Source
 from packhorse.topology import checked_integer
 
 Weight = int | float | str | Decimal | Fraction
@@ -132,6 +131,11 @@ class Mixture:
         return sum(component.num_templates for component in self.components)
 
     @property
+    def firsts(self) -> tuple[int, ...]:
+        """Where each stage begins, as a position of the run."""
+        return tuple(self._firsts)
+
+    @property
     def chain(self) -> Chain:
         """Where each stage begins, and its digest: two runs are the same up to where their chains part."""
         facts: dict[str, object] = {"version": 1, "num_bins": self.num_bins, "when_out": self.when_out}
@@ -177,7 +181,7 @@ class Mixture:
             when_out=self.when_out,
         )
 
-    def epoch(self, number: int) -> Source:
+    def epoch(self, number: int) -> MixtureEpoch:
         """Returns one epoch; those asked for last are remembered.
 
         Args:
@@ -238,6 +242,28 @@ class Mixture:
                         f"{component.name} has {component.num_bins} bins and would give {num} in epoch {epoch} of the "
                         f"mixture: lower its weight, set num_bins below {self.num_bins}, or set when_out to repeat"
                     )
+
+
+def bin_shares(stage: Stage, components: Sequence[Component], number: int = 0) -> tuple[Fraction, ...]:
+    """Returns which share of a stage's bins each component has; together they are 1.
+
+    Example:
+        >>> from packhorse.epoch import EpochView, PlanIndex
+        >>> plan = PlanIndex.build({(4,): 6}, {4: 6}, 4)
+        >>> code = Component.of("code", lambda epoch: EpochView(plan, np.arange(6), seed=1, epoch=epoch))
+        >>> [str(share) for share in bin_shares(Stage({"code": 0.7, "web": 0.3}), [code, replace(code, name="web")])]
+        ['7/10', '3/10']
+
+    Args:
+        stage: weights by bins or by tokens.
+        components: those of the mixture.
+        number: of the stage, for messages.
+
+    Raises:
+        ValueError: as for a Mixture.
+    """
+    shares = _shares_of(stage, components, number)
+    return tuple(Fraction(part, shares.whole) for part in shares.parts)
 
 
 def parting(one: Chain, other: Chain) -> int | None:

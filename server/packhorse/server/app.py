@@ -32,6 +32,7 @@ from packhorse.server.lanes import Lane, Lanes
 from packhorse.server.logs import GRPC_LOGGER, Sparing
 from packhorse.server.metrics import Metrics
 from packhorse.server.metrics_port import listen_for_metrics
+from packhorse.server.mixtures import Mixtures
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.shrinking import survive_shrinking_files
@@ -101,13 +102,14 @@ async def serve(
     tokens = None if config.token_file is None else TokenFile(config.token_file)
     _warn_of_plain_text(config)
     catalog = Catalog(config.data_root)
+    mixtures = Mixtures(catalog)
     survive_shrinking_files()
     metrics = Metrics(catalog.opened)
     lanes = Lanes.for_this_machine(config.processes)
     lanes.measure(metrics)
     limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
     activity = Activity(metrics, installed_version(), config.max_streams, config.processes)
-    backend = Backend(catalog, metrics.waiting.saw)
+    backend = Backend(mixtures, metrics.waiting.saw)
     servicer = PackingServicer(backend, metrics, lanes, limit, activity.answer)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, installed_version())
@@ -133,9 +135,9 @@ async def serve(
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     probing = asyncio.create_task(_probe(lanes.streams, health_servicer))
     watching = asyncio.create_task(_watch(catalog, looking))
-    ready(address, None if metrics_server is None else metrics_server.url, catalog.names())
+    ready(address, None if metrics_server is None else metrics_server.url, mixtures.names())
     if sibling is not None:
-        sibling.begin(metrics.registry, catalog.names())
+        sibling.begin(metrics.registry, mixtures.names())
     try:
         while await _is_broken(server, stopping):
             server, _ = listening(address)

@@ -4,22 +4,22 @@ Owns what every method does, for gRPC and for embedded clients alike, which is w
 is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the servicer.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import PreparedDataset
-from packhorse.epoch import Assignment, Source, independent_seed, joined
+from packhorse.epoch import Assignment, Bins, Source, independent_seed, joined
 from packhorse.server import pack, requests
-from packhorse.server.encoding import MAX_POSITION_SPREAD, SentTemplates, encode
+from packhorse.server.components import components_of, stages_of
+from packhorse.server.encoding import MAX_POSITION_SPREAD, SentTemplates, as_declared, encode
 from packhorse.server.epochs import Epochs
 from packhorse.server.faults import invalid_field, too_large
 from packhorse.server.pack_session import PackSession
 from packhorse.server.pieces import Pace, Pieces, finish
+from packhorse.server.served import Datasets, Served
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import LocationsChecksum, block_context, get_bins_context, header_checksum, stream_positions
@@ -54,26 +54,6 @@ _BYTES_PER_LOCATION = 320
 _ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 
 
-class Datasets(Protocol):
-    """Where datasets come from: a `Catalog`, or a `MemoryCatalog`."""
-
-    def names(self) -> list[str]:
-        """Names of the datasets that can be asked for, ascending."""
-        ...
-
-    def older_digests(self, name: str) -> list[str]:
-        """Digests of a dataset's older versions that can still be asked for."""
-        ...
-
-    def get(self, name: str, digest: str = "") -> PreparedDataset:
-        """Returns a dataset, the version of that digest where it can be had; a ServiceError where there is none."""
-        ...
-
-    def confirm(self, dataset: PreparedDataset) -> None:
-        """Makes sure that what was read from a dataset is what was checked; see `Catalog.confirm`."""
-        ...
-
-
 class Backend:
     """Answers every request from the catalog's datasets; keeps nothing between requests but caches.
 
@@ -83,7 +63,7 @@ class Backend:
     """
 
     def __init__(
-        self, catalog: Datasets, saw_run: Callable[[PreparedDataset, Topology], None] = lambda _dataset, _topology: None
+        self, catalog: Datasets, saw_run: Callable[[Served, Topology], None] = lambda _served, _topology: None
     ) -> None:
         self._catalog = catalog
         self._epochs = Epochs()
@@ -119,7 +99,7 @@ class Backend:
         begin = topology.position_after(first_step - 1, num_bins)
         if topology.steps_into_window(first_step - 1, num_bins):
             begin += topology.bins_per_window  # bins of this window have been consumed, so all of it must be as it was
-        requests.check_digest(dataset, skips, request.expected_digest, begin)
+        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin)
         seed = request.seed
         if topology.mode is StreamMode.INDEPENDENT:
             seed = independent_seed(request.seed, rank, worker)
@@ -134,13 +114,14 @@ class Backend:
             num_bins=num_bins,
             num_bins_dropped=topology.num_bins_dropped(num_bins),
             max_seq_len=options.max_seq_len,
-            max_sequences_per_bin=dataset.plan.max_sequences_per_bin,
+            max_sequences_per_bin=dataset.max_sequences_per_bin,
             id_type=_ID_TYPES[dataset.manifest.id_dtype],
             align=options.align,
             extra_tokens=options.extra_tokens,
             over_length=options.over_length,
             keep=options.keep,
             id_column=dataset.manifest.id_column or "",
+            components=components_of(dataset, self._epochs.whole(dataset, seed, request.epoch)),
         )
         header.checksum = header_checksum(request, header)
         yield pb.StreamBinsResponse(header=header)
@@ -151,13 +132,13 @@ class Backend:
             max(1, MAX_POSITION_SPREAD // (topology.step_stride * topology.bins_per_window)),
         )
         sent = SentTemplates()
-        while taken < len(steps):
+        while taken < len(steps) and self._catalog.is_current(dataset):
             block = steps[taken : taken + at_once]
             message = pb.StreamBinsResponse()
             message.block.first_step = block.start
             message.block.num_steps = len(block)
-            bins = assignment.bins(block, rank)
-            self._catalog.confirm(dataset)
+            bins = as_declared(assignment.bins(block, rank), dataset.manifest)
+            self._catalog.confirm(dataset, _components_in(bins))
             message.block.num_sequences = len(bins.ids)
             message.block.num_tokens = int(bins.lengths.sum(dtype=np.int64))
             context = block_context(header.checksum, message.block)
@@ -175,7 +156,8 @@ class Backend:
         """As `get_bins`, in pieces."""
         dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         skips = requests.skips(request.skip)
-        requests.check_digest(dataset, skips, request.expected_digest)
+        end = max(request.positions, default=-1) + 1
+        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, end=end)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         least = requests.BYTES_PER_BIN + requests.bytes_per_sequence(dataset)
         most_positions = requests.MAX_MESSAGE_BYTES // least
@@ -202,11 +184,11 @@ class Backend:
             if pace.is_over():
                 yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)
                 pace.restart()
-        self._catalog.confirm(dataset)
+        bins = as_declared(joined(parts or [source.bins(positions)]), dataset.manifest)
+        self._catalog.confirm(dataset, _components_in(bins))
         digest = requests.digest_of(dataset, skips)
         response = pb.GetBinsResponse(digest=digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
         context = get_bins_context(request, response.digest, response.id_type)
-        bins = joined(parts or [source.bins(positions)])
         encode(bins, response.bins, context, SentTemplates(), positions)
         del parts
         yield (_COPIES - 1) * num_bytes
@@ -220,9 +202,9 @@ class Backend:
         """As `locate_sequences`, in pieces."""
         dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         skips = requests.skips(request.skip)
-        requests.check_digest(dataset, skips, request.expected_digest)
+        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
-        num_lengths = len(dataset.plan.lengths)
+        num_lengths = dataset.num_lengths
         assignment = None
         num_arranged = 1
         if request.HasField("topology"):
@@ -239,11 +221,12 @@ class Backend:
             raise too_large("ids", most_ids, f"ids holds {len(request.ids)}; ask this dataset for at most {most_ids}")
         response = pb.LocateSequencesResponse(digest=requests.digest_of(dataset, skips))
         checksum = LocationsChecksum(request, response.digest)
+        names = [component.name for component in components_of(dataset)]
         ids = np.array(request.ids, dtype=np.int64)
         at_once = max(1, min(_BISECTIONS_AT_ONCE // num_lengths, _ARRANGED_AT_ONCE // num_arranged))
         pace = Pace()
         for first in range(0, len(ids), at_once):
-            for location in _locations(source, assignment, request.topology, ids[first : first + at_once]):
+            for location in _locations(source, assignment, request.topology, ids[first : first + at_once], names):
                 response.locations.append(location)
                 checksum.add(location)
                 if len(response.locations) > MAX_LOCATIONS:
@@ -253,7 +236,7 @@ class Backend:
                 if pace.is_over():
                     yield _BYTES_PER_LOCATION * len(response.locations)
                     pace.restart()
-        self._catalog.confirm(dataset)
+        self._catalog.confirm(dataset, range(len(names)))
         response.checksum = checksum.value
         yield _BYTES_PER_LOCATION * len(response.locations)
         return response
@@ -278,20 +261,30 @@ class Backend:
 
 
 def _locations(
-    source: Source, assignment: Assignment | None, topology: pb.Topology, ids: NDArray[np.int64]
+    source: Source,
+    assignment: Assignment | None,
+    topology: pb.Topology,
+    ids: NDArray[np.int64],
+    components: Sequence[str],
 ) -> Iterator[pb.SequenceLocation]:
-    """Where each id stands, one after the other; an id that was split has one for each piece."""
+    """Where each id stands, one after the other; an id that was split has one for each piece.
+
+    In a mixture it has one for each time that it comes, and one without a position where a component has it, and this
+    epoch does not.
+    """
     found = source.locate(ids)
-    columns = [found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin]
+    dataset_ids = np.full(len(found.ids), -1) if found.dataset_ids is None else found.dataset_ids
+    columns = [dataset_ids, found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin]
     if assignment is not None:
         places = assignment.places(found.positions, found.index_in_bin)
         columns += [places.steps, places.ranks, places.slots]
     for row in zip(*(column.tolist() for column in columns), strict=True):
-        sequence_id, first_token, length, position, index, *place = row
+        dataset_id, sequence_id, first_token, length, position, index, *place = row
         location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
         if length >= 0:
             location.length, location.position, location.index_in_bin = length, position, index
             location.first_token = first_token
+            location.component = components[dataset_id] if dataset_id >= 0 else ""
         if place and place[0] >= 0:
             step, rank, slot = place
             worker = step % topology.workers_per_rank
@@ -299,7 +292,12 @@ def _locations(
         yield location
 
 
-def _steps_per_block(dataset: PreparedDataset, batch_size: int) -> int:
+def _components_in(bins: Bins) -> list[int]:
+    """Which of a mixture's components bins are of; none where there is one dataset."""
+    return [] if bins.dataset_ids is None else np.unique(bins.dataset_ids[bins.dataset_ids >= 0]).tolist()
+
+
+def _steps_per_block(dataset: Served, batch_size: int) -> int:
     """How many steps fill a block on average, and certainly fit into a message."""
     average = requests.average_bytes_per_bin(dataset)
     most = requests.most_bytes_per_bin(dataset)
@@ -315,7 +313,7 @@ def installed_version() -> str:
         return ""
 
 
-def _describe(dataset: PreparedDataset) -> pb.Dataset:
+def _describe(dataset: Served) -> pb.Dataset:
     manifest = dataset.manifest
     return pb.Dataset(
         name=dataset.name,
@@ -328,7 +326,7 @@ def _describe(dataset: PreparedDataset) -> pb.Dataset:
         lower_bound=manifest.lower_bound,
         num_lengths=manifest.distinct_lengths,
         num_templates=manifest.distinct_templates,
-        max_sequences_per_bin=dataset.plan.max_sequences_per_bin,
+        max_sequences_per_bin=dataset.max_sequences_per_bin,
         id_type=_ID_TYPES[manifest.id_dtype],
         algorithm=manifest.algorithm,
         ids_sum_a=manifest.ids_sum_a,
@@ -345,4 +343,6 @@ def _describe(dataset: PreparedDataset) -> pb.Dataset:
         over_length_tokens=manifest.over_length.tokens,
         source=manifest.source,
         skipped_rows=0 if manifest.inputs is None else manifest.inputs.skipped.rows,
+        components=components_of(dataset),
+        stages=stages_of(dataset),
     )

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,17 +133,23 @@ class Catalog:
         with self._lock:
             return sorted(self._served)
 
+    @property
+    def root(self) -> Path:
+        """The folder below which it looks."""
+        return self._root
+
     def older_digests(self, name: str) -> list[str]:
         """Digests of a dataset's older versions that are kept, the oldest first."""
         with self._lock:
             return [older.digest for older in self._older.get(name, ()) if not older.is_gone()]
 
-    def get(self, name: str, digest: str = "") -> PreparedDataset:
+    def get(self, name: str, digest: str = "", *, besides: Iterable[str] = ()) -> PreparedDataset:
         """Returns a dataset; a ServiceError where there is none of that name, or where it is corrupt.
 
         Args:
             name: of its folder.
             digest: of the version wanted. Where that is not kept, and where it is empty, the newest is returned.
+            besides: names of other things that can be asked for, which the error lists too.
         """
         served = self._served.get(name)
         if digest and (served is None or served.dataset.manifest.digest != digest):
@@ -161,8 +167,8 @@ class Catalog:
         if served is not None:
             return self._version(served.dataset, digest)
         if refused is not None:
-            raise _corrupt(name, refused.reason)
-        raise no_dataset(name, names)
+            raise not_served(name, refused.reason)
+        raise no_dataset(name, sorted({*names, *besides}))
 
     def confirm(self, dataset: PreparedDataset) -> None:
         """Makes sure that what was just read from a dataset came from the files that were checked.
@@ -175,7 +181,7 @@ class Catalog:
         arrays = self._arrays_of(dataset)
         if arrays is None:
             refused = self._refused.get(dataset.name)
-            raise _corrupt(dataset.name, refused.reason if refused else "it was withdrawn")
+            raise not_served(dataset.name, refused.reason if refused else "it was withdrawn")
         if not arrays.is_unchanged():
             self._check_open_files(dataset, arrays)
 
@@ -186,7 +192,7 @@ class Catalog:
         except (PreparedDatasetError, OSError) as error:
             reason = _reason(dataset.path, error)
             self._withdraw(dataset, reason)
-            raise _corrupt(dataset.name, reason) from None
+            raise not_served(dataset.name, reason) from None
 
     def _arrays_of(self, dataset: PreparedDataset) -> ArrayStamps | None:
         """Returns the open files of a version that is served; None where it was withdrawn."""
@@ -266,17 +272,25 @@ class Catalog:
         return dataset
 
     def _check_inside(self, folder: Path) -> None:
-        """Refuses a folder that links lead out of the root: who may write there may not read all that the server may.
+        """Refuses a folder with links out of the root: who may write there may not read all that the server may."""
+        self.refuse_link(folder, folder.name)
+        for path in folder.iterdir():
+            self.refuse_link(path, f"{folder.name}/{path.name}")
+
+    def refuse_link(self, path: Path, name: str) -> None:
+        """Refuses a link that leads out of the root.
+
+        Args:
+            path: below the root.
+            name: what a message calls it.
 
         Raises:
-            PreparedDatasetError: it, or one of its files, is such a link.
+            PreparedDatasetError: it is such a link.
         """
-        for path in (folder, *folder.iterdir()):
-            if not path.resolve().is_relative_to(self._root):
-                name = folder.name if path == folder else f"{folder.name}/{path.name}"
-                raise PreparedDatasetError(
-                    f"{name} is a link that leads out of the data root; move what it stands for there, or mount it"
-                )
+        if not path.resolve().is_relative_to(self._root):
+            raise PreparedDatasetError(
+                f"{name} is a link that leads out of the data root; move what it stands for there, or mount it"
+            )
 
     def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
         """Opens a folder with these stamps, and tells whether its arrays were compared with their checksums."""
@@ -347,5 +361,6 @@ def _reason(folder: Path, error: Exception) -> str:
     return f"{folder.name} cannot be opened: {type(error).__name__}; the server's log has the details"
 
 
-def _corrupt(name: str, reason: str) -> ServiceError:
+def not_served(name: str, reason: str) -> ServiceError:
+    """Returns the error for a name whose files are not as they must be."""
     return ServiceError(pb.ERROR_REASON_DATASET_CORRUPT, f"dataset {name!r} is not served: {reason}", {"dataset": name})

@@ -3,11 +3,13 @@
 Owns how the arrays of a message of bins are made, all bins at once; leaves what is sent when to `backend`.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset import Manifest
 from packhorse.epoch import Bins
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
@@ -15,6 +17,18 @@ from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, KEPT_TEMPLATES, arrays_chec
 
 MAX_POSITION_SPREAD = ADDED_OFFSET
 """The positions of one message lie within so many: offsets are of 32 bits."""
+
+
+def as_declared(bins: Bins, manifest: Manifest) -> Bins:
+    """Returns bins with ids and first tokens of the types that their dataset says.
+
+    Bins of a mixture have those of the components that they happen to be of.
+    """
+    ids, first_tokens = bins.ids.astype(manifest.id_dtype, copy=False), bins.first_tokens
+    if manifest.start_dtype is not None:
+        first_tokens = np.zeros(len(ids), manifest.start_dtype) if first_tokens is None else first_tokens
+        first_tokens = first_tokens.astype(manifest.start_dtype, copy=False)
+    return replace(bins, ids=ids, first_tokens=first_tokens)
 
 
 class SentTemplates:
@@ -72,6 +86,7 @@ def encode(
         "defined_templates": _bytes(numbers[defining], np.uint32),
         "defined_sizes": _bytes(defined.sizes(), np.uint32),
         "defined_lengths": _bytes(defined.lengths, np.int32),
+        "defined_datasets": b"" if defined.dataset_ids is None else _bytes(defined.dataset_ids, np.uint32),
         "position_offsets": offsets,
         "first_tokens": b"" if starts is None else _bytes(starts, starts.dtype),
     }

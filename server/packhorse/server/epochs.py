@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from packhorse.dataset import PreparedDataset
-from packhorse.epoch import Assignment, EpochView, SkipSource, Source
+from packhorse.epoch import Assignment, SkipSource, Source
+from packhorse.server.faults import invalid_field
+from packhorse.server.served import Served, SizedSource
 from packhorse.topology import Skips, Topology
 
-_Kept = TypeVar("_Kept", EpochView, Assignment)
-_Key: TypeAlias = tuple["weakref.ref[PreparedDataset]", *tuple[object, ...]]
+_Kept = TypeVar("_Kept", SizedSource, Assignment)
+_Key: TypeAlias = tuple["weakref.ref[Served]", *tuple[object, ...]]
 """Its first part is weak: what the catalog lets go of is not kept open here."""
 
 MOST_BYTES = 64 << 20
@@ -31,27 +32,32 @@ class Epochs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._views: OrderedDict[_Key, EpochView] = OrderedDict()
+        self._views: OrderedDict[_Key, SizedSource] = OrderedDict()
         self._assignments: OrderedDict[_Key, Assignment] = OrderedDict()
 
-    def source(self, dataset: PreparedDataset, seed: int, epoch: int, skips: Skips) -> Source:
+    def source(self, served: Served, seed: int, epoch: int, skips: Skips) -> Source:
         """Returns an epoch of a dataset, without what is skipped."""
+        whole = self.whole(served, seed, epoch)
+        return SkipSource(whole, skips) if skips else whole
 
-        def make() -> EpochView:
-            return EpochView(dataset.plan, dataset.pool, seed=seed, epoch=epoch, first_tokens=dataset.first_tokens)
+    def whole(self, served: Served, seed: int, epoch: int) -> SizedSource:
+        """Returns an epoch of a dataset; a ServiceError where a mixture has none of that number."""
 
-        view = self._kept(self._views, (weakref.ref(dataset), seed, epoch), make)
-        return SkipSource(view, skips) if skips else view
+        def make() -> SizedSource:
+            try:
+                return served.epoch(epoch, seed)
+            except ValueError as error:
+                raise invalid_field("epoch", str(error)) from None
 
-    def assignment(
-        self, dataset: PreparedDataset, seed: int, epoch: int, skips: Skips, topology: Topology
-    ) -> Assignment:
+        return self._kept(self._views, (weakref.ref(served), seed, epoch), make)
+
+    def assignment(self, served: Served, seed: int, epoch: int, skips: Skips, topology: Topology) -> Assignment:
         """Returns the assignment that all ranks and workers of a run share; one worker or many makes no difference."""
         shape = replace(topology, workers_per_rank=1)
-        key = (weakref.ref(dataset), seed, epoch, skips, shape)
+        key = (weakref.ref(served), seed, epoch, skips, shape)
 
         def make() -> Assignment:
-            return Assignment(self.source(dataset, seed, epoch, skips), shape, seed=seed, epoch=epoch)
+            return Assignment(self.source(served, seed, epoch, skips), shape, seed=seed, epoch=epoch)
 
         return self._kept(self._assignments, key, make)
 

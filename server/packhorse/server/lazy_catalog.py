@@ -46,7 +46,7 @@ class LazyCatalog(Catalog):
     def _open_first(self) -> None:
         pass
 
-    def _check_inside(self, folder: Path) -> None:
+    def refuse_link(self, path: Path, name: str) -> None:
         """Nothing: this process reads with the rights of whoever asks."""
 
     def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:

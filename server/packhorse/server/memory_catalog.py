@@ -3,7 +3,7 @@
 Owns the way from lengths to an open dataset; it is the way of `packhorse prepare`, so the bins are the same too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.formats.megatron_writer import write_index
 from packhorse.prepare import prepare
 from packhorse.server.catalog import no_dataset
+from packhorse.server.served import Served
 
 
 class MemoryCatalog:
@@ -46,8 +47,12 @@ class MemoryCatalog:
             raise no_dataset(name, self.names())
         return self._datasets[name]
 
-    def confirm(self, dataset: PreparedDataset) -> None:
+    def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
         """Nothing can have changed."""
+
+    def is_current(self, served: Served) -> bool:
+        """Always: nothing changes."""
+        return True
 
 
 def _planned(name: str, lengths: NDArray[np.int32], options: Mapping[str, Any]) -> PreparedDataset:

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import TypeVar
 
-from packhorse.dataset import PreparedDataset, differing_parts
+import numpy as np
+
+from packhorse.dataset import MixtureDataset, differing_parts, parts_at
 from packhorse.epoch import MAX_BINS_PER_WINDOW, Source
 from packhorse.server.faults import ServiceError, invalid_field, too_large
+from packhorse.server.served import Served
 from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode, Topology, checked_integer
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
@@ -146,9 +149,9 @@ def skips(ranges: Iterable[pb.PositionRange]) -> Skips:
         raise invalid_field("skip", str(error)) from None
 
 
-def digest_of(dataset: PreparedDataset, skips: Skips) -> str:
+def digest_of(served: Served, skips: Skips) -> str:
     """Returns the digest of a dataset without some ranges."""
-    return f"{dataset.manifest.digest}{_SKIPPING}{skips}" if skips else dataset.manifest.digest
+    return f"{served.manifest.digest}{_SKIPPING}{skips}" if skips else served.manifest.digest
 
 
 def digest_of_dataset(digest: str) -> str:
@@ -156,74 +159,105 @@ def digest_of_dataset(digest: str) -> str:
     return digest.partition(_SKIPPING)[0]
 
 
-def check_digest(dataset: PreparedDataset, skips: Skips, expected: str, position: int | None = None) -> None:
+def check_digest(
+    served: Served, skips: Skips, expected: str, *, epoch: int, begin: int | None = None, end: int | None = None
+) -> None:
     """Refuses a dataset with another digest than the request expects, saying what differs.
 
     Args:
-        dataset: what is there.
+        served: what is there.
         skips: what the request leaves out.
         expected: the digest that the run began with; empty for any.
-        position: where the stream begins: only what was skipped before it counts. None: everything counts.
+        epoch: of the request.
+        begin: where the stream begins, as a position of what is left: only what was skipped, and mixed, before it
+            counts. None: everything counts.
+        end: one behind the last position of what is left that is read: only what was mixed before it counts. None for
+            the epoch's.
     """
     if not expected:
         return
-    actual = digest_of(dataset, skips)
+    facts = {"expected": expected, "actual": digest_of(served, skips), "dataset": served.name}
     expected_dataset, _, skipped = expected.partition(_SKIPPING)
-    differs = (
-        differing_parts(expected_dataset, dataset.manifest.digest)
-        if (expected_dataset != dataset.manifest.digest)
-        else []
-    )
-    if differs:
+    if isinstance(served, MixtureDataset):
+        _check_stages(served, skips, expected_dataset, epoch, end if begin is None else begin, facts)
+    elif differs := _differing(expected_dataset, served.manifest.digest):
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
-            f"dataset {dataset.name!r} is another than this run began with: {', '.join(differs)} differ (max_seq_len "
-            f"is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
-            {"expected": expected, "actual": actual, "differs": ",".join(differs), "dataset": dataset.name},
+            f"dataset {served.name!r} is another than this run began with: {', '.join(differs)} differ (max_seq_len "
+            f"is {served.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
+            {**facts, "differs": ",".join(differs)},
         )
     before = Skips.parse([skipped])
-    if position is None or before.before(position) != skips.before(position):
+    if begin is None or before.before(begin) != skips.before(begin):
         if before == skips:
             return
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
-            f"this run has skipped the positions {before or 'none'} of dataset {dataset.name!r}, now {skips or 'none'} "
+            f"this run has skipped the positions {before or 'none'} of dataset {served.name!r}, now {skips or 'none'} "
             "are to be skipped: ranges behind the cursor must stay as they were, because positions count without them; "
             "add ranges ahead of the cursor only",
-            {"expected": expected, "actual": actual, "differs": "skip", "dataset": dataset.name},
+            {**facts, "differs": "skip"},
         )
 
 
-def bytes_per_sequence(dataset: PreparedDataset) -> int:
+def _differing(expected: str, actual: str) -> list[str]:
+    return [] if expected == actual else differing_parts(expected, actual)
+
+
+def _check_stages(
+    mixture: MixtureDataset, skips: Skips, expected: str, epoch: int, position: int | None, facts: dict[str, str]
+) -> None:
+    """Refuses a mixture that departs from the one that the run began with before the position it has come to."""
+    departs = parts_at(expected, mixture.chain)
+    if departs is None:
+        return
+    whole = mixture.num_bins if position is None else skips.to_whole(position - 1) + 1 if position else 0
+    reached = epoch * mixture.num_bins + min(whole, mixture.num_bins)
+    if reached > departs:
+        at = "from the beginning" if not departs else f"at position {departs % mixture.num_bins} of epoch "
+        at += str(departs // mixture.num_bins) if departs else ""
+        raise ServiceError(
+            pb.ERROR_REASON_DIGEST_MISMATCH,
+            f"mixture {mixture.name!r} departs {at} ({departs} of the run) from the one that this run began with, and "
+            f"the run has come to {reached}: expected {expected}, got {mixture.manifest.digest}; go on from a cursor "
+            "at or before that position, or restore the stages that the run began with",
+            {**facts, "differs": "stages", "departs": str(departs)},
+        )
+
+
+def bytes_per_sequence(served: Served) -> int:
     """Returns what a sequence takes in a message of bins where its length is sent."""
-    return BYTES_PER_LENGTH + _bytes_per_entry(dataset)
+    return BYTES_PER_LENGTH + _bytes_per_entry(served)
 
 
-def average_bytes_per_bin(dataset: PreparedDataset) -> float:
+def average_bytes_per_bin(served: Served) -> float:
     """Returns what a bin takes in a message of bins on average, where most templates have been defined."""
-    sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
-    return BYTES_PER_BIN / 2 + _bytes_per_entry(dataset) * sequences_per_bin
+    sequences_per_bin = served.manifest.n_sequences / served.manifest.n_bins
+    return BYTES_PER_BIN / 2 + _bytes_per_entry(served) * sequences_per_bin
 
 
-def _bytes_per_entry(dataset: PreparedDataset) -> int:
+def _bytes_per_entry(served: Served) -> int:
     """Returns what a sequence takes in a message of bins beside its length: its id, and where a piece begins."""
-    return dataset.pool.itemsize + (0 if dataset.first_tokens is None else dataset.first_tokens.itemsize)
+    manifest = served.manifest
+    return np.dtype(manifest.id_dtype).itemsize + (
+        np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
+    )
 
 
-def most_bytes_per_bin(dataset: PreparedDataset) -> int:
+def most_bytes_per_bin(served: Served) -> int:
     """Returns what a bin takes in a message of bins, at most: where its template is defined there."""
-    return BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.plan.max_sequences_per_bin
+    return BYTES_PER_BIN + bytes_per_sequence(served) * served.max_sequences_per_bin
 
 
-def check_message_size(field: str, num_bins: int, dataset: PreparedDataset) -> None:
+def check_message_size(field: str, num_bins: int, served: Served) -> None:
     """Refuses a number of bins that may not fit into one message."""
-    limit = max(MAX_MESSAGE_BYTES // most_bytes_per_bin(dataset), 1)
+    limit = max(MAX_MESSAGE_BYTES // most_bytes_per_bin(served), 1)
     if num_bins > limit:
         raise too_large(
             field,
             limit,
             f"{field} asks for {num_bins} bins in one message; of this dataset, with up to "
-            f"{dataset.plan.max_sequences_per_bin} sequences in a bin, at most {limit} fit",
+            f"{served.max_sequences_per_bin} sequences in a bin, at most {limit} fit",
         )
 
 

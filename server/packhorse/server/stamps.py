@@ -27,6 +27,10 @@ def stamps_of(folder: Path) -> Stamps:
     return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found)
 
 
+FileStamp: TypeAlias = tuple[int, int, int]
+"""(inode, size in bytes, time of change in nanoseconds) of one file."""
+
+
 class FileStamps:
     """Some files as they are now, by path.
 
@@ -43,9 +47,9 @@ class FileStamps:
         before, self._stamps = self._stamps, self._now()
         return self._stamps != before
 
-    def _now(self) -> list[tuple[int, int, int] | None]:
-        """(inode, size in bytes, time of change in nanoseconds) of every file; None where there is none."""
-        return [_stamp_of(path) for path in self._paths]
+    def _now(self) -> list[FileStamp | None]:
+        """The stamp of every file; None where there is none."""
+        return [stamp_of(path) for path in self._paths]
 
 
 class ArrayStamps:
@@ -88,7 +92,8 @@ class ArrayStamps:
         return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
-def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+def stamp_of(path: Path) -> FileStamp | None:
+    """Returns the stamp of a file; None where there is none."""
     try:
         stat = path.stat()
     except OSError:

@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of_plan
+from packhorse.server.served import Served
 from packhorse.topology import Topology
 
 WAITING_GAUGE = "packhorse_waiting_ratio"
@@ -54,9 +55,14 @@ class WaitingGauge:
         self._lock = threading.Lock()
         self._runs: OrderedDict[_Key, _Run] = OrderedDict()
 
-    def saw(self, dataset: PreparedDataset, topology: Topology) -> None:
-        """Remembers a run that streams; costs no measuring. One rank alone waits for nobody, and is not remembered."""
-        if topology.world_size == 1 or topology.bins_per_step * topology.accumulation > MAX_BINS_PER_WINDOW:
+    def saw(self, dataset: Served, topology: Topology) -> None:
+        """Remembers a run that streams; costs no measuring.
+
+        One rank alone waits for nobody, and is not remembered; nor is a mixture, which has no plan of its own.
+        """
+        if not isinstance(dataset, PreparedDataset) or topology.world_size == 1:
+            return
+        if topology.bins_per_step * topology.accumulation > MAX_BINS_PER_WINDOW:
             return
         sizes = (topology.world_size, topology.batch_size, topology.accumulation)
         key: _Key = (dataset.name, str(sizes[0]), str(sizes[1]), str(sizes[2]), topology.balance.value)

@@ -39,6 +39,9 @@ class Content:
     has_eos: NDArray[np.bool_] | None = None
     """Which end with a separator: bool [n]; None for none."""
 
+    dataset_ids: NDArray[np.int32] | None = None
+    """Which of a mixture's components they are of: int32 [n]; None where there is one dataset."""
+
     def slice(self, first: int, last: int) -> "Content":
         """Returns the sequences [first, last), as views."""
         some = slice(first, last)
@@ -53,6 +56,7 @@ class Content:
             held=None if self.held is None else self.held[some],
             has_bos=None if self.has_bos is None else self.has_bos[some],
             has_eos=None if self.has_eos is None else self.has_eos[some],
+            dataset_ids=None if self.dataset_ids is None else self.dataset_ids[some],
         )
 
     def write_tokens(self, out: NDArray[np.int64], begins: NDArray[np.int64], separators: Separators) -> None:
@@ -67,7 +71,7 @@ class Content:
         """Writes the loss mask likewise: a separator in front is not predicted, one behind with the token before it."""
         assert self.mask is not None
         if self.held is not None:
-            masked = loss_mask.lengths(self.ids)
+            masked = loss_mask.of_sequences(self.dataset_ids).lengths(self.ids)
             if (masked != self.held).any():
                 i = int((masked != self.held).argmax())
                 raise TokenSourceError(

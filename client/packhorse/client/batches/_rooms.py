@@ -19,12 +19,12 @@ def own_lengths(
     held: NDArray[np.int64],
     first_tokens: NDArray[np.int64] | None,
     *,
-    truncate: bool,
+    longest: int | NDArray[np.int64] | None,
 ) -> NDArray[np.int64]:
     """Returns how many tokens of its own each sequence, or piece, puts into its room: int64 [S], at least 1.
 
-    With `truncate` a sequence, or what is left of it from its piece's first token on, either is at least `rule.longest`
-    and fills a whole room, or comes to the planned room exactly. A source whose whole piece is followed by more than
+    With `longest` a sequence, or what is left of it from its piece's first token on, either is at least that long and
+    fills a whole room, or comes to the planned room exactly. A source whose whole piece is followed by more than
     was planned cannot be told from the right one here; the piece that follows tells.
 
     Args:
@@ -33,13 +33,14 @@ def own_lengths(
         planned: each room in tokens: int64 [S].
         held: length of each whole sequence in the source, in tokens: int64 [S].
         first_tokens: first token of each piece: int64 [S]; None for all 0.
-        truncate: whether a sequence longer than `rule.longest` was cut to that: truncated at its end, or split.
+        longest: what a longer sequence was cut to, truncated at its end or split: one for all, or int64 [S]. None where
+            none was cut.
 
     Raises:
         TokenSourceError: a sequence's length in the source does not come to the planned room.
     """
     left = held if first_tokens is None else held - first_tokens
-    own = np.minimum(left, rule.longest) if truncate else left
+    own = left if longest is None else np.minimum(left, longest)
     comes_to = rule.room(own)
     is_wrong = (own < 1) | (comes_to != planned)
     if is_wrong.any():

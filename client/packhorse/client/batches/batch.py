@@ -4,12 +4,13 @@ Owns the keys of a packed batch and how they are filled; leaves the tokens thems
 `layout`, which of them are predicted to `labels`, memory to `buffers`, and attention masks to `masks`.
 """
 
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from packhorse.client.batches._content import Content
 from packhorse.client.batches._positions import continue_positions, write_position_ids
@@ -18,6 +19,7 @@ from packhorse.client.batches._targets import write_causal_labels
 from packhorse.client.batches._values import check_loss_mask, check_tokens
 from packhorse.client.batches.buffers import BatchBuffers
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
+from packhorse.client.batches.mixed import MixedDataset
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.seeing._dict import SeenDict
 from packhorse.client.service.blocks import BinBlock
@@ -26,6 +28,9 @@ from packhorse.topology import RoomRule
 
 _BATCHES_AT_ONCE = 16
 """Enough that array operations on offsets cost next to nothing for each, and few enough to be there at once."""
+
+_NEVER = 2**62
+"""Tokens that no sequence has."""
 
 
 class PackedBatch(TypedDict):
@@ -62,6 +67,13 @@ class PackedBatch(TypedDict):
     """Ids of the sequences, row after row: int64 [n]."""
     layout: PackLayout
     """Where each sequence lies, in host memory: what masks are made from."""
+    dataset_ids: NotRequired[torch.Tensor]
+    """Of a mixture, which component every sequence is of, in the order of `ids`: int32 [n]."""
+    bin_dataset_ids: NotRequired[torch.Tensor]
+    """Of a mixture, which component every bin is of, -1 for one without sequences: int32 [bins]; a row is a bin unless
+    flattened."""
+    dataset_names: NotRequired[Sequence[str]]
+    """Of a mixture, the components' names, by these numbers: a tuple, which PyTorch's DataLoader makes a list."""
     cursor: NotRequired[Any]
     """Where training stands after this batch; added by the dataset."""
 
@@ -100,6 +112,8 @@ class BatchAssembler:
     """What the dataset was planned with: tokens kept free in each room."""
     continue_positions: bool = False
     """Whether position ids of a piece go on where the piece before it ended; otherwise they restart at 0."""
+    datasets: tuple[MixedDataset, ...] = ()
+    """Of a mixture, its components; `truncate` then counts for none of them."""
     pin_memory: bool = False
     """Whether tensors lie in page-locked memory, which needs CUDA in this process; not for dataloader workers."""
 
@@ -147,8 +161,9 @@ class BatchAssembler:
             TokenSourceError: `source` or `loss_mask` and the plan disagree, a token is negative, or a mask holds
                 anything but 0 and 1.
         """
+        block = self._labelled(block)
         content = self._content(block, source, loss_mask)
-        return self._fill(content, self._layout(block, content), source, loss_mask, buffers)
+        return self._fill(content, self._layout(block, content), block.dataset_ids, source, loss_mask, buffers)
 
     def assemble_steps(
         self, block: BinBlock, source: TokenSource, *, batch_size: int, loss_mask: TokenSource | None = None
@@ -178,8 +193,9 @@ class BatchAssembler:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        block = self._labelled(block)
         # A source that reads tokens to know their lengths is asked for one batch at a time.
-        is_known = source.is_mapped or self._is_plain(block)
+        is_known = self._is_plain(block) or source.of_sequences(block.dataset_of_sequences()).is_mapped
         group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
         for first in range(0, len(block), group_size):
             group = block.slice(first, min(first + group_size, len(block)))
@@ -187,21 +203,24 @@ class BatchAssembler:
                 yield self.assemble(group, source, loss_mask=loss_mask)
                 continue
             content = self._content(group, source, loss_mask)
-            begin = 0
+            begin = row = 0
             for layout in self._layout(group, content).split(batch_size):
-                end = begin + layout.num_sequences
-                yield self._fill(content.slice(begin, end), layout, source, loss_mask)
-                begin = end
+                end, end_row = begin + layout.num_sequences, row + layout.num_rows
+                dataset_ids = None if group.dataset_ids is None else group.dataset_ids[row:end_row]
+                yield self._fill(content.slice(begin, end), layout, dataset_ids, source, loss_mask)
+                begin, row = end, end_row
 
     def _fill(
         self,
         content: Content,
         layout: PackLayout,
+        dataset_ids: NDArray[np.int32] | None,
         source: TokenSource,
         loss_mask: TokenSource | None,
         buffers: BatchBuffers | None = None,
     ) -> PackedBatch:
-        """Writes one batch; its rows are still bins."""
+        """Writes one batch; its rows are still bins, of these components."""
+        of_mixture = self._of_mixture(layout, dataset_ids)
         if self.flatten:
             layout = layout.flattened()
         num_tokens = layout.num_rows * layout.row_tokens
@@ -241,22 +260,50 @@ class BatchAssembler:
             ids=torch.from_numpy(content.ids.copy()),
             layout=layout,
         )
-        return cast(PackedBatch, SeenDict(batch))
+        return cast(PackedBatch, SeenDict(batch, **of_mixture))
+
+    def _of_mixture(self, layout: PackLayout, dataset_ids: NDArray[np.int32] | None) -> dict[str, Any]:
+        """Returns what a batch says of its components, given those of its rows; nothing without a mixture."""
+        if dataset_ids is None:
+            return {}
+        of_sequences = dataset_ids.repeat(np.diff(layout.row_ends, prepend=0))
+        return {
+            "dataset_ids": torch.from_numpy(of_sequences),
+            "bin_dataset_ids": torch.from_numpy(dataset_ids.copy()),
+            "dataset_names": tuple(dataset.name for dataset in self.datasets),
+        }
+
+    def _labelled(self, block: BinBlock) -> BinBlock:
+        """Returns the block with the components of its bins: those that were added empty are of none."""
+        if not self.datasets or block.dataset_ids is not None:
+            return block
+        return replace(block, dataset_ids=np.full(len(block), -1, dtype=np.int32))
 
     def _is_plain(self, block: BinBlock) -> bool:
         """Whether each sequence comes whole and fills its room, so that the source need not say its length."""
-        return self.align == 1 and self.extra_tokens == 0 and not self.truncate and block.first_tokens is None
+        cuts = any(each.longest is not None for each in self.datasets) if self.datasets else self.truncate
+        return self.align == 1 and self.extra_tokens == 0 and not cuts and block.first_tokens is None
+
+    def _longest(self, rule: RoomRule, dataset_ids: NDArray[np.int32] | None) -> int | NDArray[np.int64] | None:
+        """What longer sequences were cut to: one number, one for each sequence, or None where none was."""
+        if dataset_ids is None or not self.datasets:
+            return rule.longest if self.truncate else None
+        longest = [_NEVER if each.longest is None else each.longest for each in self.datasets]
+        return np.array(longest, dtype=np.int64)[dataset_ids]
 
     def _content(self, block: BinBlock, source: TokenSource, loss_mask: TokenSource | None) -> Content:
         """Finds out what goes into each room."""
         ids, planned, firsts = block.ids, block.lengths.astype(np.int64), block.first_tokens
+        dataset_ids = block.dataset_of_sequences()
+        source = source.of_sequences(dataset_ids)
+        loss_mask = None if loss_mask is None else loss_mask.of_sequences(dataset_ids)
         if self._is_plain(block):
             tokens = source.gather_from(ids, planned)
             mask = None if loss_mask is None else loss_mask.gather_from(ids, planned)
             return Content(ids=ids, rooms=planned, lengths=planned, tokens=tokens, mask=mask)
         rule = RoomRule(self.max_seq_len, self.align, self.extra_tokens)
         held = source.lengths(ids)
-        own = own_lengths(rule, ids, planned, held, firsts, truncate=self.truncate)
+        own = own_lengths(rule, ids, planned, held, firsts, longest=self._longest(rule, dataset_ids))
         begins = np.zeros_like(held) if firsts is None else firsts
         has_bos = None if self.separators.bos_token_id is None else begins == 0
         has_eos = None if self.separators.eos_token_id is None else begins + own == held
@@ -274,6 +321,7 @@ class BatchAssembler:
             held=held,
             has_bos=has_bos,
             has_eos=has_eos,
+            dataset_ids=dataset_ids,
         )
 
     def _layout(self, block: BinBlock, content: Content) -> PackLayout:

@@ -9,13 +9,16 @@ from functools import partial
 from typing import Any, cast
 
 from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.mixed import MixedDataset
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.presets import Preset, get_preset
 from packhorse.client.service._messages import shortened
 from packhorse.client.service._over_length import cuts_ends
 from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.components import Component
 from packhorse.client.service.stream import StreamHeader
-from packhorse.client.sources import as_token_source
+from packhorse.client.sources import MixtureSource, TokenSource, as_token_source
+from packhorse.topology import RoomRule
 
 
 class BatchMaker:
@@ -61,6 +64,8 @@ class BatchMaker:
         self.flatten = self._as_preset("flatten", flatten)
         self.tokens = as_token_source(tokens)
         self.loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
+        if isinstance(self.loss_mask, MixtureSource):
+            self.loss_mask = self.loss_mask.as_mask_of(self.tokens)
         self.pad_token_id = check_token_id("pad_token_id", pad_token_id)
         self.separators = separators or Separators()
         self._assembler_of = partial(
@@ -74,15 +79,20 @@ class BatchMaker:
         self._assembler: BatchAssembler | None = None
 
     def prepare(self, plan: StreamHeader, *, pin_memory: bool = False) -> None:
-        """Learns what the plan asks of batches; before the first of them."""
-        self.tokens = self.tokens.for_ids(plan.id_column)
+        """Learns what the plan asks of batches; before the first of them.
+
+        Raises:
+            TokenSourceError: the tokens are not those of the plan's dataset, or lack a component of its mixture.
+        """
+        self.tokens = _of_plan(self.tokens, plan)
         if self.loss_mask is not None:
-            self.loss_mask = self.loss_mask.for_ids(plan.id_column)
+            self.loss_mask = _of_plan(self.loss_mask, plan)
         self._assembler = self._assembler_of(
             plan.max_seq_len,
             truncate=cuts_ends(plan.over_length, plan.keep),
             align=plan.align,
             extra_tokens=plan.extra_tokens,
+            datasets=tuple(_mixed(component, plan) for component in plan.components),
             pin_memory=pin_memory,
         )
 
@@ -110,3 +120,13 @@ class BatchMaker:
                 f"{self.preset.consumer}"
             )
         return declared
+
+
+def _of_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:
+    """Returns the source as it takes the plan's ids."""
+    return source.for_components(plan.components) if plan.components else source.for_ids(plan.id_column)
+
+
+def _mixed(component: Component, plan: StreamHeader) -> MixedDataset:
+    longest = RoomRule(component.max_seq_len, plan.align, plan.extra_tokens).longest
+    return MixedDataset(component.name, longest if cuts_ends(component.over_length, component.keep) else None)

@@ -298,8 +298,12 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     def _batches(self, stream: BinStream, resume: Resume, workers_per_rank: int) -> Iterator[PackedBatch]:
         header, choice = stream.header, self.progress.choice
-        self.maker.prepare(header, pin_memory=get_worker_info() is None and torch.cuda.is_available())
+        pin_memory = get_worker_info() is None and torch.cuda.is_available()
+        self.maker.prepare(header, pin_memory=pin_memory)
         for block in stream:
+            if stream.header.digest != header.digest:  # stages were appended to a mixture
+                header = stream.header
+                self.maker.prepare(header, pin_memory=pin_memory)
             batches = self.maker.assemble_steps(block, self.batch_size)
             for step, batch in zip(block.steps, batches, strict=True):
                 has_position = not self._is_independent or workers_per_rank == 1

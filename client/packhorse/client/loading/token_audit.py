@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.answers import DatasetInfo
 from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.service._over_length import cuts_ends
 from packhorse.client.service.audit import AuditReport, EpochOfStreams
 from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.components import Component
 from packhorse.client.service.stream import StreamHeader
 from packhorse.client.sources import TokenSource, TokenSourceError
 from packhorse.topology import RemainderPolicy, RoomRule
@@ -116,11 +118,17 @@ class _Check:
         self._info = info = audit.streams.dataset
         self._streams = audit.streams
         self._maker = maker = audit.dataset.maker
-        self._against = (audit.against or maker.tokens).for_ids(info.id_column)
+        self._against = _of_dataset(audit.against or maker.tokens, info)
         loss_mask = audit.loss_against or maker.loss_mask
-        self._loss_against = None if loss_mask is None else loss_mask.for_ids(info.id_column)
-        self._rule = RoomRule(info.max_seq_len, info.align, info.extra_tokens)
-        self._cuts_ends = cuts_ends(info.over_length, info.keep)
+        self._loss_against = None if loss_mask is None else _of_dataset(loss_mask, info)
+        parts: tuple[DatasetInfo | Component, ...] = info.components or (info,)
+        self._longest = [
+            RoomRule(part.max_seq_len, info.align, info.extra_tokens).longest
+            if cuts_ends(part.over_length, part.keep)
+            else None
+            for part in parts
+        ]
+        self._splits = [part.over_length == "split" for part in parts]
         self._repeats = audit.streams.topology.remainder is RemainderPolicy.REPEAT
         self._batch_size = audit.streams.topology.batch_size
         self._num_whole = 0  # sequences whose first token came
@@ -144,6 +152,8 @@ class _Check:
         info, report = self._info, self.report
         if self._has_failed or report.streams.problems:
             return  # what was not made into batches was not counted
+        if info.components:
+            return  # an epoch of a mixture need not hold all of its components
         if info.over_length == "drop":
             report.dropped_sequences = info.over_length_sequences
             report.dropped_tokens = info.over_length_tokens
@@ -185,24 +195,27 @@ class _Check:
         start = 0
         for row, end in enumerate(bins.bin_ends.tolist()):
             is_counted = bins.positions[row] >= 0 or not self._repeats
-            expected = self._row(bins, start, end, is_counted=is_counted)
+            dataset_id = 0 if bins.dataset_ids is None else int(bins.dataset_ids[row])
+            expected = self._row(bins, start, end, dataset_id, is_counted=is_counted)
             where = f"bin at position {bins.positions[row]}" if bins.positions[row] >= 0 else "a bin of the last step"
             for finding in expected.differences({name: tensor[row] for name, tensor in tensors.items()}):
                 self._find(f"{finding} ({where})")
             start = end
 
-    def _row(self, bins: BinBlock, start: int, end: int, *, is_counted: bool) -> "_Row":
+    def _row(self, bins: BinBlock, start: int, end: int, dataset_id: int, *, is_counted: bool) -> "_Row":
         """Builds what a row should hold."""
+        longest, against = self._longest[dataset_id], self._against.of_component(dataset_id)
         row = _Row(self._info.max_seq_len, self._maker.pad_token_id)
         separators = self._maker.separators
         first_tokens = bins.first_tokens
         for i in range(start, end):
             sequence_id, first = int(bins.ids[i]), 0 if first_tokens is None else int(first_tokens[i])
-            whole = self._against.read(sequence_id)
-            piece = whole[first : first + self._rule.longest] if self._cuts_ends else whole[first:]
+            whole = against.read(sequence_id)
+            piece = whole[first:] if longest is None else whole[first : first + longest]
             is_predicted = np.ones(len(piece), dtype=np.bool_)
             if self._loss_against is not None:
-                is_predicted = self._loss_against.read(sequence_id, first, len(piece)).astype(np.bool_)
+                loss_against = self._loss_against.of_component(dataset_id)
+                is_predicted = loss_against.read(sequence_id, first, len(piece)).astype(np.bool_)
             begins, ends = first == 0, first + len(piece) == len(whole)
             row.add(
                 sequence_id,
@@ -215,7 +228,7 @@ class _Check:
             )
             if is_counted:
                 self.report.tokens += len(piece)
-                if begins or self._info.over_length != "split":
+                if begins or not self._splits[dataset_id]:
                     self._num_whole += 1
                     self._whole_tokens += len(whole)
         if is_counted:
@@ -242,6 +255,11 @@ class _Check:
             return says
         tokens = int(self._against.lengths(missing[:_MOST_NAMED]).sum())
         return f"{says}; the ids named have {tokens:,} tokens"
+
+
+def _of_dataset(source: TokenSource, info: DatasetInfo) -> TokenSource:
+    """Returns the source as it takes the dataset's ids."""
+    return source.for_components(info.components) if info.components else source.for_ids(info.id_column)
 
 
 class _Row:

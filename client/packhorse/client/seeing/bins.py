@@ -17,6 +17,7 @@ from packhorse.client.seeing.batch import FIRST_TOKENS, shortened
 from packhorse.client.seeing.picture import Picture, fullness_of
 from packhorse.client.service._over_length import cuts_ends
 from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.components import Component
 from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, RoomRule, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:
@@ -238,7 +239,9 @@ class _Reader:
         cost_linear: int = DEFAULT_COST_LINEAR,
     ) -> None:
         self._info = info
-        self._tokens = None if tokens is None else tokens.for_ids(info.id_column)
+        self._tokens = None
+        if tokens is not None:
+            self._tokens = tokens.for_components(info.components) if info.components else tokens.for_ids(info.id_column)
         self._decode = decode
         self._cost_linear = cost_linear
 
@@ -247,13 +250,17 @@ class _Reader:
         lengths = self._lengths(block)
         first_tokens = np.zeros_like(block.ids) if block.first_tokens is None else block.first_tokens
         rows, start = [], 0
-        for position, end in zip(block.positions.tolist(), block.bin_ends.tolist(), strict=True):
+        dataset_ids = [None] * len(block) if block.dataset_ids is None else block.dataset_ids.tolist()
+        for position, end, dataset_id in zip(
+            block.positions.tolist(), block.bin_ends.tolist(), dataset_ids, strict=True
+        ):
             sequences = tuple(
                 self._sequence(
                     int(block.ids[i]),
                     int(block.lengths[i]),
                     None if lengths is None else int(lengths[i]),
                     int(first_tokens[i]),
+                    dataset_id,
                 )
                 for i in range(start, end)
             )
@@ -271,20 +278,33 @@ class _Reader:
             return planned if rule.is_plain else None
         from packhorse.client.batches._rooms import own_lengths
 
-        held = self._tokens.lengths(block.ids)
-        truncate = cuts_ends(info.over_length, info.keep)
-        return own_lengths(rule, block.ids, planned, held, block.first_tokens, truncate=truncate)
+        dataset_ids = block.dataset_of_sequences()
+        held = self._tokens.of_sequences(dataset_ids).lengths(block.ids)
+        longest = self._longest(info) if dataset_ids is None else self._longest(*info.components)[dataset_ids]
+        return own_lengths(rule, block.ids, planned, held, block.first_tokens, longest=longest)
 
-    def _sequence(self, sequence_id: int, room: int, length: int | None, first_token: int) -> SeenSequence:
+    def _longest(self, *parts: DatasetInfo | Component) -> NDArray[np.int64]:
+        """What each dataset's longer sequences were cut to, a number that none has where none was: int64 [datasets]."""
+        rules = (RoomRule(part.max_seq_len, self._info.align, self._info.extra_tokens) for part in parts)
+        cuts = (cuts_ends(part.over_length, part.keep) for part in parts)
+        return np.array([rule.longest if cut else 2**62 for rule, cut in zip(rules, cuts, strict=True)])
+
+    def _sequence(
+        self, sequence_id: int, room: int, length: int | None, first_token: int, dataset_id: int | None
+    ) -> SeenSequence:
         first: tuple[int, ...] = ()
-        if self._tokens is None:
-            info = self._info
-            name = f"{info.id_column} {sequence_id}" if info.id_column else f"row {sequence_id}"
-            origin = f"{name} of {info.source}" if info.source else ""
+        info, tokens = self._info, self._tokens
+        if tokens is None:
+            part = info if dataset_id is None else info.components[dataset_id]
+            name = f"{part.id_column} {sequence_id}" if part.id_column else f"row {sequence_id}"
+            source = part.source if isinstance(part, DatasetInfo) else part.name
+            origin = f"{name} of {source}" if source else ""
         else:
-            origin = self._tokens.origin(sequence_id)
+            if dataset_id is not None:
+                tokens = tokens.of_component(dataset_id)
+            origin = tokens.origin(sequence_id)
             count = min(FIRST_TOKENS, room if length is None else length)
-            first = tuple(self._tokens.read(sequence_id, first_token, count).tolist())
+            first = tuple(tokens.read(sequence_id, first_token, count).tolist())
         return SeenSequence(
             id=sequence_id,
             room=room,

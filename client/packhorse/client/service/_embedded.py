@@ -102,6 +102,7 @@ class EmbeddedTransport(_InThisProcess):
             from packhorse.server.backend import Backend
             from packhorse.server.faults import ServiceError
             from packhorse.server.lazy_catalog import LazyCatalog
+            from packhorse.server.mixtures import Mixtures
         except ModuleNotFoundError as error:
             raise PackhorseError(
                 f"embedded: targets need {error.name}; install packhorse[server] beside the client"
@@ -109,7 +110,7 @@ class EmbeddedTransport(_InThisProcess):
         if target == PREFIX:
             raise PackhorseError("embedded: names no folder; give embedded:DIR, e.g. embedded:datasets")
         try:
-            self._backend = Backend(LazyCatalog(target.removeprefix(PREFIX), _CHECKED))
+            self._backend = Backend(Mixtures(LazyCatalog(target.removeprefix(PREFIX), _CHECKED)))
         except ValueError as error:
             raise PackhorseError(str(error)) from None
         super().__init__(target, self._backend, ServiceError)

@@ -16,6 +16,8 @@ class Templates:
     def __init__(self) -> None:
         self._begins = np.zeros(0, dtype=np.int64)  # in _lengths, by number
         self._sizes = np.zeros(0, dtype=np.int64)  # -1 where none is defined
+        self._datasets = np.zeros(0, dtype=np.int32)  # by number, -1 where none is said
+        self._is_mixture = False
         self._lengths = np.zeros(0, dtype=np.int32)  # of all that are defined, and room for more
         self._num_lengths = 0
 
@@ -27,8 +29,9 @@ class Templates:
         defined: NDArray[np.uint32],
         defined_sizes: NDArray[np.uint32],
         defined_lengths: NDArray[np.int32],
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Takes in a message's definitions, and returns the lengths of its sequences and the ends of its bins.
+        defined_datasets: NDArray[np.uint32],
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32] | None]:
+        """Takes in a message's definitions, and returns the lengths of its sequences, and its bins' ends and datasets.
 
         Args:
             numbers: every bin's template: uint32 [N].
@@ -36,9 +39,10 @@ class Templates:
             defined: templates that the message defines: uint32 [M], ascending.
             defined_sizes: how many lengths each has: uint32 [M].
             defined_lengths: theirs, one template after the other: int32.
+            defined_datasets: which of a mixture's components each is of: uint32 [M]; [0] without a mixture.
 
         Returns:
-            int32 [S] and int64 [N].
+            int32 [S], int64 [N], and int32 [N] or None without a mixture.
 
         Raises:
             DamagedAnswerError: the arrays do not fit each other, or a template is not defined.
@@ -48,14 +52,23 @@ class Templates:
             len(defined) != len(defined_sizes)
             or (ends[-1] if len(ends) else 0) != len(defined_lengths)
             or (defined[1:] <= defined[:-1]).any()
+            or len(defined_datasets) not in (0, len(defined))
         ):
             raise DamagedAnswerError("the definitions of templates do not fit each other")
+        self._is_mixture = self._is_mixture or len(defined_datasets) > 0
+        of_defined = defined_datasets.astype(np.int32) if len(defined_datasets) else np.full(len(defined), -1, np.int32)
         num_kept = int(np.searchsorted(defined, KEPT_TEMPLATES))
         end_kept = int(ends[num_kept - 1]) if num_kept else 0
         if num_kept:
             sizes_kept = defined_sizes[:num_kept].astype(np.int64)
-            self._keep(defined[:num_kept], ends[:num_kept] - sizes_kept, sizes_kept, defined_lengths[:end_kept])
-        begins, sizes, lengths = self._begins, self._sizes, self._lengths
+            self._keep(
+                defined[:num_kept],
+                ends[:num_kept] - sizes_kept,
+                sizes_kept,
+                defined_lengths[:end_kept],
+                of_defined[:num_kept],
+            )
+        begins, sizes, lengths, datasets = self._begins, self._sizes, self._lengths, self._datasets
         if num_kept < len(defined):  # the others are put behind, for this message
             is_other = numbers >= KEPT_TEMPLATES
             if (numbers[~is_other] >= len(sizes)).any() or int(defined[-1]) - KEPT_TEMPLATES >= len(defined) - num_kept:
@@ -65,6 +78,7 @@ class Templates:
             begins = np.concatenate((begins, len(lengths) + ends[num_kept:] - others - end_kept))
             sizes = np.concatenate((sizes, others))
             lengths = np.concatenate((lengths, defined_lengths[end_kept:]))
+            datasets = np.concatenate((datasets, of_defined[num_kept:]))
         if len(numbers) and int(numbers.max()) >= len(sizes):
             raise DamagedAnswerError("the bins are of templates that were not defined")
         sizes = sizes[numbers]
@@ -73,7 +87,7 @@ class Templates:
             raise DamagedAnswerError("the templates of the bins do not have as many lengths as there are ids")
         members = np.repeat(begins[numbers] - (bin_ends - sizes), sizes)
         members += np.arange(num_sequences)
-        return lengths[members], bin_ends
+        return lengths[members], bin_ends, datasets[numbers] if self._is_mixture else None
 
     def _keep(
         self,
@@ -81,15 +95,18 @@ class Templates:
         begins: NDArray[np.int64],
         sizes: NDArray[np.int64],
         lengths: NDArray[np.int32],
+        datasets: NDArray[np.int32],
     ) -> None:
         """Remembers templates below KEPT_TEMPLATES until the stream ends."""
         if (missing := int(numbers[-1]) + 1 - len(self._sizes)) > 0:
             self._begins = np.pad(self._begins, (0, missing))
             self._sizes = np.pad(self._sizes, (0, missing), constant_values=-1)
+            self._datasets = np.pad(self._datasets, (0, missing), constant_values=-1)
         end = self._num_lengths + len(lengths)
         if end > len(self._lengths):
             self._lengths = np.pad(self._lengths, (0, 2 * end - len(self._lengths)))
         self._begins[numbers] = self._num_lengths + begins
         self._sizes[numbers] = sizes
+        self._datasets[numbers] = datasets
         self._lengths[self._num_lengths : end] = lengths
         self._num_lengths = end

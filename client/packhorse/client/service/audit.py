@@ -17,6 +17,7 @@ from packhorse.client.answers import DatasetInfo
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.errors import DigestMismatchError
 from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.mixture_audit import ComponentReport, MixtureTally
 from packhorse.client.service.stream import BinStream, StreamHeader
 from packhorse.topology import RemainderPolicy, Skips, Topology
 from packhorse.wire import ids_sum
@@ -59,11 +60,18 @@ class AuditReport:
     """Of hashes of the ids, and first_tokens, of `sequences`."""
     num_steps: int = 0
     """Steps that every rank takes."""
+    components: list[ComponentReport] = field(default_factory=list)
+    """Of a mixture, what came of each component."""
     problems: list[str] = field(default_factory=list)
     """What is wrong; empty when every sequence came exactly once."""
 
-    def add(self, block: BinBlock, max_seq_len: int, *, repeats: bool) -> NDArray[np.void]:
-        """Counts a block and returns its `_entries`; where `repeats`, bins without a position are copies, left out."""
+    def add(
+        self, block: BinBlock, max_seq_len: int, *, repeats: bool, tally: MixtureTally | None = None
+    ) -> NDArray[np.void]:
+        """Counts a block and returns its `_entries`; where `repeats`, bins without a position are copies, left out.
+
+        Of a mixture, `tally` counts its components.
+        """
         bounds = np.concatenate(([0], block.bin_ends))
         sizes = np.diff(bounds)
         tokens = np.diff(np.concatenate(([0], np.cumsum(block.lengths, dtype=np.int64)))[bounds])
@@ -81,7 +89,10 @@ class AuditReport:
         self.empty_bins += int((sizes == 0).sum())
         a, b = ids_sum(ids, first_tokens)
         self.sums = ((self.sums[0] + a) % 2**64, (self.sums[1] + b) % 2**64)
-        return _entries(ids, first_tokens)
+        entries = _entries(ids, first_tokens)
+        if tally is not None:
+            tally.add(block, entries, own)
+        return entries
 
 
 def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> NDArray[np.void]:
@@ -135,12 +146,18 @@ class EpochOfStreams:
             on_block: called with every block, and with the header of a stream of the epoch.
         """
         report = AuditReport()
+        tally = None
         for block, header in self._blocks(report):
-            report.add(block, self.dataset.max_seq_len, repeats=self._repeats)
+            tally = tally or (MixtureTally(header.components) if header.components else None)
+            report.add(block, self.dataset.max_seq_len, repeats=self._repeats, tally=tally)
             on_block(block, header)
             on_bins(len(block))
             del block
         if not report.streamed_bins:
+            return report
+        if tally is not None:
+            report.components = tally.reports()
+            report.problems += [problem for each in report.components for problem in each.problems()]
             return report
         expected = (self.dataset.num_sequences, self.dataset.total_tokens, self.dataset.ids_sum)
         if (report.sequences, report.tokens, report.sums) != expected:

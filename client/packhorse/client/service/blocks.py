@@ -23,6 +23,7 @@ _DTYPES = {
     "defined_templates": np.dtype("<u4"),
     "defined_sizes": np.dtype("<u4"),
     "defined_lengths": np.dtype("<i4"),
+    "defined_datasets": np.dtype("<u4"),
     "position_offsets": np.dtype("<u4"),
 }
 """The arrays of one type in every message."""
@@ -53,6 +54,8 @@ class BinBlock:
     """The worker's steps in the block; none where steps have no meaning (`get_bins`)."""
     first_tokens: NDArray[np.int64] | None = None
     """First token of each entry of `ids` in its sequence: int64 [S]; None where all of the dataset begin at token 0."""
+    dataset_ids: NDArray[np.int32] | None = None
+    """Which of a mixture's components every bin is of, -1 for an empty bin: int32 [N]; None without a mixture."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -79,6 +82,10 @@ class BinBlock:
             yield self.ids[start:end], self.lengths[start:end]
             start = end
 
+    def dataset_of_sequences(self) -> NDArray[np.int32] | None:
+        """Which of a mixture's components every sequence is of: int32 [S]; None where there is one dataset."""
+        return None if self.dataset_ids is None else self.dataset_ids.repeat(np.diff(self.bin_ends, prepend=0))
+
     def slice(self, first: int, last: int) -> "BinBlock":
         """Returns the bins [first, last) as a block of their own; arrays are views where they can be."""
         start = int(self.bin_ends[first - 1]) if first else 0
@@ -89,6 +96,7 @@ class BinBlock:
             bin_ends=self.bin_ends[first:last] - start,
             positions=self.positions[first:last],
             first_tokens=None if self.first_tokens is None else self.first_tokens[start:end],
+            dataset_ids=None if self.dataset_ids is None else self.dataset_ids[first:last],
         )
 
     def padded(self, num_bins: int) -> "BinBlock":
@@ -99,6 +107,9 @@ class BinBlock:
             self,
             bin_ends=np.pad(self.bin_ends, (0, missing), constant_values=end),
             positions=np.pad(self.positions, (0, missing), constant_values=-1),
+            dataset_ids=None
+            if self.dataset_ids is None
+            else np.pad(self.dataset_ids, (0, missing), constant_values=-1),
         )
 
 
@@ -115,12 +126,24 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         ends.append(block.bin_ends + num_before)
         num_before += len(block.ids)
     firsts = [block.first_tokens for block in blocks if block.first_tokens is not None]
+    datasets = _joined_dataset_ids(blocks)
     return BinBlock(
         ids=np.concatenate([block.ids for block in blocks]),
         lengths=np.concatenate([block.lengths for block in blocks]),
         bin_ends=np.concatenate(ends),
         positions=np.concatenate([block.positions for block in blocks]),
         first_tokens=np.concatenate(firsts) if firsts else None,
+        dataset_ids=datasets,
+    )
+
+
+def _joined_dataset_ids(blocks: Sequence[BinBlock]) -> NDArray[np.int32] | None:
+    """Joins those of blocks; empty bins that were added are of no dataset."""
+    if all(block.dataset_ids is None for block in blocks):
+        return None
+    none = [np.full(len(block), -1, dtype=np.int32) for block in blocks]
+    return np.concatenate(
+        [other if block.dataset_ids is None else block.dataset_ids for block, other in zip(blocks, none, strict=True)]
     )
 
 
@@ -160,12 +183,13 @@ def decode_bins(
         raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
     arrays = {name: _array(name, data[name], dtype) for name, dtype in _DTYPES.items()}
     ids = _array("ids", data["ids"], _ID_DTYPES[id_type])
-    lengths, bin_ends = (templates or Templates()).expanded(
+    lengths, bin_ends, dataset_ids = (templates or Templates()).expanded(
         arrays["templates"],
         len(ids),
         defined=arrays["defined_templates"],
         defined_sizes=arrays["defined_sizes"],
         defined_lengths=arrays["defined_lengths"],
+        defined_datasets=arrays["defined_datasets"],
     )
     first_tokens = None
     if data["first_tokens"]:
@@ -180,6 +204,7 @@ def decode_bins(
         positions=_positions(offsets, bins.base_position) if len(offsets) else positions(len(bin_ends)),
         steps=steps,
         first_tokens=first_tokens,
+        dataset_ids=dataset_ids,
     )
     if len(block.positions) != len(block) or (first_tokens is not None and len(first_tokens) != len(ids)):
         raise DamagedAnswerError("the arrays of the bins do not fit each other")

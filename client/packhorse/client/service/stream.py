@@ -13,6 +13,7 @@ from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, 
 from packhorse.client.service._templates import Templates
 from packhorse.client.service._transport import STREAM_BINS, Transport
 from packhorse.client.service.blocks import BinBlock, decode_bins
+from packhorse.client.service.components import Component, read_components
 from packhorse.client.service.retry import Attempts, RetryPolicy
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -56,6 +57,8 @@ class StreamHeader:
     """Which end of a truncated sequence is in the plan: head or tail."""
     id_column: str
     """The input's column that ids come from; empty where an id is a row number."""
+    components: tuple[Component, ...] = ()
+    """Of a mixture, what it is made of, with what the epoch takes of each; empty for a prepared dataset."""
 
 
 class BinStream:
@@ -89,27 +92,18 @@ class BinStream:
         self._messages: Iterator[pb.StreamBinsResponse] | None = None
         self._header: pb.StreamHeader | None = None
         self._templates = Templates()
+        self._facts: StreamHeader | None = None
 
     @property
     def header(self) -> StreamHeader:
-        """Facts about the stream; opens it when it is not open yet."""
-        if self._header is None:
+        """Facts about the stream; opens it when it is not open yet.
+
+        They change where a mixture got another stage while the stream went on: its digest, and possibly its components.
+        """
+        if self._facts is None:
             self._retrying(self._open)
-        header = self._header
-        assert header is not None
-        return StreamHeader(
-            digest=header.digest,
-            num_steps=header.num_steps,
-            num_bins=header.num_bins,
-            num_bins_dropped=header.num_bins_dropped,
-            max_seq_len=header.max_seq_len,
-            max_sequences_per_bin=header.max_sequences_per_bin,
-            align=header.align,
-            extra_tokens=header.extra_tokens,
-            over_length=header.over_length,
-            keep=header.keep,
-            id_column=header.id_column,
-        )
+        assert self._facts is not None
+        return self._facts
 
     def position_after(self, step: int) -> int:
         """The position to resume at once every rank has consumed `step`, under any topology."""
@@ -168,7 +162,7 @@ class BinStream:
             raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
         if header_checksum(self._request, first.header) != first.header.checksum:
             raise DamagedAnswerError("the stream's header does not match its checksum: bytes changed on the way")
-        self._header = first.header
+        self._header, self._facts = first.header, _facts_of(first.header)
         self._request.expected_digest = first.header.digest
         self._messages = messages
         self._templates = Templates()
@@ -249,3 +243,20 @@ class BinStream:
                 position=position,
                 step=step,
             ) from error
+
+
+def _facts_of(header: pb.StreamHeader) -> StreamHeader:
+    return StreamHeader(
+        digest=header.digest,
+        num_steps=header.num_steps,
+        num_bins=header.num_bins,
+        num_bins_dropped=header.num_bins_dropped,
+        max_seq_len=header.max_seq_len,
+        max_sequences_per_bin=header.max_sequences_per_bin,
+        align=header.align,
+        extra_tokens=header.extra_tokens,
+        over_length=header.over_length,
+        keep=header.keep,
+        id_column=header.id_column,
+        components=read_components(header.components),
+    )

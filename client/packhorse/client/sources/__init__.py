@@ -9,6 +9,7 @@ from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.client.sources.choose import as_token_source
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
+from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource
 from packhorse.client.sources.stored import FlatSource, MegatronSource
 
@@ -18,6 +19,7 @@ __all__ = [
     "IndexableSource",
     "MdsSource",
     "MegatronSource",
+    "MixtureSource",
     "ParquetSource",
     "TokenSource",
     "TokenSourceError",

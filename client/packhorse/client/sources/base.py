@@ -5,12 +5,14 @@ tokens lie to the other files of this package.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from packhorse.client.service.components import Component
 
 
 class TokenSourceError(ValueError):
@@ -100,6 +102,30 @@ class TokenSource(ABC):
         Raises:
             TokenSourceError: ids come from a column, and this source knows rows by their numbers only.
         """
+        return self
+
+    def for_components(self, components: Sequence[Component]) -> "TokenSource":
+        """Refuses a mixture: one source cannot tell its components' ids apart. `MixtureSource` takes it.
+
+        Raises:
+            TokenSourceError: always.
+        """
+        names = ", ".join(f"{component.name!r}: …" for component in components)
+        raise TokenSourceError(
+            f"the dataset is a mixture; give tokens by component, {{{names}}}; the same source more than once where "
+            "components share one"
+        )
+
+    def of_sequences(self, dataset_ids: NDArray[np.integer] | None) -> "TokenSource":
+        """Returns what to ask for a block's sequences: this source, unless it is a mixture's.
+
+        Args:
+            dataset_ids: which component each sequence is of: integers [S]; None where there is no mixture.
+        """
+        return self
+
+    def of_component(self, dataset_id: int) -> "TokenSource":
+        """Returns the source of one of a mixture's components: this source, unless it is a mixture's."""
         return self
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ Owns recognising paths and objects; leaves opening them to each source.
 import glob
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -14,6 +14,7 @@ from packhorse.client.sources.arrow import ArrowSource, is_held_dataset
 from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
+from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource
 from packhorse.client.sources.stored import FlatSource, MegatronSource
 from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, saved_splits
@@ -41,7 +42,8 @@ def as_token_source(
             a path of a Megatron pair (`.idx`, `.bin` or their prefix), or of a flat file with `.boundaries` beside it;
             a folder that Hugging Face `datasets` saved, of MDS shards, or of Parquet or Arrow files;
             a `.parquet` or `.arrow` file, a glob pattern of such, or a list of them;
-            a `datasets.Dataset`; else anything with `__getitem__(id)`.
+            a `datasets.Dataset`; a dict from the names of a mixture's components to any of these;
+            else anything with `__getitem__(id)`.
         column: holds the tokens, where the data has columns and it is not evident; for other objects, the key of an
             item's tokens.
         id_column: holds the ids, where a row's number is not its sequence's id. None also finds the column that a
@@ -67,6 +69,10 @@ def as_token_source(
         return _of_folder(path, columns) if path.is_dir() else _of_files([path], obj, columns)
     if isinstance(obj, list | tuple) and obj and all(isinstance(item, str | os.PathLike) for item in obj):
         return _of_files([Path(item) for item in obj], obj, columns)
+    if isinstance(obj, Mapping) and obj and all(isinstance(name, str) for name in obj):
+        return MixtureSource(
+            {name: as_token_source(of, **columns, is_loss_mask=is_loss_mask) for name, of in obj.items()}
+        )
     if id_column is not None:
         raise TokenSourceError(f"{type(obj).__name__} is asked for ids itself: it has no id_column {id_column!r}")
     return IndexableSource(obj, key=column, takes_bool=is_loss_mask)

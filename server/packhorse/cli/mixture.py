@@ -1,0 +1,125 @@
+"""`packhorse mixture`: what a mixture is made of, and another stage for it."""
+
+import json
+from dataclasses import asdict
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from packhorse.cli.console import output_console
+from packhorse.cli.options import target_option
+from packhorse.cli.service import asking, timeout_option
+from packhorse.client import DatasetInfo, PackhorseError
+from packhorse.dataset import MIXTURE_SUFFIX, StageEntry, append_to_mixture
+from packhorse.epoch import WeightsBy
+
+
+@click.group("mixture")
+def command() -> None:
+    """Show a mixture of datasets, or append a stage to it while a run goes on."""
+
+
+@command.command("show", context_settings={"show_default": True})
+@click.argument("name")
+@target_option
+@timeout_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -> None:
+    """Show the mixture NAME: its components, and from which position of the run on each has which share of the bins."""
+    with asking(target, timeout_seconds) as client:
+        info = client.get_dataset(name)
+    if not info.components:
+        raise PackhorseError(f"{name} is no mixture, but a prepared dataset; packhorse inspect shows one")
+    if as_json:
+        content = {
+            "name": name,
+            "digest": info.digest,
+            "num_bins": info.num_bins,
+            "components": [asdict(component) for component in info.components],
+            "stages": [asdict(stage) for stage in info.stages],
+        }
+        click.echo(json.dumps(content, indent=2))
+        return
+    console = output_console()
+    console.print(f"{name}  {info.digest}", markup=False)
+    console.print(f"{info.num_bins:,} bins in an epoch of {len(info.components)} components")
+    console.print(_components_table(info))
+    console.print(_stages_table(info))
+
+
+@command.command("append", context_settings={"show_default": True})
+@click.argument("name")
+@click.option(
+    "--data-root",
+    envvar="PACKHORSE_DATA_ROOT",
+    show_envvar=True,
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Folder of the server's datasets, where NAME.mixture.toml is.",
+)
+@click.option(
+    "--from-position",
+    required=True,
+    type=click.IntRange(1),
+    help="Position of the run at which the stage begins: epoch times the mixture's bins, plus the position there.",
+)
+@click.option("--weights", required=True, metavar="NAME=W,…", help="Weight of each component, e.g. web=60,code=40.")
+@click.option(
+    "--by",
+    default=WeightsBy.BINS.value,
+    type=click.Choice([by.value for by in WeightsBy]),
+    help="Whether weights are shares of bins or of tokens.",
+)
+def append(name: str, data_root: Path, from_position: int, weights: str, by: str) -> None:
+    """Append a stage to the mixture NAME: other weights from a position of the run on; nothing before it changes.
+
+    Components that are new come behind those there are. Servers notice the file by themselves, and trainers go on with
+    their streams. A run that has gone past the position already is refused, so choose one well ahead of it.
+    """
+    from packhorse.server.lazy_catalog import LazyCatalog
+    from packhorse.server.mixtures import Mixtures
+
+    path = data_root / f"{name}{MIXTURE_SUFFIX}"
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist: --data-root has no mixture {name}")
+    catalog = Mixtures(LazyCatalog(data_root, set()))
+    stage = StageEntry(weights=_weights(weights), by=WeightsBy(by))
+    before, after = append_to_mixture(path, stage, from_position, catalog.component)
+    epoch, position = divmod(from_position, after.num_bins)
+    click.echo(f"{name}: stage {len(after.chain) - 1} begins at position {position:,} of epoch {epoch:,}")
+    click.echo(f"digest before: {before.manifest.digest}\ndigest now:    {after.manifest.digest}")
+    shares = zip(after.file.names, after.shares[-1], strict=True)
+    click.echo("shares of bins: " + ", ".join(f"{component} {float(share):.2%}" for component, share in shares))
+
+
+def _weights(text: str) -> dict[str, int | Decimal]:
+    weights: dict[str, int | Decimal] = {}
+    for part in text.split(","):
+        name, _, weight = part.strip().rpartition("=")
+        try:
+            weights[name] = int(weight) if weight.strip().isdecimal() else Decimal(weight)
+        except InvalidOperation:
+            name = ""
+        if not name:
+            raise click.UsageError(f"--weights {part.strip()!r} is not NAME=WEIGHT, e.g. web=60,code=40")
+    return weights
+
+
+def _components_table(info: DatasetInfo) -> Table:
+    table = Table("component", "bins", "sequences", "tokens", "max_seq_len", "digest")
+    for each in info.components:
+        sizes = (each.num_bins, each.num_sequences, each.own_tokens, each.max_seq_len)
+        table.add_row(each.name, *(f"{size:,}" for size in sizes), each.digest)
+    return table
+
+
+def _stages_table(info: DatasetInfo) -> Table:
+    table = Table("stage", "from epoch", "position", *(each.name for each in info.components), title="shares of bins")
+    for number, stage in enumerate(info.stages):
+        epoch, position = divmod(stage.first_position, info.num_bins)
+        shares = (f"{float(Fraction(share)):.2%}" for share in stage.shares)
+        table.add_row(str(number), f"{epoch:,}", f"{position:,}", *shares)
+    return table

@@ -1,0 +1,230 @@
+"""A mixture of prepared datasets, open: what its file says, with the datasets that it names.
+
+Owns the way from the file to epochs: components, the positions at which stages end, facts of all components together,
+and the digest. Leaves the file's fields to `mixture_file`, and the arithmetic of mixtures to `packhorse.epoch`.
+"""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import cached_property, lru_cache, partial
+from math import ceil
+
+from packhorse.dataset.digest import mixture_digest
+from packhorse.dataset.load import PreparedDataset
+from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
+from packhorse.dataset.mixture_file import MixtureError, MixtureFile, StageEntry, Unit
+from packhorse.epoch import Chain, Component, Mixture, MixtureEpoch, Source, Stage, WindowedView, bin_shares, derive_key
+
+_MOST_SEEDS = 4
+"""Runs whose mixtures are remembered; another's is laid out again, in a millisecond."""
+
+
+class MixtureDataset:
+    r"""What a mixture's file stands for. Safe to be used by many threads.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> file = MixtureFile.parse("epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}", "some.mixture.toml")
+        >>> mixture = MixtureDataset("some", file, [open_prepared("datasets/corpus")])
+        >>> mixture.epoch(0, seed=1).bins(range(8)).dataset_ids.tolist()
+        [0, 0, 0, 0, 0, 0, 0, 0]
+
+    Args:
+        name: by which it is served.
+        file: what its file says.
+        datasets: those that it names, in the order of `file.names`.
+
+    Raises:
+        MixtureError: datasets do not go together, or what the file asks of them cannot be done; names the way out.
+    """
+
+    def __init__(self, name: str, file: MixtureFile, datasets: Sequence[PreparedDataset]) -> None:
+        self.name = name
+        self.file = file
+        self.datasets = tuple(datasets)
+        self._of_seed = lru_cache(maxsize=_MOST_SEEDS)(self._mixture)
+        _check_alike(name, self.datasets)
+        try:
+            self._stages = self._resolved()
+            plain = self.mixture(0)
+        except ValueError as error:
+            raise MixtureError(f"{name}: {error}") from None
+        self.num_bins: int = plain.num_bins
+        """Bins of an epoch of the mixture."""
+        self.chain: Chain = plain.chain
+        """Where each stage begins, as a position of the run, with its digest."""
+
+    def mixture(self, seed: int) -> Mixture:
+        """Returns the mixture of a run."""
+        return self._of_seed(seed)
+
+    def epoch(self, number: int, seed: int) -> MixtureEpoch:
+        """Returns one epoch of a run.
+
+        Args:
+            number: in [0, 2^64).
+            seed: of the run, in [0, 2^64).
+
+        Raises:
+            ValueError: a component would come to an epoch beyond 2^64.
+        """
+        epoch = self.mixture(seed).epoch(number)
+        for given, dataset in zip(epoch.given, self.datasets, strict=True):
+            if given.epoch + given.num_bins // dataset.manifest.n_bins + 1 >= 2**64:
+                raise ValueError(f"epoch {number} is too large: {dataset.name} would be in its epoch {given.epoch}")
+        return epoch
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """The most sequences in any bin."""
+        return max(dataset.max_sequences_per_bin for dataset in self.datasets)
+
+    @property
+    def num_lengths(self) -> int:
+        """Distinct lengths of all components."""
+        return sum(dataset.num_lengths for dataset in self.datasets)
+
+    @property
+    def shares(self) -> list[tuple[Fraction, ...]]:
+        """Which share of its bins each component has, for every stage."""
+        components = self._components(0)
+        return [bin_shares(stage, components, number) for number, stage in enumerate(self._stages)]
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Facts of an epoch, on average under the last stage's weights; the ledger's are those of all components."""
+        manifests = [dataset.manifest for dataset in self.datasets]
+        first = manifests[0]
+        max_seq_len = max(manifest.max_seq_len for manifest in manifests)
+        ledgers = [manifest.over_length for manifest in manifests]
+        shares = self.shares[-1]
+
+        def about(what: Callable[[Manifest], int]) -> int:
+            return round(self.num_bins * _mean([Fraction(what(each), each.n_bins) for each in manifests], shares))
+
+        total_tokens, total_capacity = about(lambda each: each.total_tokens), self.num_bins * max_seq_len
+        id_dtypes = {manifest.id_dtype for manifest in manifests}
+        start_dtypes = {manifest.start_dtype for manifest in manifests} - {None}
+        return Manifest(
+            options=PrepareOptions(
+                max_seq_len=max_seq_len,
+                algorithm="mixture",
+                over_length=first.options.over_length,
+                keep=first.options.keep,
+                align=first.options.align,
+                extra_tokens=first.options.extra_tokens,
+            ),
+            algorithm="mixture",
+            n_sequences=about(lambda each: each.n_sequences),
+            n_bins=self.num_bins,
+            total_tokens=total_tokens,
+            own_tokens=about(lambda each: each.own_tokens),
+            total_capacity=total_capacity,
+            efficiency=total_tokens / total_capacity,
+            lower_bound=self.num_bins,
+            distinct_lengths=self.num_lengths,
+            distinct_templates=sum(manifest.distinct_templates for manifest in manifests),
+            id_dtype="uint32" if id_dtypes == {"uint32"} else "int64",
+            start_dtype=None if not start_dtypes else "uint32" if start_dtypes == {"uint32"} else "int64",
+            ids_sum_a=0,
+            ids_sum_b=0,
+            over_length=OverLengthLedger(
+                sequences=sum(ledger.sequences for ledger in ledgers),
+                source_tokens=sum(ledger.source_tokens for ledger in ledgers),
+                tokens=sum(ledger.tokens for ledger in ledgers),
+                pieces=sum(ledger.pieces for ledger in ledgers),
+            ),
+            source=", ".join(dataset.name for dataset in self.datasets),
+            id_column=None,
+            plan_cut_off=any(manifest.plan_cut_off for manifest in manifests),
+            checksums={},
+            digest=mixture_digest(self.chain),
+        )
+
+    def _mixture(self, seed: int) -> Mixture:
+        return Mixture(
+            self._components(seed),
+            self._stages,
+            seed=seed,
+            num_bins=self.file.epoch_bins,
+            when_out=self.file.when_out,
+        )
+
+    def _components(self, seed: int) -> list[Component]:
+        return [
+            self._component(dataset, derive_key(seed, number, "component"))
+            for number, dataset in enumerate(self.datasets)
+        ]
+
+    def _component(self, dataset: PreparedDataset, seed: int) -> Component:
+        manifest, num_windows = dataset.manifest, self.file.num_windows.get(dataset.name, 1)
+        source_of: Callable[[int], Source] = partial(dataset.epoch, seed=seed)
+        if num_windows > 1:
+            source_of = partial(_windowed, dataset, seed, num_windows)
+        return Component(
+            name=dataset.name,
+            source_of=lru_cache(maxsize=2)(source_of),
+            num_bins=manifest.n_bins,
+            max_seq_len=manifest.max_seq_len,
+            max_sequences_per_bin=dataset.max_sequences_per_bin,
+            num_tokens=manifest.own_tokens,
+            num_templates=manifest.distinct_templates,
+            digest=manifest.digest + (f"-windows{num_windows}" if num_windows > 1 else ""),
+        )
+
+    def _resolved(self) -> list[Stage]:
+        """Returns the stages with `until` as positions of the run."""
+        components, stages = self._components(0), []
+        position, tokens = 0, Fraction(0)  # where a stage begins, and how many tokens of the run lie before it
+        tokens_of_bin = [Fraction(each.manifest.own_tokens, each.manifest.n_bins) for each in self.datasets]
+        for number, entry in enumerate(self.file.stages):
+            if entry.until is None:
+                stages.append(Stage(entry.weights, None, entry.by))
+                continue
+            mean_tokens = _mean(tokens_of_bin, bin_shares(Stage(entry.weights, None, entry.by), components, number))
+            end = self._end(entry, position, tokens, mean_tokens)
+            if end <= position:
+                raise ValueError(
+                    f"stages[{number}].until_{entry.until.unit} = {entry.until.count} is position {end} of the run, "
+                    f"and the stage begins at {position}: ends count from the run's beginning; choose a later one"
+                )
+            stages.append(Stage(entry.weights, end, entry.by))
+            position, tokens = end, tokens + (end - position) * mean_tokens
+        return stages
+
+    def _end(self, entry: StageEntry, position: int, tokens: Fraction, mean_tokens: Fraction) -> int:
+        """Returns the position at which a stage ends that begins at `position`, behind so many tokens."""
+        assert entry.until is not None
+        if entry.until.unit is Unit.BINS:
+            return entry.until.count
+        if entry.until.unit is Unit.STEPS:
+            return entry.until.count * (self.file.bins_per_step or 1)
+        return position + ceil((entry.until.count - tokens) / mean_tokens)
+
+
+def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
+    return sum((share * value for share, value in zip(shares, values, strict=True)), Fraction(0))
+
+
+def _windowed(dataset: PreparedDataset, seed: int, num_windows: int, epoch: int) -> WindowedView:
+    return WindowedView(
+        dataset.plan,
+        dataset.pool,
+        seed=seed,
+        epoch=epoch,
+        num_windows=num_windows,
+        first_tokens=dataset.first_tokens,
+    )
+
+
+def _check_alike(name: str, datasets: Sequence[PreparedDataset]) -> None:
+    """Refuses components whose rooms follow from lengths in different ways: a batch has one way."""
+    first = datasets[0]
+    for dataset in datasets:
+        for option in ("align", "extra_tokens"):
+            ours, theirs = getattr(dataset.manifest.options, option), getattr(first.manifest.options, option)
+            if ours != theirs:
+                raise MixtureError(
+                    f"{name}: {first.name} was prepared with {option} {theirs} and {dataset.name} with {ours}; prepare "
+                    "them alike"
+                )

@@ -1,0 +1,266 @@
+"""`NAME.mixture.toml`: a mixture as its user writes it.
+
+Owns the file's fields, the refusal of wrong ones, and appending a stage to its text. Knows no dataset: what the names
+stand for, and at which position a stage ends, is `mixture`'s.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any
+
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.epoch import MAX_WINDOWS, WeightsBy, WhenOut
+from packhorse.topology import checked_integer
+
+MIXTURE_SUFFIX = ".mixture.toml"
+"""What a mixture's file is called behind its name."""
+
+MOST_MIXTURE_BYTES = 4 << 20
+"""A larger file is no mixture."""
+
+_MOST_WEIGHT = Decimal(10) ** 15
+_MOST_DIGITS = 15
+_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_WINDOWED = re.compile(r"windowed\((\d+)\)")
+_GLOBAL = "global"
+
+
+class MixtureError(PreparedDatasetError):
+    """A mixture's file, or what it names, is not as it must be; the message says what and where."""
+
+
+class Unit(StrEnum):
+    """What the end of a stage is counted in, from the run's beginning."""
+
+    BINS = "bins"
+    TOKENS = "tokens"
+    STEPS = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Where a stage ends."""
+
+    count: int
+    """At least 1."""
+    unit: Unit = Unit.BINS
+    """Of what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEntry:
+    """One of the file's stages.
+
+    Example:
+        >>> StageEntry(weights={"web": 70, "code": 30}).by
+        <WeightsBy.BINS: 'bins'>
+    """
+
+    weights: Mapping[str, int | Decimal]
+    """Component → weight, as written."""
+    by: WeightsBy = WeightsBy.BINS
+    """What weights are shares of."""
+    until: Until | None = None
+    """Where the next stage begins; None for the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureFile:
+    r"""What a file says.
+
+    Example:
+        >>> MixtureFile.parse('[[stages]]\nweights = {web = 70, code = 30}', "my.mixture.toml").names
+        ('web', 'code')
+    """
+
+    stages: tuple[StageEntry, ...]
+    """In order, at least one."""
+    when_out: WhenOut = WhenOut.REPEAT
+    """What happens when a component has given all bins of its epoch."""
+    epoch_bins: int | None = None
+    """Bins of an epoch of the mixture; None for as many as its components have, see `packhorse.epoch.Mixture`."""
+    bins_per_step: int | None = None
+    """Bins of one step over all ranks, where stages end at steps."""
+    num_windows: Mapping[str, int] = field(default_factory=dict)
+    """Component → locality windows of each of its epochs; 1 for those not named."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Components, in the order in which weights name them first: a later stage adds behind those there are."""
+        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.weights))
+
+    @classmethod
+    def parse(cls, text: str, file: str) -> "MixtureFile":
+        """Reads a file's text.
+
+        Args:
+            text: TOML.
+            file: its name, for messages.
+
+        Raises:
+            MixtureError: it is no TOML, or a field is missing, unknown or wrong; names the field and the way out.
+        """
+        try:
+            content = tomllib.loads(text, parse_float=Decimal)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise MixtureError(f"{file} is no TOML: {error}") from None
+        try:
+            return cls._of(content)
+        except ValueError as error:
+            raise MixtureError(f"{file}: {error}") from None
+
+    @classmethod
+    def _of(cls, content: dict[str, Any]) -> "MixtureFile":
+        _check_keys("", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "components"))
+        tables = content.get("stages")
+        if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+            raise ValueError("stages must be tables, at least one: [[stages]] and below it weights = {web = 70, …}")
+        stages = tuple(_stage(f"stages[{number}].", table) for number, table in enumerate(tables))
+        bins_per_step = _count(content, "bins_per_step")
+        for number, stage in enumerate(stages):
+            if stage.until is not None and stage.until.unit is Unit.STEPS and bins_per_step is None:
+                raise ValueError(
+                    f"stages[{number}].until_steps needs bins_per_step = N at the top of the file: world_size · "
+                    "batch_size bins make a step"
+                )
+        file = cls(
+            stages=stages,
+            when_out=_choice("when_out", content.get("when_out", WhenOut.REPEAT), WhenOut),
+            epoch_bins=_count(content, "epoch_bins"),
+            bins_per_step=bins_per_step,
+        )
+        return replace(file, num_windows=_num_windows(content.get("components", {}), file.names))
+
+    def appended(self, stage: StageEntry, from_position: int) -> "MixtureFile":
+        """Returns the file with other weights from a position of the run on."""
+        last = replace(self.stages[-1], until=Until(from_position))
+        return replace(self, stages=(*self.stages[:-1], last, stage))
+
+
+def append_stage(text: str, file: str, stage: StageEntry, from_position: int) -> str:
+    r"""Returns a file's text with one more stage at its end; everything else stays as it was written, comments too.
+
+    Example:
+        >>> text = "[[stages]]\nweights = {web = 1}\n"
+        >>> print(append_stage(text, "my.mixture.toml", StageEntry(weights={"web": 1, "code": Decimal("0.5")}), 900))
+        [[stages]]
+        until_bins = 900
+        weights = {web = 1}
+        <BLANKLINE>
+        [[stages]]
+        weights = {web = 1, code = 0.5}
+        <BLANKLINE>
+
+    Args:
+        text: of the file.
+        file: its name, for messages.
+        stage: without `until`.
+        from_position: of the run; where what is now the last stage ends.
+
+    Raises:
+        MixtureError: the text is no mixture, or its stages are written in another way than as [[stages]].
+    """
+    wanted = MixtureFile.parse(text, file).appended(stage, from_position)
+    headers = list(_HEADER.finditer(text))
+    if headers:
+        at = headers[-1].end()
+        edited = f"{text[:at]}\nuntil_bins = {from_position}{text[at:].rstrip()}\n\n{render_stage(stage)}"
+        try:
+            is_right = MixtureFile.parse(edited, file) == wanted
+        except MixtureError:
+            is_right = False
+        if is_right:
+            return edited
+    raise MixtureError(
+        f"{file}: a stage is appended where stages are written as [[stages]] tables; write them so, or append by hand"
+    )
+
+
+def render_stage(stage: StageEntry) -> str:
+    """Returns the TOML of a stage without `until`.
+
+    Example:
+        >>> print(render_stage(StageEntry(weights={"web": 70, "code": 30})), end="")
+        [[stages]]
+        weights = {web = 70, code = 30}
+    """
+    weights = ", ".join(f"{_key(name)} = {weight}" for name, weight in stage.weights.items())
+    by = "" if stage.by is WeightsBy.BINS else f'by = "{stage.by}"\n'
+    return f"[[stages]]\n{by}weights = {{{weights}}}\n"
+
+
+def _stage(at: str, table: dict[str, Any]) -> StageEntry:
+    _check_keys(at, table, ("weights", "by", *(f"until_{unit}" for unit in Unit)))
+    weights = table.get("weights")
+    if not isinstance(weights, dict) or not weights:
+        raise ValueError(f"{at}weights must give each component a number, e.g. weights = {{web = 70, code = 30}}")
+    for name, weight in weights.items():
+        is_number = isinstance(weight, int | Decimal) and not isinstance(weight, bool)
+        if not is_number or Decimal(weight).is_nan() or weight < 0:
+            raise ValueError(f"{at}weights.{name} must be a number of at least 0, got {weight!s}")
+        if not weight <= _MOST_WEIGHT or (weight and Decimal(weight).normalize().as_tuple().exponent < -_MOST_DIGITS):
+            raise ValueError(
+                f"{at}weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DIGITS} digits behind the "
+                f"point, got {weight!s}"
+            )
+    ends = [unit for unit in Unit if f"until_{unit}" in table]
+    if len(ends) > 1:
+        raise ValueError(f"{at}until_{ends[0]} and {at}until_{ends[1]} say the same in two ways; keep one")
+    until = None
+    if ends:
+        count = _count(table, f"until_{ends[0]}", at)
+        assert count is not None
+        until = Until(count, ends[0])
+    by = _choice(f"{at}by", table.get("by", WeightsBy.BINS), WeightsBy)
+    return StageEntry(weights=weights, by=by, until=until)
+
+
+def _num_windows(components: object, names: tuple[str, ...]) -> dict[str, int]:
+    """Reads the tables [components.NAME]."""
+    if not isinstance(components, dict):
+        raise ValueError('components must be tables: [components.web] and below it shuffle = "windowed(64)"')
+    num_windows = {}
+    for name, table in components.items():
+        at = f"components.{name}"
+        if name not in names:
+            raise ValueError(f"{at}: no stage gives {name} a weight; there are {', '.join(names)}")
+        if not isinstance(table, dict):
+            raise ValueError(f'{at} must be a table, e.g. [{at}] and below it shuffle = "windowed(64)"')
+        _check_keys(f"{at}.", table, ("shuffle",))
+        shuffle = table.get("shuffle", _GLOBAL)
+        match = _WINDOWED.fullmatch(shuffle) if isinstance(shuffle, str) else None
+        if match is None and shuffle != _GLOBAL:
+            raise ValueError(f'{at}.shuffle must be "global" or "windowed(W)", e.g. "windowed(64)", got {shuffle!r}')
+        if match is not None:
+            num_windows[name] = checked_integer(f"{at}.shuffle: windows", int(match[1]), 1, MAX_WINDOWS)
+    return num_windows
+
+
+def _check_keys(at: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"{at}{key} is no field of a mixture; {hint}")
+
+
+def _count(table: Mapping[str, Any], key: str, at: str = "") -> int | None:
+    return None if key not in table else checked_integer(f"{at}{key}", table[key], 1, 2**62)
+
+
+def _choice(name: str, value: object, kind: Any) -> Any:
+    if not isinstance(value, str) or value not in list(kind):
+        raise ValueError(f"{name} must be one of {', '.join(kind)}, got {value!r}")
+    return kind(value)
+
+
+def _key(name: str) -> str:
+    """Returns a name as a TOML key."""
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)

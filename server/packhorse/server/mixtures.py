@@ -1,0 +1,196 @@
+"""The mixtures that are served beside a catalog's datasets: every `NAME.mixture.toml` below its root.
+
+Owns reading their files, again when they change, and putting them together from the catalog's datasets. Leaves what a
+file says to `packhorse.dataset`, and the datasets to the catalog.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packhorse.dataset import (
+    MANIFEST,
+    MIXTURE_SUFFIX,
+    MOST_MIXTURE_BYTES,
+    MixtureDataset,
+    MixtureError,
+    MixtureFile,
+    PreparedDataset,
+    PreparedDatasetError,
+)
+from packhorse.server.catalog import Catalog, not_served
+from packhorse.server.faults import ServiceError
+from packhorse.server.served import Served
+from packhorse.server.stamps import FileStamp, stamp_of
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A file as it was read."""
+
+    stamp: FileStamp
+    mixture: MixtureDataset
+
+
+class Mixtures:
+    """A catalog's datasets, and the mixtures of them.
+
+    A mixture's file is read again when it changed. Where it is wrong then, the mixture stays what it was, and a line in
+    the log says why; one that was never right is refused, and nothing else is. Streams of a mixture that changed end,
+    and go on where they stand in what it is now: the chain of its digests tells whether they may.
+
+    Args:
+        catalog: of the datasets; its root is also that of the mixtures.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._read: dict[str, _Read] = {}
+        self._told: dict[str, FileStamp] = {}
+
+    def names(self) -> list[str]:
+        """Names of the datasets and mixtures that can be asked for, ascending."""
+        return sorted({*self._catalog.names(), *(name for name in self._files() if self._is_served(name))})
+
+    def older_digests(self, name: str) -> list[str]:
+        """Digests of a dataset's older versions; a mixture's digest tells by itself whether it may go on."""
+        return [] if self._path(name) is not None else self._catalog.older_digests(name)
+
+    def get(self, name: str, digest: str = "") -> Served:
+        """Returns a dataset or a mixture; a ServiceError where there is none of that name, or where it is wrong.
+
+        Args:
+            name: of either.
+            digest: of the version wanted of a dataset, as `Catalog.get` takes it.
+        """
+        path = self._path(name)
+        stamp = None if path is None else stamp_of(path)
+        if path is None or stamp is None:
+            return self._catalog.get(name, digest, besides=self._files())
+        read = self._read.get(name)
+        if read is not None and stamp in (read.stamp, self._told.get(name)):
+            return read.mixture
+        with self._lock:
+            return self._reread(name, path, stamp)
+
+    def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
+        """Makes sure that what was just read came from the files that were checked; see `Catalog.confirm`."""
+        if isinstance(served, MixtureDataset):
+            try:
+                for number in components:
+                    self._catalog.confirm(served.datasets[number])
+            except ServiceError:
+                self._read.pop(served.name, None)  # it is put together anew, of what is there then
+                raise
+        elif isinstance(served, PreparedDataset):
+            self._catalog.confirm(served)
+
+    def is_current(self, served: Served) -> bool:
+        """Whether streams of it go on: always those of a dataset, and of a mixture as long as its file says the same.
+
+        Where the file is gone they go on as well: nothing says otherwise.
+        """
+        if not isinstance(served, MixtureDataset):
+            return True
+        try:
+            now = self.get(served.name)
+        except ServiceError:
+            return True
+        return now is served
+
+    def _is_served(self, name: str) -> bool:
+        try:
+            self.get(name)
+        except ServiceError as error:
+            self._tell(name, error.message)
+            return False
+        return True
+
+    def _reread(self, name: str, path: Path, stamp: FileStamp) -> MixtureDataset:
+        read = self._read.get(name)
+        before = None if read is None else read.mixture
+        if read is not None and read.stamp == stamp:  # another thread was faster
+            return read.mixture
+        try:
+            mixture = self._opened(name, path)
+        except PreparedDatasetError as error:
+            if before is None:
+                raise not_served(name, str(error)) from None
+            self._tell(name, f"{error}; it stays as it was, digest {before.manifest.digest}", stamp)
+            return before
+        if before is not None and before.file == mixture.file:  # only touched
+            mixture = before
+        elif before is not None:
+            _LOG.info("mixture %s changed: digest %s", name, mixture.manifest.digest)
+        self._read[name] = _Read(stamp, mixture)
+        self._told.pop(name, None)
+        return mixture
+
+    def _opened(self, name: str, path: Path) -> MixtureDataset:
+        self._catalog.refuse_link(path, path.name)
+        file = MixtureFile.parse(_text_of(path), path.name)
+        try:
+            datasets = [self.component(component) for component in file.names]
+        except MixtureError as error:
+            raise MixtureError(f"{path.name}: {error}") from None
+        return MixtureDataset(name, file, datasets)
+
+    def component(self, name: str) -> PreparedDataset:
+        """Returns a dataset that mixtures may be made of.
+
+        Raises:
+            MixtureError: it is a mixture itself, or there is none of that name.
+        """
+        if self._path(name) is not None:
+            raise MixtureError(f"{name} is a mixture itself; name its components")
+        try:
+            return self._catalog.get(name)
+        except ServiceError as error:
+            raise MixtureError(error.message) from None
+
+    def _tell(self, name: str, reason: str, stamp: FileStamp | None = None) -> None:
+        """Logs, once for each state of the file, why it is not taken."""
+        path = self._path(name)
+        stamp = stamp or (None if path is None else stamp_of(path))
+        if stamp is not None and self._told.get(name) != stamp:
+            self._told[name] = stamp
+            _LOG.error("mixture %s: %s", name, reason)
+
+    def _files(self) -> Iterator[str]:
+        """Names of the mixtures' files, whatever is in them."""
+        if not (self._catalog.root / MANIFEST).exists():
+            for path in sorted(self._catalog.root.glob(f"*{MIXTURE_SUFFIX}")):
+                name = path.name.removesuffix(MIXTURE_SUFFIX)
+                if self._path(name) is not None:
+                    yield name
+
+    def _path(self, name: str) -> Path | None:
+        """Returns where the file of a mixture is; None where there is none, or a dataset has that name."""
+        root = self._catalog.root
+        if not name or name.startswith(".") or Path(name).name != name or "\0" in name:
+            return None
+        path = root / f"{name}{MIXTURE_SUFFIX}"
+        return path if path.is_file() and not (root / name / MANIFEST).exists() else None
+
+
+def _text_of(path: Path) -> str:
+    """Reads a file.
+
+    Raises:
+        MixtureError: it cannot be read, is too large, or is no text.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_MIXTURE_BYTES + 1)
+        if len(data) > MOST_MIXTURE_BYTES:
+            raise MixtureError(f"{path.name} has more than {MOST_MIXTURE_BYTES:,} bytes, which no mixture needs")
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MixtureError(f"{path.name} is no text in UTF-8: {error}") from None
+    except OSError as error:
+        raise MixtureError(f"{path.name} cannot be read: {error.strerror}") from None

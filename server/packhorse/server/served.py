@@ -1,0 +1,76 @@
+"""What the service serves under a name, and where it comes from: the two protocols that the backend knows.
+
+Owns what a request may ask of either; leaves prepared datasets and mixtures themselves to `packhorse.dataset`.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from packhorse.dataset import Manifest
+from packhorse.epoch import Source
+
+
+class SizedSource(Source, Protocol):
+    """An epoch that knows what it takes."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that this epoch takes beside its dataset."""
+        ...
+
+
+class Served(Protocol):
+    """A prepared dataset, or a mixture of some."""
+
+    @property
+    def name(self) -> str:
+        """By which it is asked for."""
+        ...
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its facts; of a mixture, those of its components together."""
+        ...
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """The most sequences in any bin."""
+        ...
+
+    @property
+    def num_lengths(self) -> int:
+        """Distinct lengths: what it costs to find an id."""
+        ...
+
+    def epoch(self, number: int, seed: int) -> SizedSource:
+        """Returns one epoch of a run."""
+        ...
+
+
+class Datasets(Protocol):
+    """Where served datasets come from: `Mixtures` over a catalog, or a `MemoryCatalog`."""
+
+    def names(self) -> list[str]:
+        """Names of the datasets that can be asked for, ascending."""
+        ...
+
+    def older_digests(self, name: str) -> list[str]:
+        """Digests of a dataset's older versions that can still be asked for."""
+        ...
+
+    def get(self, name: str, digest: str = "") -> Served:
+        """Returns a dataset, the version of that digest where it can be had; a ServiceError where there is none."""
+        ...
+
+    def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
+        """Makes sure that what was read is what was checked; see `Catalog.confirm`.
+
+        Args:
+            served: what bins were made of.
+            components: of a mixture, those that were read.
+        """
+        ...
+
+    def is_current(self, served: Served) -> bool:
+        """Whether streams of it go on; False where a mixture was changed, and they begin anew where they stand."""
+        ...

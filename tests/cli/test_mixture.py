@@ -1,0 +1,59 @@
+"""`packhorse mixture`: what is shown, and a stage that is appended."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from tests.server.mixtures import make_root
+
+from packhorse.cli import main
+
+
+@pytest.fixture
+def root(corpus, tmp_path):
+    return make_root(corpus, tmp_path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["mixture", *map(str, arguments)])
+
+
+def test_stages_and_components_are_shown(root):
+    result = run("show", "staged", "--target", f"embedded:{root}")
+    assert result.exit_code == 0, result.output
+    assert "500 bins in an epoch of 3 components" in result.output
+    assert "70.00%" in result.output
+    content = json.loads(run("show", "staged", "--target", f"embedded:{root}", "--json").output)
+    assert [stage["first_position"] for stage in content["stages"]] == [0, 710]
+    assert [component["name"] for component in content["components"]] == ["rows", "named", "truncated"]
+    result = run("show", "rows", "--target", f"embedded:{root}")
+    assert (result.exit_code, "rows is no mixture, but a prepared dataset" in result.output) == (1, True)
+
+
+def test_a_stage_is_appended(root):
+    arguments = ("append", "staged", "--data-root", root, "--from-position", 1200, "--weights")
+    result = run(*arguments, "rows=60, truncated=40")
+    assert result.exit_code == 0, result.output
+    assert "staged: stage 2 begins at position 200 of epoch 2" in result.output
+    assert "shares of bins: rows 60.00%, named 0.00%, truncated 40.00%" in result.output
+    assert (root / "staged.mixture.toml").read_text().endswith("[[stages]]\nweights = {rows = 60, truncated = 40}\n")
+    assert "| 2" in run("show", "staged", "--target", f"embedded:{root}").output.replace("│", "|")
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "weights", "message"),
+    [
+        ("staged", 710, "rows=1", "position 710 is not beyond 710, where the last stage of staged begins"),
+        ("staged", 900, "rows", "--weights 'rows' is not NAME=WEIGHT"),
+        ("staged", 900, "rows=many", "--weights 'rows=many' is not NAME=WEIGHT"),
+        ("staged", 900, "books=1", "no dataset is named 'books'"),
+        ("staged", 900, "rows=0", "all weights of stage 2 are 0"),
+        ("other", 900, "rows=1", "--data-root has no mixture other"),
+    ],
+)
+def test_a_wrong_stage_changes_nothing(root, name, position, weights, message):
+    before = (root / "staged.mixture.toml").read_text()
+    result = run("append", name, "--data-root", root, "--from-position", position, "--weights", weights)
+    assert result.exit_code != 0
+    assert message in result.output.replace("\n", " ")
+    assert (root / "staged.mixture.toml").read_text() == before

@@ -1,0 +1,143 @@
+"""What a mixture's file may say, and what is refused by field, value and way out."""
+
+from decimal import Decimal
+
+import pytest
+
+from packhorse.dataset import MixtureDataset, MixtureError, MixtureFile, StageEntry, append_to_mixture, open_prepared
+
+FILE = "my.mixture.toml"
+STAGES = "[[stages]]\nweights = {set = 1}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[stages]", "is no TOML"),
+        ("", r"stages must be tables, at least one: \[\[stages\]\]"),
+        ("stages = 3", "stages must be tables"),
+        ("[[stages]]\n", r"stages\[0\]\.weights must give each component a number"),
+        ("[[stages]]\nweights = {}", r"stages\[0\]\.weights must give each"),
+        ('[[stages]]\nweights = {set = "1"}', r"stages\[0\]\.weights\.set must be a number of at least 0, got 1"),
+        ("[[stages]]\nweights = {set = true}", r"weights\.set must be a number of at least 0, got True"),
+        ("[[stages]]\nweights = {set = -0.5}", r"weights\.set must be a number of at least 0, got -0\.5"),
+        ("[[stages]]\nweights = {set = nan}", r"weights\.set must be a number of at least 0, got NaN"),
+        ("[[stages]]\nweights = {set = inf}", r"weights\.set must be at most 1e\+15"),
+        ("[[stages]]\nweights = {set = 1e-30}", r"with at most 15 digits behind the point"),
+        ("[[stages]]\nweight = {set = 1}", r"stages\[0\]\.weight is no field of a mixture; did you mean weights\?"),
+        (f"epoch_bin = 3\n{STAGES}", r"epoch_bin is no field of a mixture; did you mean epoch_bins\?"),
+        (f"colour = 3\n{STAGES}", "colour is no field of a mixture; there are stages"),
+        (f"epoch_bins = 0\n{STAGES}", "epoch_bins must be an integer in"),
+        (f"epoch_bins = 2.5\n{STAGES}", "epoch_bins must be an integer in"),
+        (f'when_out = "reweigh"\n{STAGES}', "when_out must be one of repeat, stop, got 'reweigh'"),
+        (f"{STAGES}by = 'words'", r"stages\[0\]\.by must be one of bins, tokens, got 'words'"),
+        (f"{STAGES}until_bins = 5\nuntil_tokens = 9", "say the same in two ways; keep one"),
+        (f"{STAGES}until_bins = 0", r"stages\[0\]\.until_bins must be an integer in \[1"),
+        (f"{STAGES}until_steps = 5\n{STAGES}", "needs bins_per_step = N at the top"),
+        (f"{STAGES}[components.other]\n", r"components\.other: no stage gives other a weight; there are set"),
+        (f"{STAGES}[components.set]\nshuffle = 'windowed'", r'must be "global" or "windowed\(W\)"'),
+        (f"{STAGES}[components.set]\nshuffle = 'windowed(0)'", "windows must be an integer in"),
+        (f"{STAGES}[components.set]\norder = 1", r"components\.set\.order is no field"),
+        (f"{STAGES}[components]\nset = 3", r"components\.set must be a table"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_field(text, message):
+    with pytest.raises(MixtureError, match=message) as caught:
+        MixtureFile.parse(text, FILE)
+    assert str(caught.value).startswith(FILE)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{STAGES}until_bins = 9", "the last stage goes on: leave out its until"),
+        (f"{STAGES}{STAGES}", "stage 0 needs an until, since another one follows"),
+        ("[[stages]]\nweights = {set = 0}", "all weights of stage 0 are 0"),
+        (
+            f"bins_per_step = 4\n{STAGES}until_steps = 9\n{STAGES}until_bins = 36\n{STAGES}",
+            r"stages\[1\]\.until_bins = 36 is position 36 of the run, and the stage begins at 36",
+        ),
+        (f"when_out = 'stop'\nepoch_bins = 1000000\n{STAGES}", "lower its weight, set num_bins below 1000000"),
+    ],
+)
+def test_what_cannot_be_done_with_the_datasets_is_refused(pristine, text, message):
+    with pytest.raises(MixtureError, match=message) as caught:
+        MixtureDataset("my", MixtureFile.parse(text, FILE), [open_prepared(pristine)])
+    assert str(caught.value).startswith("my: ")
+
+
+def test_ends_in_bins_steps_and_tokens_are_positions_of_the_run(pristine):
+    dataset = open_prepared(pristine)
+    tokens = dataset.manifest.own_tokens  # those of one epoch
+    text = (
+        f"bins_per_step = 4\n{STAGES}until_bins = 7\n{STAGES}until_steps = 5\n"
+        f"{STAGES}until_tokens = {2 * tokens}\n{STAGES}until_tokens = {2 * tokens + 1}\n{STAGES}"
+    )
+    mixture = MixtureDataset("my", MixtureFile.parse(text, FILE), [dataset])
+    num_bins = dataset.manifest.n_bins
+    assert [first for first, _ in mixture.chain] == [0, 7, 20, 2 * num_bins, 2 * num_bins + 1]
+
+
+def test_weights_are_taken_as_written_and_by_tokens(pristine):
+    other = open_prepared(pristine)
+    object.__setattr__(other, "path", other.path.with_name("other"))
+    text = "[[stages]]\nby = 'tokens'\nweights = {set = 0.1, other = 0.2}"
+    mixture = MixtureDataset("my", MixtureFile.parse(text, FILE), [open_prepared(pristine), other])
+    assert [str(share) for share in mixture.shares[0]] == ["1/3", "2/3"]
+
+
+COMMENTED = """# the run of May
+when_out = "repeat"  # goes on
+
+[[ stages ]]  # first
+weights = {set = 1}  # all
+
+[components.set]
+shuffle = "windowed(3)"
+"""
+
+
+def test_a_stage_is_appended_and_the_rest_stays_as_written(pristine, tmp_path):
+    path = tmp_path / FILE
+    path.write_text(COMMENTED)
+    path.chmod(0o640)
+    stage = StageEntry(weights={"set": Decimal("0.5")})
+    before, after = append_to_mixture(path, stage, 40, lambda name: open_prepared(pristine))
+    text = path.read_text()
+    assert (
+        text == COMMENTED.replace("# first\n", "# first\nuntil_bins = 40\n") + "\n[[stages]]\nweights = {set = 0.5}\n"
+    )
+    assert (path.stat().st_mode & 0o777, [p.name for p in tmp_path.iterdir()]) == (0o640, [FILE])
+    assert after.chain[0] == before.chain[0]
+    assert after.chain[1][0] == 40
+    with pytest.raises(MixtureError, match="position 40 is not beyond 40, where the last stage of my begins"):
+        append_to_mixture(path, stage, 40, lambda name: open_prepared(pristine))
+    assert path.read_text() == text
+    append_to_mixture(path, stage, 41, lambda name: open_prepared(pristine))
+    assert MixtureFile.parse(path.read_text(), FILE).stages[1].until.count == 41
+
+
+def test_stages_written_in_one_line_are_left_to_the_user(pristine, tmp_path):
+    path = tmp_path / FILE
+    path.write_text("stages = [{weights = {set = 1}}]")
+    with pytest.raises(MixtureError, match="write them so, or append by hand"):
+        append_to_mixture(path, StageEntry(weights={"set": 1}), 40, lambda name: open_prepared(pristine))
+
+
+def test_windows_are_part_of_the_digest(pristine):
+    dataset = open_prepared(pristine)
+    plain, windowed = (
+        MixtureDataset("my", MixtureFile.parse(STAGES + shuffle, FILE), [dataset])
+        for shuffle in ("", "[components.set]\nshuffle = 'windowed(4)'")
+    )
+    assert plain.manifest.digest != windowed.manifest.digest
+    every = range(plain.num_bins)
+    assert sorted(plain.epoch(0, 1).bins(every).ids) == sorted(windowed.epoch(0, 1).bins(every).ids)
+    assert plain.epoch(0, 1).bins(every).ids.tolist() != windowed.epoch(0, 1).bins(every).ids.tolist()
+
+
+def test_an_epoch_beyond_what_components_can_count_is_refused(pristine):
+    text = f"epoch_bins = 1000000\n{STAGES}"
+    mixture = MixtureDataset("my", MixtureFile.parse(text, FILE), [open_prepared(pristine)])
+    with pytest.raises(ValueError, match=f"epoch {2**63} is too large"):
+        mixture.epoch(2**63, 0)
