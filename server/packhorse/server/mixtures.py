@@ -175,7 +175,10 @@ class Mixtures:
         if not name or name.startswith(".") or Path(name).name != name or "\0" in name:
             return None
         path = root / f"{name}{MIXTURE_SUFFIX}"
-        return path if path.is_file() and not (root / name / MANIFEST).exists() else None
+        try:
+            return path if path.is_file() and not (root / name / MANIFEST).exists() else None
+        except OSError:  # no file can have such a name
+            return None
 
 
 def _text_of(path: Path) -> str:

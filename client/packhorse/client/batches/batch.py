@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches._content import Content
+from packhorse.client.batches._mixed import MixedDataset
 from packhorse.client.batches._positions import continue_positions, write_position_ids
 from packhorse.client.batches._rooms import own_lengths
 from packhorse.client.batches._targets import write_causal_labels
 from packhorse.client.batches._values import check_loss_mask, check_tokens
 from packhorse.client.batches.buffers import BatchBuffers
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
-from packhorse.client.batches.mixed import MixedDataset
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.seeing._dict import SeenDict
 from packhorse.client.service.blocks import BinBlock

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
 
+from packhorse.client.batches._mixed import MixedDataset
 from packhorse.client.batches.batch import BatchAssembler, PackedBatch
-from packhorse.client.batches.mixed import MixedDataset
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.presets import Preset, get_preset
 from packhorse.client.service._messages import shortened
