@@ -37,8 +37,9 @@ def test_all_is_what_the_module_imports():
 
 def test_what_each_public_module_defines_is_exported():
     """Private modules begin with an underscore, or hold machinery that no user needs; packages say what they export."""
+    # between modules
     machinery = {
-        "Attempts", "Resume", "SharedResume", "OverfullRowError", "Parcel", "LeftOut", "MixtureTally",  # between modules
+        "Attempts", "Resume", "SharedResume", "OverfullRowError", "Parcel", "LeftOut", "MixtureTally",
     }  # fmt: skip
     defined = set()
     rooms = ("service", "batches", "loading")
