@@ -22,7 +22,7 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
         ("[[stages]]\nweights = {set = true}", r"weights\.set must be a number of at least 0, got True"),
         ("[[stages]]\nweights = {set = -0.5}", r"weights\.set must be a number of at least 0, got -0\.5"),
         ("[[stages]]\nweights = {set = nan}", r"weights\.set must be a number of at least 0, got NaN"),
-        ("[[stages]]\nweights = {set = inf}", r"weights\.set must be at most 1e\+15"),
+        ("[[stages]]\nweights = {set = inf}", r"weights\.set must be at most 1e\+12"),
         ("[[stages]]\nweights = {set = 1e-30}", r"with at most 15 digits behind the point"),
         ("[[stages]]\nweight = {set = 1}", r"stages\[0\]\.weight is no field of a mixture; did you mean weights\?"),
         (f"epoch_bin = 3\n{STAGES}", r"epoch_bin is no field of a mixture; did you mean epoch_bins\?"),

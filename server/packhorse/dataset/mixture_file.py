@@ -24,7 +24,7 @@ MIXTURE_SUFFIX = ".mixture.toml"
 MOST_MIXTURE_BYTES = 4 << 20
 """A larger file is no mixture."""
 
-_MOST_WEIGHT = Decimal(10) ** 15
+_MOST_WEIGHT = Decimal(10) ** 12
 _MOST_DIGITS = 15
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -205,7 +205,7 @@ def _stage(at: str, table: dict[str, Any]) -> StageEntry:
         is_number = isinstance(weight, int | Decimal) and not isinstance(weight, bool)
         if not is_number or Decimal(weight).is_nan() or weight < 0:
             raise ValueError(f"{at}weights.{name} must be a number of at least 0, got {weight!s}")
-        if not weight <= _MOST_WEIGHT or (weight and Decimal(weight).normalize().as_tuple().exponent < -_MOST_DIGITS):
+        if weight > _MOST_WEIGHT or round(Decimal(weight), _MOST_DIGITS) != weight:
             raise ValueError(
                 f"{at}weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DIGITS} digits behind the "
                 f"point, got {weight!s}"
