@@ -20,8 +20,8 @@ _LISTS_AT_ONCE = 50_000
 NOTE = (
     "prepare: `packhorse prepare` and `python -m seqpack.prepare` as whole processes on the same Parquet file, from "
     "start to exit; ours also checks, sorts and checksums. Peak memory is the kernel's VmHWM, mapped pages "
-    "included. seqpack runs once, between runs of ours. Lists of tokens have their "
-    "lengths read from repetition levels."
+    "included. seqpack runs once, between runs of ours. On all cores: one process for each, "
+    "anonymous memory of all together. Lists of tokens have their lengths read from repetition levels."
 )
 
 

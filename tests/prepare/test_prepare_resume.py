@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packhorse.dataset import open_prepared
-from packhorse.prepare import _passes, _sort, prepare
+from packhorse.dataset import open_prepared, whole
+from packhorse.prepare import _passes, _sort, _work, prepare
 
 ROWS = 2000
 OPTIONS: dict[str, Any] = {
@@ -170,6 +170,29 @@ def test_other_input_or_options_are_refused_and_the_work_stays(
     with pytest.raises(ValueError, match=rf"--resume cannot go on with the work in .*{said}.*leave out --resume"):
         prepare(folder / "in", output=folder / "out", resume=True, **{**OPTIONS, **options})
     assert sorted(path.name for path in (folder / ".out.work").rglob("*")) == before
+
+
+def test_work_of_another_release_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(folder, monkeypatch, "fill_run", 5)
+    begun = _work._read(folder / ".out.work" / "job")
+    _work._write(folder / ".out.work" / "job", {"release": "0.0.1", "options_then": begun["options"]})
+    with pytest.raises(ValueError, match=r"begun by release 0\.0\.1, and this is .*leave out --resume"):
+        prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
+
+
+def test_a_signal_when_all_is_done_leaves_no_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = whole.sync
+
+    def stopped_at_the_end(path: Path) -> None:
+        sync(path)
+        if path == folder:
+            raise Stopped
+
+    monkeypatch.setattr(whole, "sync", stopped_at_the_end)
+    with pytest.raises(Stopped):
+        prepare(folder / "in", output=folder / "out", **OPTIONS)
+    assert contents(folder / "out") == contents(folder / "whole")
+    assert not (folder / ".out.work").exists()
 
 
 def test_lengths_that_python_holds_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -92,6 +93,8 @@ class JobRecord:
     """Flag → value."""
     files: Mapping[str, list[int]]
     """Path → size in bytes, time of change in nanoseconds and rows, in the order that numbers rows."""
+    release: str = version("packhorse")
+    """Of Packhorse: another may cut tasks otherwise."""
 
     @classmethod
     def of(cls, opened: Opened, options: PrepareOptions, *, on_bad_row: str, appended_to: str | None) -> "JobRecord":
@@ -149,7 +152,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
         ValueError: the work that is there is of another job; the message says what differs.
     """
     with locked(output) as folder:
-        work = WorkFolder(folder)
+        work, before = WorkFolder(folder), _inode(output)
         goes_on = job is not None and resume and _is_begun(work, job)
         try:
             if not goes_on:
@@ -160,7 +163,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
             work.runs.mkdir(exist_ok=True)
             yield work
         except BaseException as error:
-            if job is None or _is_final(error):
+            if job is None or _is_final(error) or _inode(output) != before:  # stopped when all was done
                 _clear(folder)
             raise
         _clear(folder)
@@ -171,13 +174,20 @@ def _is_begun(work: WorkFolder, job: JobRecord) -> bool:
     content = _read(work.path / _JOB)
     if content is None:
         return False
-    differences = JobRecord(**content).differences(job)
+    if content.get("release") == job.release:
+        differences = JobRecord(**content).differences(job)
+    else:
+        differences = [f"it was begun by release {content.get('release')}, and this is {job.release}"]
     if differences:
         raise ValueError(
             f"--resume cannot go on with the work in {work.path}: {'; '.join(differences)}. Give what it began with, "
             "or leave out --resume to begin anew"
         )
     return True
+
+
+def _inode(folder: Path) -> int | None:
+    return folder.stat().st_ino if folder.exists() else None
 
 
 def _is_final(error: BaseException) -> bool:

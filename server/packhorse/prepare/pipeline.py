@@ -306,8 +306,7 @@ def checked_job(
         raise FileNotFoundError(f"{folder} is not there to append to; leave out --append to begin a dataset")
     before = open_prepared(folder) if append else None
     columns = Columns(length=length_column, id=id_column)
-    adds = True
-    skips = on_bad_row == "skip"
+    skips, adds, record = on_bad_row == "skip", True, None
     if input is None:
         opened = open_held(lengths, columns, skips_bad_rows=skips)
         source = opened.kind
@@ -320,6 +319,8 @@ def checked_job(
         opened = found.reader.open(found.paths, columns, skips_bad_rows=skips)
         source = _name_of(sources)
         adds = not found.reader.is_alone
+        digest = before.manifest.digest if before else None
+        record = JobRecord.of(opened, options, on_bad_row=on_bad_row, appended_to=digest)
     num_rows = sum(span.num_rows for span in opened.spans)
     if before is not None:
         refuse_growth(before, opened, options, adds=adds)
@@ -336,14 +337,7 @@ def checked_job(
         options=options,
         before=before,
         adds=adds,
-        record=None
-        if input is None
-        else JobRecord.of(
-            opened,
-            options,
-            on_bad_row=on_bad_row,
-            appended_to=before.manifest.digest if before else None,
-        ),
+        record=record,
         engine=engine,
         ray_address=ray_address,
         workers=workers or _default_workers(num_rows),
