@@ -1,9 +1,9 @@
 """Two replicas that are killed at random moments, one after the other, under a whole run."""
 
 import itertools
-import os
 import random
 import threading
+from collections import Counter
 
 import pytest
 
@@ -12,20 +12,6 @@ from packhorse.topology import Topology
 
 PATIENT = RetryPolicy(deadline_seconds=120, first_delay_seconds=0.02, most_delay_seconds=0.5)
 SHAPE = Topology(world_size=4, workers_per_rank=2, batch_size=2)
-
-
-@pytest.fixture
-def slow_servers(monkeypatch, tmp_path):
-    """Environment of servers whose blocks stay small and come slowly, so that every kill finds streams on their way."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import time\n"
-        "import packhorse.server.backend as backend\n"
-        "from packhorse.epoch import Assignment\n"
-        "backend.BLOCK_BYTES = 512\n"
-        "bins = Assignment.bins\n"
-        "Assignment.bins = lambda self, *which: time.sleep(0.01) or bins(self, *which)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
 
 @pytest.mark.usefixtures("slow_servers")
@@ -66,3 +52,40 @@ def test_every_epoch_comes_whole_and_in_order_whoever_is_killed(corpus, make_ser
         assert not failures
         assert len(num_epochs) == len(readers)
         assert min(num_epochs) >= 1
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("slow_servers")
+def test_nobody_stampedes_when_every_replica_was_gone(corpus, make_server, embedded, joined):
+    """200 clients read, both replicas die, one comes back: everyone goes on, and not all in the same moment."""
+    num_clients, may_go_on = 200, threading.Event()
+    expected, came = joined(embedded.stream_bins("named")), {}
+
+    def read(target, number):
+        with connect(target, retry=PATIENT) as client:
+            stream = client.stream_bins("named")
+            blocks = [next(stream)]
+            began.release()
+            may_go_on.wait(60)
+            came[number] = joined([*blocks, *stream])
+
+    began = threading.Semaphore(0)
+    with make_server(corpus.root) as first, make_server(corpus.root) as second:
+        target = f"{first.target},{second.target}"
+        readers = [threading.Thread(target=read, args=(target, number), daemon=True) for number in range(num_clients)]
+        for reader in readers:
+            reader.start()
+        for _ in readers:
+            assert began.acquire(timeout=60)
+        first.kill()
+        second.kill()
+        may_go_on.set()
+        before = len(second.log())
+        second.start()
+        for reader in readers:
+            reader.join(120)
+        assert came == dict.fromkeys(range(num_clients), expected)
+        opened = [line.split()[1] for line in second.log()[before:].splitlines() if "stream opened" in line]
+        tenths = Counter(moment[:-2] for moment in opened)  # 05:10:02,1
+        print(f"{len(opened)} streams opened again, in the busiest tenth of a second {max(tenths.values())}")
+        assert max(tenths.values()) < 0.8 * num_clients
