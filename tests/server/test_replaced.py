@@ -14,6 +14,7 @@ from packhorse.server import catalog as catalog_module
 from packhorse.server.backend import Backend
 from packhorse.server.catalog import Catalog
 from packhorse.server.faults import ServiceError
+from packhorse.server.mixtures import Mixtures
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 
@@ -65,7 +66,7 @@ def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, r
     now = [0.0]
     monkeypatch.setattr(catalog_module.time, "monotonic", lambda: now[0])
     catalog = Catalog(root)
-    backend = Backend(catalog)
+    backend = Backend(Mixtures(catalog))
     topology = pb.Topology(
         world_size=1,
         workers_per_rank=1,
