@@ -18,6 +18,7 @@ import bench_masks
 import bench_materialising
 import bench_memory
 import bench_mixtures
+import bench_object_store
 import bench_online
 import bench_pack_sequences
 import bench_packers
@@ -54,6 +55,7 @@ BENCHMARKS = {
     "memory": bench_memory,
     "attacks": bench_attacks,
     "tokenize": bench_tokenize,
+    "object-store": bench_object_store,
     "prepare": bench_prepare,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")

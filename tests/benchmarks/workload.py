@@ -44,6 +44,8 @@ class Sizes:
     """Ids read to measure a stream's throughput, and the server's memory."""
     text_bytes: int
     """Text that is tokenized."""
+    stored_tokens: int
+    """Tokens in the object store."""
 
 
 FULL = Sizes(
@@ -55,6 +57,7 @@ FULL = Sizes(
     streams=60,
     streamed_ids=40_000_000,
     text_bytes=128_000_000,
+    stored_tokens=200_000_000,
 )
 QUICK = Sizes(
     planned=3_000_000_000,
@@ -65,6 +68,7 @@ QUICK = Sizes(
     streams=30,
     streamed_ids=3_000_000,
     text_bytes=16_000_000,
+    stored_tokens=25_000_000,
 )
 
 

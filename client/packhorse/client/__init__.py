@@ -21,7 +21,7 @@ Proof       EpochOfStreams, AuditReport, ComponentReport, TokenAudit, TokenRepor
 Seeing      draw_batch, draw_bins, explain_step, Picture, ExplainedStep
 A run       Topology, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
 Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSource, ParquetSource, MdsSource,
-            IndexableSource, MixtureSource, Separators
+            IndexableSource, MixtureSource, RemoteSource, StoreOptions, Separators
 Batches     PackedBatch, BatchAssembler, BatchBuffers, BatchTensors, PackLayout, as_layout, context_parallel_indices
 Loss        build_loss_weights, LossCounts, LossReduction, SequenceGroups, sequence_log_probs, sum_over_sequences,
             per_dataset_metrics, DatasetMetrics
@@ -33,7 +33,8 @@ Presets     get_preset, list_presets, Preset, jax_preset, llama_factory_preset, 
 Rollouts    pack_rollouts, RolloutBatch, OpenInstructPacks, to_open_instruct
 Pairs       pack_pairs, PairBatch, pair_log_probs, PairLogProbs
 Megatron    create_megatron_iterator, MegatronIterator, get_megatron_batch, MegatronBatch
-Errors      PackhorseError, above those of the service (`help(packhorse.client.errors)` draws them); TokenSourceError
+Errors      PackhorseError, above those of the service (`help(packhorse.client.errors)` draws them); TokenSourceError,
+            TokenStoreError
 
 Log lines go to the logger "packhorse" and its children. It is quiet until you give it a handler, for example by
 `logging.basicConfig()`.
@@ -142,8 +143,11 @@ if TYPE_CHECKING:
         MegatronSource,
         MixtureSource,
         ParquetSource,
+        RemoteSource,
+        StoreOptions,
         TokenSource,
         TokenSourceError,
+        TokenStoreError,
         as_token_source,
     )
     from packhorse.client.stacks import (
@@ -218,8 +222,11 @@ _TORCH_PARTS = {
     "MegatronSource": "sources",
     "MixtureSource": "sources",
     "ParquetSource": "sources",
+    "RemoteSource": "sources",
+    "StoreOptions": "sources",
     "TokenSource": "sources",
     "TokenSourceError": "sources",
+    "TokenStoreError": "sources",
     "as_token_source": "sources",
     "MegatronBatch": "stacks",
     "MegatronIterator": "stacks",
@@ -281,6 +288,7 @@ __all__ = [
     "Picture",
     "Preset",
     "RemainderPolicy",
+    "RemoteSource",
     "RequestTooLargeError",
     "RetryPolicy",
     "RolloutBatch",
@@ -293,6 +301,7 @@ __all__ = [
     "ServerUnavailableError",
     "Skips",
     "Stage",
+    "StoreOptions",
     "StreamActivity",
     "StreamHeader",
     "StreamInterruptedError",
@@ -301,6 +310,7 @@ __all__ = [
     "TokenReport",
     "TokenSource",
     "TokenSourceError",
+    "TokenStoreError",
     "TooManyRequestsError",
     "TooManyStreamsError",
     "Topology",

@@ -50,22 +50,9 @@ class FlatTokens:
         self._boundaries: NDArray[np.int64] | None = None
         self._mapped: mmap.mmap | bytes | None = None
         self._num_sequences: int | None = None
-        ends = self._ends()
+        ends, self.dtype = read_boundaries(self.boundaries_path, self._size_bytes, str(self.path), wanted)
         self._num_sequences = len(ends)
-        descent = first_descent(ends)
-        if descent is not None or (len(ends) and ends[0] < 0):
-            raise ValueError(f"{self.boundaries_path}: boundary {descent or 0} is below the one before it")
-        num_tokens = int(ends[-1]) if len(ends) else 0
-        fitting = [known for known in _DTYPES if num_tokens * known.itemsize == self._size_bytes]
-        if wanted is not None:
-            fitting = [known for known in fitting if known == wanted]
-        if not fitting:
-            names = " or ".join(known.name for known in ([wanted] if wanted else _DTYPES))
-            raise ValueError(
-                f"{self.path} has {self._size_bytes} bytes, but {self.boundaries_path} ends at {num_tokens} tokens, "
-                f"which do not take that as {names}: one of the two is truncated, from elsewhere or of another dtype"
-            )
-        self.dtype: np.dtype[Any] = fitting[0]
+        self._boundaries = ends
 
     def __len__(self) -> int:
         """Number of sequences, S."""
@@ -114,10 +101,6 @@ class FlatTokens:
         """Exclusive end of every sequence, in tokens: int64 [S]."""
         if self._boundaries is None:
             mapped = map_file(self.boundaries_path)
-            if len(mapped) % 8:
-                raise ValueError(
-                    f"{self.boundaries_path} has {len(mapped)} bytes, not a multiple of 8: it is truncated"
-                )
             if self._num_sequences is not None and len(mapped) != 8 * self._num_sequences:
                 raise ValueError(f"{self.boundaries_path} has been replaced since it was first opened; open it anew")
             self._boundaries = np.frombuffer(mapped, "<i8")
@@ -130,6 +113,39 @@ class FlatTokens:
                 raise ValueError(f"{self.path} has been replaced since it was first opened; open it anew")
             self._mapped = mapped
         return self._mapped
+
+
+def read_boundaries(
+    path: Path, size_bytes: int, tokens: str, wanted: np.dtype[Any] | None = None
+) -> tuple[NDArray[np.int64], np.dtype[Any]]:
+    """Maps a boundaries file and checks it against its tokens: every sequence's end, int64 [S], and a token's type.
+
+    Args:
+        path: the boundaries.
+        size_bytes: of the token file.
+        tokens: the token file, for messages.
+        wanted: the type that it must have; None for the one that its size shows.
+
+    Raises:
+        ValueError: the two do not fit each other or the type.
+    """
+    mapped = map_file(path)
+    if len(mapped) % 8:
+        raise ValueError(f"{path} has {len(mapped)} bytes, not a multiple of 8: it is truncated")
+    ends = np.frombuffer(mapped, "<i8")
+    descent = first_descent(ends)
+    if descent is not None or (len(ends) and ends[0] < 0):
+        raise ValueError(f"{path}: boundary {descent or 0} is below the one before it")
+    num_tokens = int(ends[-1]) if len(ends) else 0
+    known_dtypes = _DTYPES if wanted is None else (wanted,)
+    fitting = [known for known in known_dtypes if num_tokens * known.itemsize == size_bytes]
+    if not fitting:
+        names = " or ".join(known.name for known in known_dtypes)
+        raise ValueError(
+            f"{tokens} has {size_bytes} bytes, but {path} ends at {num_tokens} tokens, "
+            f"which do not take that as {names}: one of the two is truncated, from elsewhere or of another dtype"
+        )
+    return ends, fitting[0]
 
 
 def write_flat_tokens(

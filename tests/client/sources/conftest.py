@@ -9,7 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from packhorse.client.sources import IndexableSource, ParquetSource, TokenSource, TokenSourceError, as_token_source
+from packhorse.client.sources import (
+    IndexableSource,
+    ParquetSource,
+    RemoteSource,
+    TokenSource,
+    TokenSourceError,
+    as_token_source,
+)
 from packhorse.formats import MegatronWriter, write_flat_tokens
 
 SEQUENCES = [7 * np.arange(n) + 1000 * i for i, n in enumerate((5, 1, 9, 3, 300))]
@@ -18,7 +25,7 @@ DATA = Path(__file__).parents[2] / "data"
 KINDS = [
     "megatron", "flat", "arrays", "tensors", "lists", "mapping", "records", "own", "arrow", "arrow_stream",
     "arrow_files", "arrow_ids", "hf", "hf_shuffled", "hf_saved", "parquet", "parquet_files", "parquet_uncached", "mds",
-    "mds_any", "mds_json",
+    "mds_any", "mds_json", "remote", "remote_flat",
 ]  # fmt: skip
 
 
@@ -120,6 +127,8 @@ def sources(folder):
         "mds": as_token_source(DATA / "mds"),
         "mds_any": as_token_source(DATA / "mds", column="any_type"),
         "mds_json": as_token_source(DATA / "mds", column="listed"),
+        "remote": RemoteSource((folder / "megatron.idx").as_uri(), cache_folder=folder / "cache", block_bytes=64),
+        "remote_flat": RemoteSource((folder / "flat.bin").as_uri(), cache_folder=folder / "cache", block_bytes=64),
     }
 
 

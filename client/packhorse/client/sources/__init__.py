@@ -10,7 +10,9 @@ from packhorse.client.sources.choose import as_token_source
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
+from packhorse.client.sources.object_store import StoreOptions, TokenStoreError
 from packhorse.client.sources.parquet import ParquetSource
+from packhorse.client.sources.remote import RemoteSource
 from packhorse.client.sources.stored import FlatSource, MegatronSource
 
 __all__ = [
@@ -21,7 +23,10 @@ __all__ = [
     "MegatronSource",
     "MixtureSource",
     "ParquetSource",
+    "RemoteSource",
+    "StoreOptions",
     "TokenSource",
     "TokenSourceError",
+    "TokenStoreError",
     "as_token_source",
 ]

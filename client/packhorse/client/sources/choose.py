@@ -16,6 +16,7 @@ from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource
+from packhorse.client.sources.remote import RemoteSource
 from packhorse.client.sources.stored import FlatSource, MegatronSource
 from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, saved_splits
 from packhorse.formats.mds import INDEX
@@ -42,6 +43,7 @@ def as_token_source(
             a path of a Megatron pair (`.idx`, `.bin` or their prefix), or of a flat file with `.boundaries` beside it;
             a folder that Hugging Face `datasets` saved, of MDS shards, or of Parquet or Arrow files;
             a `.parquet` or `.arrow` file, a glob pattern of such, or a list of them;
+            a URL of a Megatron pair or flat file in an object store, such as `s3://bucket/corpus.idx`;
             a `datasets.Dataset`; a dict from the names of a mixture's components to any of these;
             else anything with `__getitem__(id)`.
         column: holds the tokens, where the data has columns and it is not evident; for other objects, the key of an
@@ -52,9 +54,10 @@ def as_token_source(
 
     Raises:
         FileNotFoundError: a file is missing.
-        ImportError: Arrow or Parquet, and pyarrow is not installed.
+        ImportError: Arrow or Parquet, and pyarrow is not installed; a URL, and fsspec or its file system is not.
         TokenSourceError: nothing readable lies at the path, several layouts do, the column cannot be told, or the
             object cannot be indexed.
+        TokenStoreError: a store does not answer.
     """
     columns = _Columns(column=column, id_column=id_column)
     if isinstance(obj, TokenSource):
@@ -64,6 +67,8 @@ def as_token_source(
     package = sys.modules.get("datasets")
     if package is not None and isinstance(obj, package.DatasetDict):
         raise TokenSourceError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, obj))}")
+    if isinstance(obj, str) and "://" in obj:
+        return _without_columns(RemoteSource(obj), columns)
     if isinstance(obj, str | os.PathLike):
         path = Path(obj)
         return _of_folder(path, columns) if path.is_dir() else _of_files([path], obj, columns)

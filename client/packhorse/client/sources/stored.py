@@ -4,9 +4,9 @@ Owns where a sequence lies in the map; leaves the files' layouts to `packhorse.f
 """
 
 import os
-from abc import abstractmethod
 from itertools import repeat
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,36 +14,94 @@ from numpy.typing import DTypeLike, NDArray
 from packhorse.client.sources._ids import RowLookup, refuse_row_numbers
 from packhorse.client.sources._spans import Spans, SpanSource
 from packhorse.client.sources.base import TokenSourceError
-from packhorse.formats import FlatTokens, MegatronTokens
+from packhorse.formats import FlatTokens, MegatronIndex, MegatronTokens
 from packhorse.formats.mapping import map_file
 
 
-class _StoredSource(SpanSource):
-    """A source over one token file, whose ids are the indices of its sequences.
+class Places(Protocol):
+    """Where an index says that sequences lie. Legend: S sequences asked for."""
 
-    Forks share the map; a pickled source carries paths only, and maps the files itself when first used.
-    """
-
-    def __init__(self, tokens: MegatronTokens | FlatTokens) -> None:
-        if tokens.dtype.kind not in "iu":
-            raise TokenSourceError(f"{tokens.path}: holds {tokens.dtype}, but tokens are integers")
-        self._tokens = tokens
-        self._dtype = tokens.dtype
-        self._lookup = RowLookup(str(tokens.path), len(tokens))
-        self._mapped: memoryview | None = None
+    dtype: np.dtype[Any]
+    """Of a token."""
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        """How many sequences there are."""
+        ...
+
+    def __call__(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where some begin, in bytes, and how many tokens they have: int64 [S] each."""
+        ...
+
+
+class MegatronPlaces:
+    """Those of a Megatron index; it pickles by path."""
+
+    def __init__(self, index: MegatronIndex) -> None:
+        self._index = index
+        self._arrays: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None
+        self.dtype = index.dtype
+
+    def __len__(self) -> int:
+        return len(self._index)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_mapped": None}
+        return {**self.__dict__, "_arrays": None}
+
+    def __call__(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See `Places`."""
+        if self._arrays is None:
+            self._arrays = self._index.offsets, self._index.lengths
+        offsets, lengths = self._arrays
+        return offsets[rows], lengths[rows].astype(np.int64)
+
+
+class FlatPlaces:
+    """Those of boundaries beside a flat file; it pickles by path."""
+
+    def __init__(self, boundaries_path: Path, num_sequences: int, dtype: np.dtype[Any]) -> None:
+        self._path = boundaries_path
+        self._num_sequences = num_sequences
+        self._ends: NDArray[np.int64] | None = None
+        self.dtype = dtype
+
+    def __len__(self) -> int:
+        return self._num_sequences
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ends": None}
+
+    def __call__(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See `Places`."""
+        # Not FlatTokens.lengths, which every worker process would compute and hold for the whole file.
+        if self._ends is None:
+            self._ends = np.frombuffer(map_file(self._path), "<i8")
+        if not len(rows):
+            return rows, rows
+        firsts = self._ends[rows - 1]
+        firsts *= rows > 0  # before row 0 stands the last one's end
+        return firsts * self.dtype.itemsize, self._ends[rows] - firsts
+
+
+class StoredSource(SpanSource):
+    """A source over one token file, whose ids are the indices of its sequences."""
+
+    def __init__(self, where: str, places: Places) -> None:
+        if places.dtype.kind not in "iu":
+            raise TokenSourceError(f"{where}: holds {places.dtype}, but tokens are integers")
+        self._where = where
+        self._places = places
+        self._dtype = places.dtype
+        self._lookup = RowLookup(where, len(places))
+
+    def __len__(self) -> int:
+        return len(self._places)
 
     @property
     def where(self) -> str:
         """The token file."""
-        return str(self._tokens.path)
+        return self._where
 
-    def for_ids(self, id_column: str) -> "_StoredSource":
+    def for_ids(self, id_column: str) -> Self:
         """Returns itself where ids are row numbers; see `TokenSource.for_ids`."""
         if id_column:
             refuse_row_numbers(
@@ -59,6 +117,21 @@ class _StoredSource(SpanSource):
         (row,) = self._lookup.rows(np.array([sequence_id])).tolist()
         return f"row {row} of {self.where}"
 
+
+class _MappedSource(StoredSource):
+    """One over a file on disk.
+
+    Forks share the map; a pickled source carries paths only, and maps the files itself when first used.
+    """
+
+    def __init__(self, tokens: MegatronTokens | FlatTokens, places: Places) -> None:
+        super().__init__(str(tokens.path), places)
+        self._tokens = tokens
+        self._mapped: memoryview | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None}
+
     def _spans(self, ids: NDArray[np.int64]) -> Spans:
         rows = self._lookup.rows(ids)
         if self._mapped is None:
@@ -68,20 +141,14 @@ class _StoredSource(SpanSource):
         firsts, lengths = self._places(rows)
         return Spans(repeat(self._mapped), firsts, lengths)
 
-    @abstractmethod
-    def _places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where sequences begin, in bytes, and how many tokens they have: int64 [S] each."""
 
-
-class MegatronSource(_StoredSource):
+class MegatronSource(_MappedSource):
     """Tokens of a Megatron `.bin`/`.idx` pair, memory-mapped; a sequence's id is its index.
 
     Example:
         >>> MegatronSource("corpus.idx").lengths(np.array([0, 1])).tolist()
         [5, 3]
     """
-
-    _tokens: MegatronTokens
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Opens the pair.
@@ -94,20 +161,11 @@ class MegatronSource(_StoredSource):
             ValueError: the index is not valid or does not fit the `.bin`.
             TokenSourceError: the file holds floating-point numbers.
         """
-        super().__init__(MegatronTokens(path))
-        self._index: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_index": None}
-
-    def _places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if self._index is None:
-            self._index = self._tokens.index.offsets, self._tokens.index.lengths
-        offsets, lengths = self._index
-        return offsets[rows], lengths[rows].astype(np.int64)
+        tokens = MegatronTokens(path)
+        super().__init__(tokens, MegatronPlaces(tokens.index))
 
 
-class FlatSource(_StoredSource):
+class FlatSource(_MappedSource):
     """Tokens of a flat memmap with `.boundaries` beside it; a sequence's id is its index.
 
     Example:
@@ -116,8 +174,6 @@ class FlatSource(_StoredSource):
         >>> FlatSource("flat-source.bin").read(0).tolist()
         [1, 2, 3]
     """
-
-    _tokens: FlatTokens
 
     def __init__(self, path: str | os.PathLike[str], dtype: DTypeLike | None = None) -> None:
         """Opens the file and its boundaries.
@@ -130,18 +186,5 @@ class FlatSource(_StoredSource):
             FileNotFoundError: one of the two files is missing.
             ValueError: the two do not fit each other or the dtype.
         """
-        super().__init__(FlatTokens(path, dtype=dtype))
-        self._ends: NDArray[np.int64] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_ends": None}
-
-    def _places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        # Not FlatTokens.lengths, which every worker process would compute and hold for the whole file.
-        if self._ends is None:
-            self._ends = np.frombuffer(map_file(self._tokens.boundaries_path), "<i8")
-        if not len(rows):
-            return rows, rows
-        firsts = self._ends[rows - 1]
-        firsts *= rows > 0  # before row 0 stands the last one's end
-        return firsts * self._dtype.itemsize, self._ends[rows] - firsts
+        tokens = FlatTokens(path, dtype=dtype)
+        super().__init__(tokens, FlatPlaces(tokens.boundaries_path, len(tokens), tokens.dtype))

@@ -1,0 +1,260 @@
+"""Token files in object stores: Megatron pairs and flat files with boundaries, read in blocks through a cache on disk.
+
+Owns which blocks a sequence lies in, and fetching those of coming sequences ahead; leaves reading objects to
+`object_store`, keeping blocks to `_blocks`, and what an index says to `stored`.
+"""
+
+import os
+import queue
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.sources._blocks import DEFAULT_CACHE_BYTES, BlockCache, default_cache_folder
+from packhorse.client.sources._spans import Spans
+from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
+from packhorse.client.sources.object_store import StoredObject, StoreOptions
+from packhorse.client.sources.stored import FlatPlaces, MegatronPlaces, Places, StoredSource
+from packhorse.formats import MegatronIndex
+from packhorse.formats.flat import read_boundaries
+
+_INDEX_PIECE_BYTES = 1 << 24
+_OPEN_BLOCKS = 256
+_THREADS = 8
+
+
+class RemoteSource(StoredSource):
+    """Tokens of a Megatron pair or a flat file in an object store; a sequence's id is its index.
+
+    The index is copied to the node's disk once, whole. Tokens are read in blocks, which all processes of the node share
+    through a folder on its disk, and which are fetched ahead: a batch's plan names the sequences of the batches after
+    it. A store that fails, stalls or gives too little is asked again until `options.retry` gives up.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as cache:
+        ...     source = RemoteSource(pathlib.Path("corpus.idx").absolute().as_uri(), cache_folder=cache)
+        ...     source.read(1).tolist()
+        [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        cache_folder: str | os.PathLike[str] | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        block_bytes: int = 1 << 20,
+        read_ahead_bytes: int = 1 << 26,
+        options: StoreOptions | None = None,
+    ) -> None:
+        """Asks for the files and copies the index, unless it is on the disk already.
+
+        Args:
+            url: of an `.idx`, a `.bin` or their common prefix, or of a flat file; any URL that fsspec knows, such as
+                s3://…, gs://… or file:///….
+            cache_folder: on a local disk of the node; None for `~/.cache/packhorse/tokens`.
+            cache_bytes: that blocks in it take up at most, about.
+            block_bytes: of one read. Where neighbours in a batch are neighbours in the file (locality windows), larger
+                ones cost fewer requests; where they are not, smaller ones fetch less that is not wanted.
+            read_ahead_bytes: that each process fetches before it is asked for.
+            options: how the store is reached; None for the defaults.
+
+        Raises:
+            FileNotFoundError: one of the two files is missing.
+            ImportError: fsspec, or its file system for this kind of URL, is not installed.
+            TokenSourceError: the object is no token file, or holds floating-point numbers.
+            TokenStoreError: the store does not answer.
+            ValueError: a number is out of range, or the index does not fit the tokens.
+        """
+        if min(cache_bytes, block_bytes) < 1 or read_ahead_bytes < 0:
+            raise ValueError("cache_bytes and block_bytes must be at least 1, read_ahead_bytes at least 0")
+        self._options = options or StoreOptions()
+        self._cache = BlockCache(Path(cache_folder or default_cache_folder()), cache_bytes)
+        self._block_bytes = block_bytes
+        self._read_ahead_blocks = read_ahead_bytes // block_bytes
+        bin_url, index_url = _token_urls(url, self._options)
+        self._object = StoredObject(bin_url, self._options)
+        index_path = self._copied(index_url)
+        super().__init__(bin_url, _places_of(index_path, self._object.size_bytes, bin_url))
+        self._blocks: _Blocks | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_blocks": None}
+
+    @property
+    def is_mapped(self) -> bool:
+        """Lengths are in the index, which is mapped; see `TokenSource.is_mapped`."""
+        return True
+
+    def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns whole sequences' lengths, from the index alone; see `TokenSource.lengths`."""
+        return self._places(self._lookup.rows(ids))[1]
+
+    def gather_from(
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.integer],
+        *,
+        first_tokens: NDArray[np.int64] | None = None,
+        truncate: bool = False,
+    ) -> Gather:
+        """Begins to fetch all sequences in their order; see `TokenSource.gather_from`."""
+        if len(ids):
+            firsts, held = self._places(self._lookup.rows(ids))
+            begins, ends = self._blocks_of(firsts, held)
+            several = ends - begins
+            offsets = np.arange(int(several.sum())) - np.repeat(np.cumsum(several) - several, several)
+            numbers = np.repeat(begins, several) + offsets
+            _, at = np.unique(numbers, return_index=True)
+            self._opened_blocks().expect(numbers[np.sort(at)].tolist())
+        return TokenSource.gather_from(self, ids, lengths, first_tokens=first_tokens, truncate=truncate)
+
+    def _spans(self, ids: NDArray[np.int64]) -> Spans:
+        firsts, lengths = self._places(self._lookup.rows(ids))
+        begins, ends = self._blocks_of(firsts, lengths)
+        blocks = self._opened_blocks()
+        size = self._block_bytes
+        buffers: list[memoryview] = []
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            some = [blocks.get(number) for number in range(begin, end)]
+            buffers.append(some[0] if len(some) == 1 else memoryview(b"".join(some)))
+        return Spans(buffers, firsts - begins * size, lengths)
+
+    def _blocks_of(
+        self, firsts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[begin, end) of the blocks that sequences lie in: int64 [S] each; none for an empty sequence."""
+        begins = firsts // self._block_bytes
+        ends = -(-(firsts + lengths * self._dtype.itemsize) // self._block_bytes)
+        return begins, np.where(lengths > 0, ends, begins)
+
+    def _opened_blocks(self) -> "_Blocks":
+        if self._blocks is None or self._blocks.process != os.getpid():
+            self._blocks = _Blocks(self._object, self._cache, self._block_bytes, self._read_ahead_blocks, self._options)
+        return self._blocks
+
+    def _copied(self, url: str) -> Path:
+        """Copies an index to the cache."""
+        index = StoredObject(url, self._options)
+
+        def fetch(path: Path) -> None:
+            with path.open("wb") as file:
+                for begin in range(0, index.size_bytes, _INDEX_PIECE_BYTES):
+                    file.write(index.read(begin, min(begin + _INDEX_PIECE_BYTES, index.size_bytes)))
+
+        name = url.rpartition("/")[2]
+        return self._cache.whole(index.key, name, fetch, patience_seconds=self._options.retry.deadline_seconds)
+
+
+class _Blocks:
+    """A process's blocks of one object: some open, some on their way, and those that are expected. Threads share it."""
+
+    def __init__(
+        self, stored: StoredObject, cache: BlockCache, block_bytes: int, read_ahead: int, options: StoreOptions
+    ) -> None:
+        self.process = os.getpid()
+        self._object = stored
+        self._cache = cache
+        self._block_bytes = block_bytes
+        self._read_ahead = read_ahead
+        self._patience_seconds = options.attempt_seconds
+        self._open: OrderedDict[int, memoryview] = OrderedDict()
+        self._coming: OrderedDict[int, Future[memoryview]] = OrderedDict()
+        self._expected: list[int] = []
+        self._wanted: queue.SimpleQueue[tuple[int, Future[memoryview]]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def expect(self, numbers: list[int]) -> None:
+        """Tells which blocks will be asked for, in order; what was expected before is forgotten."""
+        wanted = set(numbers)
+        with self._lock:
+            self._expected = numbers[::-1]
+            for number in [number for number in self._coming if number not in wanted]:
+                self._coming.pop(number).cancel()
+        self._fetch_ahead()
+
+    def get(self, number: int) -> memoryview:
+        """Returns a block."""
+        with self._lock:
+            block = self._open.get(number)
+            if block is not None:
+                self._open.move_to_end(number)
+                return block
+            coming = self._coming.pop(number, None)
+        block = self._fetch(number) if coming is None or coming.cancel() else coming.result()
+        with self._lock:
+            self._open[number] = block
+            while len(self._open) > _OPEN_BLOCKS:
+                self._open.popitem(last=False)
+        self._fetch_ahead()
+        return block
+
+    def _fetch_ahead(self) -> None:
+        """Has as many blocks on their way as may be."""
+        with self._lock:
+            while self._expected and len(self._coming) < self._read_ahead:
+                number = self._expected.pop()
+                if number in self._open or number in self._coming:
+                    continue
+                future: Future[memoryview] = Future()
+                self._coming[number] = future
+                self._wanted.put((number, future))
+                if len(self._threads) < min(_THREADS, self._read_ahead):
+                    # Not a pool of the standard library, whose threads a process waits for when it ends.
+                    thread = threading.Thread(target=self._serve, name="packhorse-read-ahead", daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            number, future = self._wanted.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._fetch(number))
+            except BaseException as error:  # raised where the block is asked for
+                future.set_exception(error)
+
+    def _fetch(self, number: int) -> memoryview:
+        begin = number * self._block_bytes
+        end = min(begin + self._block_bytes, self._object.size_bytes)
+        return self._cache.block(
+            self._object.key,
+            number,
+            lambda: self._object.read(begin, end),
+            patience_seconds=self._patience_seconds,
+        )
+
+
+def _places_of(index_path: Path, bin_size_bytes: int, where: str) -> Places:
+    """Opens a copied index, and checks that it fits its tokens."""
+    if index_path.suffix == ".idx":
+        return MegatronPlaces(MegatronIndex(index_path, bin_size_bytes=bin_size_bytes))
+    ends, dtype = read_boundaries(index_path, bin_size_bytes, where)
+    return FlatPlaces(index_path, len(ends), dtype)
+
+
+def _token_urls(url: str, options: StoreOptions) -> tuple[str, str]:
+    """Returns the URLs of the tokens and of their index."""
+    if url.endswith(".boundaries"):
+        return url.removesuffix(".boundaries"), url
+    if url.endswith(".idx"):
+        return f"{url[:-4]}.bin", url
+    prefix = url[:-4] if url.endswith(".bin") else url
+    for tokens, index in ((f"{prefix}.bin", f"{prefix}.idx"), (url, f"{url}.boundaries")):
+        try:
+            StoredObject(index, options)
+        except FileNotFoundError:
+            continue
+        return tokens, index
+    raise TokenSourceError(
+        f"{url}: neither {prefix}.idx (Megatron) nor {url}.boundaries (flat file) is there; from object stores these "
+        "two are read. Copy Parquet, Arrow or MDS to a disk, or pass an object with __getitem__(id)"
+    )
