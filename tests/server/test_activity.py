@@ -137,3 +137,17 @@ def test_a_server_tells_of_open_streams_to_whom_they_belong(guarded, wait_until)
 def test_a_server_that_does_not_answer():
     with pytest.raises(ServerUnavailableError):
         ask_activity("127.0.0.1:9", timeout_seconds=0.2)
+
+
+def test_every_process_behind_one_port_is_asked(corpus, make_server, wait_until):
+    with make_server(corpus.root, "--processes", 2, "--max-streams", 64) as server:
+        activities = wait_until(lambda: (found := ask_activity(server.target)) and len(found) == 2 and found)
+        assert len({activity.process for activity in activities}) == 2
+        assert {(activity.num_processes, activity.max_streams) for activity in activities} == {(2, 64)}
+        clients = [connect(server.target) for _ in range(8)]  # a connection each, which the kernel deals out
+        held = [client.pack_stream(8) for client in clients]
+        for packing in held:
+            packing.send([1], [3])
+        wait_until(lambda: sum(len(activity.streams) for activity in ask_activity(server.target)) == len(held))
+        for client in clients:
+            client.close()
