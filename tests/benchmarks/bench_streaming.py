@@ -79,9 +79,7 @@ def run(workspace: Workspace) -> list[Row]:
                 with client.stream_bins(
                     name, epoch=next(epochs), seed=1, topology=Topology(batch_size=STEP_BINS)
                 ) as stream:
-                    steps = (
-                        block.slice(at, at + STEP_BINS) for block in stream for at in range(0, len(block), STEP_BINS)
-                    )
+                    steps = (step for block in stream for step in block.split(STEP_BINS))
                     return million_ids_per_second(lambda: len(next(steps).ids), sizes.streamed_ids)
 
             def bare() -> float:

@@ -33,7 +33,8 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
         first_step: the worker's step where the bins begin.
         num_bins: how many.
     """
-    steps, slots = np.divmod(np.arange(num_bins, dtype=np.int64), topology.batch_size)
+    steps = np.arange(-(-num_bins // topology.batch_size), dtype=np.int64)[:, None]
     within = rank * topology.batch_size if topology.mode is StreamMode.PARTITION else 0
     begin = topology.start_position + first_step * topology.bins_per_step + within
-    return begin + steps * (topology.step_stride * topology.bins_per_step) + slots
+    first_of_steps = begin + steps * (topology.step_stride * topology.bins_per_step)
+    return (first_of_steps + np.arange(topology.batch_size)).ravel()[:num_bins]

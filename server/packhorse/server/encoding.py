@@ -40,6 +40,8 @@ class SentTemplates:
     def numbered(self, bins: Bins) -> "Numbered":
         """Numbers the bins' templates, and tells which of them the reader does not know; then it does."""
         own = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
+        if len(own) and own.min() >= 0 and own.max() < len(self._is_known) and self._is_known[own].all():
+            return Numbered(own, np.empty(0, dtype=np.int64))
         is_kept = (own >= 0) & (own < KEPT_TEMPLATES)
         kept, others = np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
         numbers = own.copy() if len(others) else own

@@ -13,9 +13,11 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from packhorse.client.errors import (
     AccessDeniedError,
+    DamagedAnswerError,
     DatasetCorruptError,
     DatasetNotFoundError,
     DigestMismatchError,
@@ -89,6 +91,11 @@ def has_used_grpc() -> bool:
     return bool(_ANCHORS)
 
 
+def _serialized(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
 class _Replica:
     """One address of the service and the channel to it."""
 
@@ -107,13 +114,29 @@ class _Replica:
         """Calls a method of the service over the channel; what a stub's method returns."""
         return getattr(self.stub, method.rpc)(request, **options)
 
+    def stream(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
+        """Opens a stream whose messages are left as bytes: gRPC would decode them in the one thread that reads for all.
+
+        Args:
+            method: whose answer is a stream.
+            request: a message, or an iterator of messages.
+            options: of the call.
+        """
+        channel = self._opened()
+        opener = channel.stream_stream if isinstance(request, Iterator) else channel.unary_stream
+        return opener(method.path, request_serializer=_serialized, response_deserializer=bytes)(request, **options)
+
     @property
     def stub(self) -> Any:
         """The service's methods, over the channel."""
+        self._opened()
+        return self._stub
+
+    def _opened(self) -> grpc.Channel:
         if self._channel is None:
             self._channel = self._papers.open_channel(self._address, _OPTIONS)
             self._stub = packing_pb2_grpc.PackingServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        return self._stub
+        return self._channel
 
     def renew(self) -> None:
         """Lets the next call open a channel of its own; calls on the old one go on.
@@ -201,8 +224,8 @@ class GrpcTransport:
         later_seconds = PACK_SECONDS if is_iterator else STALL_SECONDS
 
         def open_stream(replica: _Replica, seconds: float) -> tuple[_Response | None, Generator[_Response]]:
-            call = replica.call(method, request, metadata=self._papers.metadata)
-            messages = self._messages(replica, call, seconds, later_seconds)
+            call = replica.stream(method, request, metadata=self._papers.metadata)
+            messages = self._messages(replica, call, method.parse, seconds, later_seconds)
             return next(messages, None), messages
 
         first, messages = self._ask(
@@ -267,14 +290,23 @@ class GrpcTransport:
             trouble.args = (f"{trouble}; another replica: {refusal}",)
         raise trouble
 
-    def _messages(self, replica: _Replica, call: Any, first_seconds: float, later_seconds: float) -> Generator[Any]:
+    def _messages(
+        self,
+        replica: _Replica,
+        call: Any,
+        parse: Callable[[bytes], _Response],
+        first_seconds: float,
+        later_seconds: float,
+    ) -> Generator[_Response]:
         """Yields a stream's messages; waits so long for the first, and so long for each later one."""
         self._calls.add(call)
         seconds = first_seconds
         try:
-            while (message := self._watchdog.next_message(call, seconds)) is not None:
-                yield message
+            while (data := self._watchdog.next_message(call, seconds)) is not None:
+                yield parse(data)
                 seconds = later_seconds
+        except DecodeError:
+            raise DamagedAnswerError(f"{replica.name} sent what is no message: bytes changed on the way") from None
         except (grpc.RpcError, NoMessageError) as error:
             raise self._failure(replica, error) from None
         finally:

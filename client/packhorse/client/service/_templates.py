@@ -85,9 +85,8 @@ class Templates:
         bin_ends = np.cumsum(sizes)
         if (sizes < 0).any() or (int(bin_ends[-1]) if len(bin_ends) else 0) != num_sequences:
             raise DamagedAnswerError("the templates of the bins do not have as many lengths as there are ids")
-        members = np.repeat(begins[numbers] - (bin_ends - sizes), sizes)
-        members += np.arange(num_sequences)
-        return lengths[members], bin_ends, datasets[numbers] if self._is_mixture else None
+        own_lengths = lengths.take(_members(begins[numbers], sizes, bin_ends))
+        return own_lengths, bin_ends, datasets[numbers] if self._is_mixture else None
 
     def _keep(
         self,
@@ -110,3 +109,16 @@ class Templates:
         self._datasets[numbers] = datasets
         self._lengths[self._num_lengths : end] = lengths
         self._num_lengths = end
+
+
+def _members(begins: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the ranges [begin, begin + size) end to end: int64 [sum of sizes].
+
+    As running sums: within a range the next number is one more, and only where a range begins it jumps.
+    """
+    if not sizes.all():
+        begins, sizes, ends = begins[sizes > 0], sizes[sizes > 0], ends[sizes > 0]
+    members = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
+    members[ends[:-1]] = begins[1:] - begins[:-1] - sizes[:-1] + 1
+    members[:1] = begins[:1]
+    return np.cumsum(members, out=members)

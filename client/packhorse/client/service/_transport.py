@@ -4,11 +4,15 @@ Owns the interface and the service's methods; `_grpc` and `_embedded` are its tw
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from google.protobuf.message_factory import GetMessageClass
 
 from packhorse.v1 import packing_pb2 as pb
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"]
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -25,6 +29,18 @@ class Method(Generic[_Request, _Response]):
     def rpc(self) -> str:
         """In the protocol: GetBins."""
         return "".join(word.capitalize() for word in self.name.split("_"))
+
+    @property
+    def path(self) -> str:
+        """As gRPC writes it: /packhorse.v1.PackingService/GetBins."""
+        return f"/{_SERVICE.full_name}/{self.rpc}"
+
+    @property
+    def parse(self) -> Callable[[bytes], _Response]:
+        """Makes a message that the method returns of its bytes; raises DecodeError where they are none."""
+        kind: Any = GetMessageClass(_SERVICE.methods_by_name[self.rpc].output_type)
+        parse: Callable[[bytes], _Response] = kind.FromString
+        return parse
 
 
 LIST_DATASETS: Method[pb.ListDatasetsRequest, pb.ListDatasetsResponse] = Method("list_datasets")

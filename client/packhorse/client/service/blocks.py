@@ -99,6 +99,33 @@ class BinBlock:
             dataset_ids=None if self.dataset_ids is None else self.dataset_ids[first:last],
         )
 
+    def split(self, num_bins: int) -> Iterator["BinBlock"]:
+        """Yields blocks of so many bins each, and at the end of what is left; faster than `slice` one by one.
+
+        Example:
+            >>> ids, ends = np.array([7, 4, 9]), np.array([1, 2, 3])
+            >>> block = BinBlock(ids=ids, lengths=ids, bin_ends=ends, positions=ends)
+            >>> [part.ids.tolist() for part in block.split(2)]
+            [[7, 4], [9]]
+
+        Args:
+            num_bins: at least 1.
+        """
+        firsts = range(0, len(self), num_bins)
+        starts = self.bin_starts()[::num_bins]
+        ends = self.bin_ends - np.repeat(starts, num_bins)[: len(self)]
+        for first, start, end in zip(firsts, starts.tolist(), [*starts.tolist(), len(self.ids)][1:], strict=True):
+            last = first + num_bins
+            yield BinBlock(
+                self.ids[start:end],
+                self.lengths[start:end],
+                ends[first:last],
+                self.positions[first:last],
+                range(0),
+                None if self.first_tokens is None else self.first_tokens[start:end],
+                None if self.dataset_ids is None else self.dataset_ids[first:last],
+            )
+
     def padded(self, num_bins: int) -> "BinBlock":
         """Returns a block of `num_bins` bins: these, and empty ones behind them."""
         missing = num_bins - len(self)
