@@ -24,6 +24,7 @@ import bench_pack_sequences
 import bench_packers
 import bench_planning
 import bench_prepare
+import bench_processes
 import bench_random_access
 import bench_sources
 import bench_streaming
@@ -45,6 +46,7 @@ BENCHMARKS = {
     "epoch-end": bench_epoch_end,
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,
+    "processes": bench_processes,
     "tls": bench_tls,
     "waiting": bench_waiting,
     "assembling": bench_assembling,
