@@ -15,8 +15,11 @@ SHAPE = Topology(world_size=4, workers_per_rank=2, batch_size=2)
 
 
 @pytest.mark.usefixtures("slow_servers")
-@pytest.mark.parametrize("num_kills", [4, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
-def test_every_epoch_comes_whole_and_in_order_whoever_is_killed(corpus, make_server, embedded, joined, num_kills):
+@pytest.mark.parametrize(
+    ("name", "num_kills"),
+    [("named", 2), pytest.param("rows", 100, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
+)
+def test_every_epoch_comes_whole_and_in_order_whoever_is_killed(corpus, make_server, embedded, joined, name, num_kills):
     """Epochs are read one after the other until the last kill; each is compared with an undisturbed one."""
     chance, over, failures, num_epochs = random.Random(5), threading.Event(), [], []
 
@@ -27,7 +30,7 @@ def test_every_epoch_comes_whole_and_in_order_whoever_is_killed(corpus, make_ser
                     if over.is_set() and epoch:
                         break
                     place = {"epoch": epoch, "seed": 3, "rank": rank, "worker": worker, "topology": SHAPE}
-                    came, expected = (joined(one.stream_bins("rows", **place)) for one in (client, embedded))
+                    came, expected = (joined(one.stream_bins(name, **place)) for one in (client, embedded))
                     assert came == expected, place
                 num_epochs.append(epoch)
         except BaseException as error:
