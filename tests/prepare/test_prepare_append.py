@@ -124,6 +124,24 @@ def test_who_has_the_version_before_open_keeps_it(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "set" / "versions" / "1" / "pools.npy").st_ino == inode  # linked, not copied
 
 
+def test_lists_that_a_manifest_cannot_hold_go_on(tmp_path: Path) -> None:
+    """More than a hundred files, and skipped rows, stand in files of their own."""
+    (tmp_path / "in").mkdir()
+    for number in range(103):
+        write(tmp_path / "in" / f"{number:03}.parquet", {"n": pa.array([3, None, 1 + number % 7, 0])})
+    paths = sorted((tmp_path / "in").iterdir())
+    options: dict[str, Any] = {"length_column": "n", "max_seq_len": 8, "on_bad_row": "skip", "progress": False}
+    prepare(paths[:101], output=tmp_path / "set", **options)
+    grown = prepare(paths[101:], output=tmp_path / "set", append=True, **options)
+    whole = prepare(paths, output=tmp_path / "whole", **options)
+    assert (grown.digest, grown.inputs) == (whole.digest, whole.inputs)
+    assert grown.inputs is not None
+    assert (grown.inputs.num_files, grown.inputs.skipped.rows) == (103, 206)
+    for name in ("inputs.jsonl", "skipped.jsonl"):
+        assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    open_prepared(tmp_path / "set")
+
+
 def test_what_a_server_has_open_is_served_on(tmp_path: Path) -> None:
     options: dict[str, Any] = {"length_column": "n", "max_seq_len": 8, "output": tmp_path / "set", "progress": False}
     (tmp_path / "in").mkdir()

@@ -1,6 +1,9 @@
 """`prepare --engine ray` on a real cluster of two nodes: the same bytes, also where a node is killed in the middle."""
 
+import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -91,6 +94,32 @@ def test_a_node_that_is_killed_in_the_middle_costs_nothing(
     assert killed
     assert contents(tmp_path / "far") == contents(tmp_path / "local")
     cluster.add_node(num_cpus=1)
+
+
+@pytest.mark.long
+def test_a_signal_ends_tasks_of_the_cluster_and_resume_goes_on(
+    cluster: Any, tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    source = table(tmp_path)
+    script = Path(__file__).with_name("slow_prepare.py")
+    command = [sys.executable, str(script), "prepare", "--input", str(source), "--length-column", "n"]
+    command += ["--id-column", "id", "--max-seq-len", "64", "--over-length", "split", "--output", str(tmp_path / "far")]
+    command += ["--engine", "ray", "--ray-address", cluster.address]
+    environment = {**os.environ, "SLOW_STEP": "fill_run"}  # for ever, on the cluster
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        wait_until((tmp_path / ".far.work" / "counts" / "000000").exists, 120)
+        time.sleep(1)  # into the endless task
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143, errors
+    assert "no half-made dataset is left" in errors
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [".far.work"]
+    prepare(source, output=tmp_path / "far", engine="ray", ray_address=cluster.address, resume=True, **OPTIONS)
+    prepare(source, output=tmp_path / "local", workers=1, **OPTIONS)
+    assert contents(tmp_path / "far") == contents(tmp_path / "local")
 
 
 def slowed(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

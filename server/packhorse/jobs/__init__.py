@@ -3,7 +3,7 @@
 Only re-exports. It knows nothing of packing, so every package of the server's side may use it.
 """
 
-from packhorse.jobs.engines import Engine, InlineEngine, ProcessEngine, open_engine
+from packhorse.jobs.engines import Engine, InlineEngine, ProcessEngine, open_engine, results_in_order
 from packhorse.jobs.held_signals import ENDING_SIGNALS, held_signals
 from packhorse.jobs.progress import Advance, Progress, show_progress
 
@@ -16,5 +16,6 @@ __all__ = [
     "Progress",
     "held_signals",
     "open_engine",
+    "results_in_order",
     "show_progress",
 ]

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
@@ -48,6 +48,24 @@ _SIGNALS_SECONDS = 0.2
 """How often the wait for a task ends for a moment: a signal that another thread took would not end it."""
 
 
+def results_in_order(futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
+    """Yields what futures come to, in their order; a signal ends the wait for one of them.
+
+    Example:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> with ThreadPoolExecutor() as threads:
+        ...     list(results_in_order([threads.submit(abs, -1), threads.submit(abs, 2)]))
+        [1, 2]
+
+    Args:
+        futures: of tasks that were submitted.
+    """
+    for future in futures:
+        while not wait((future,), timeout=_SIGNALS_SECONDS).done:
+            pass
+        yield future.result()
+
+
 class ProcessEngine:
     """Runs tasks in local processes; made by `open_engine`."""
 
@@ -66,10 +84,7 @@ class ProcessEngine:
         try:
             with held_signals([signal.SIGINT]):  # processes start here; Ctrl-C is for this one, which ends them
                 futures = [self._executor.submit(function, task) for task in tasks]
-            for future in futures:
-                while not wait((future,), timeout=_SIGNALS_SECONDS).done:
-                    pass
-                yield future.result()
+            yield from results_in_order(futures)
         except BrokenProcessPool:
             raise ChildProcessError(
                 "a worker process died before its task was done (out of memory, or a script that starts workers "

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from packhorse.formats import require
-from packhorse.jobs import ENDING_SIGNALS
+from packhorse.jobs import ENDING_SIGNALS, results_in_order
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -36,18 +36,16 @@ class RayEngine:
             ChildProcessError: processes or machines were lost again and again.
         """
         remote = self._ray.remote(num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD")(function)
-        waiting = [remote.remote(task) for task in tasks]
-        waiting.reverse()
-        while waiting:
-            try:
-                yield self._ray.get(waiting.pop())
-            except self._ray.exceptions.RayTaskError as error:
-                raise error.cause from None
-            except self._ray.exceptions.RayError as error:
-                raise ChildProcessError(
-                    f"the Ray cluster lost a task {_RETRIES} times ({type(error).__name__}): its machines may be "
-                    "out of memory, or lack packhorse"
-                ) from None
+        try:
+            # Not `ray.get`, which swallows what a signal raises.
+            yield from results_in_order([remote.remote(task).future() for task in tasks])
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            raise ChildProcessError(
+                f"the Ray cluster lost a task {_RETRIES} times ({type(error).__name__}): its machines may be "
+                "out of memory, or lack packhorse"
+            ) from None
 
 
 @contextmanager
