@@ -3,6 +3,7 @@
 import grpc
 import numpy as np
 import pytest
+import xxhash
 
 from packhorse.client import RetryPolicy, VersionMismatchError
 from packhorse.client.api import Client
@@ -38,6 +39,10 @@ def test_a_server_refuses_another_version_and_says_who_is_older(running_server, 
     assert error.metadata == {"client_version": str(read), "server_version": str(WIRE_VERSION)}
 
 
+EMPTY = xxhash.xxh3_64_intdigest(bytes(40))
+"""What a server of version 1 says of no bins."""
+
+
 class OldServer:
     """Answers as servers of wire version 1 did: lengths and ends in fields that are unknown today."""
 
@@ -59,8 +64,9 @@ class OldServer:
             yield pb.StreamBinsResponse(header=header)
             yield pb.StreamBinsResponse(block=pb.StreamBlock(num_steps=1, bins=self.bins()))
         else:
-            for _ in request:
-                yield pb.PackStreamResponse(bins=self.bins())
+            for message in request:
+                is_first = message.HasField("options")
+                yield pb.PackStreamResponse(bins=pb.Bins(checksum=EMPTY) if is_first else self.bins())
 
 
 @pytest.mark.parametrize(

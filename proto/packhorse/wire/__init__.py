@@ -13,6 +13,7 @@ from packhorse.wire.checksums import (
     block_context,
     get_bins_context,
     header_checksum,
+    is_of_version_1,
 )
 from packhorse.wire.ids import ids_sum
 from packhorse.wire.progress import Run, steps_of_ranks
@@ -31,6 +32,7 @@ __all__ = [
     "header_checksum",
     "ids_sum",
     "is_local",
+    "is_of_version_1",
     "steps_of_ranks",
     "stream_positions",
 ]

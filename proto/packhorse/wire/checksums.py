@@ -204,6 +204,22 @@ def _component(component: pb.Component) -> tuple[str | int, ...]:
     )
 
 
+def is_of_version_1(bins: pb.Bins, context: int = 0) -> bool:
+    """Whether a server of wire version 1 made a message: it knew no templates, and hashed five arrays.
+
+    Example:
+        >>> is_of_version_1(pb.Bins(ids=b"abcd")), is_of_version_1(pb.Bins(ids=b"abcd", templates=b"abcd"))
+        (True, False)
+
+    Args:
+        bins: the message.
+        context: what the bins answer.
+    """
+    if bins.templates:
+        return False
+    return bool(bins.ids) or bins.checksum == xxhash.xxh3_64_intdigest(bytes(5 * 8), seed=context)
+
+
 def _topology(topology: pb.Topology) -> tuple[int, ...]:
     return (
         topology.world_size,

@@ -14,7 +14,7 @@ from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
 from packhorse.client.service._templates import Templates
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, WIRE_VERSION, arrays_checksum
+from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, WIRE_VERSION, arrays_checksum, is_of_version_1
 
 _ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
 
@@ -198,7 +198,7 @@ def decode_bins(
         DamagedAnswerError: the checksum does not match, or the arrays do not fit each other.
     """
     data = {name: getattr(bins, name) for name in BIN_ARRAYS}
-    if data["ids"] and not data["templates"]:
+    if is_of_version_1(bins, context):
         raise VersionMismatchError(
             "this server is older than the client: it sends every sequence's length, as wire version 1 did, and the "
             f"client reads version {WIRE_VERSION}; upgrade packhorse on the server's side to the release of the client",
