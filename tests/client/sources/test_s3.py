@@ -44,7 +44,7 @@ def storage_options(port):
     return {
         "key": "key",
         "secret": "secret",
-        "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"},
+        "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}"},
         "config_kwargs": {"retries": {"max_attempts": 0}, "connect_timeout": 1, "read_timeout": 2},
     }
 
