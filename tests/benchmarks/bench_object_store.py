@@ -26,6 +26,8 @@ NOTE = (
 _SEQUENCE_TOKENS = 1_000
 _BATCH = 64
 _WINDOW = 4_096
+_BLOCK_OF_IDS = 1 << 16
+"""Of a stream that runs: half a mebibyte of ids."""
 _SERVER = Path(__file__).with_name("slow_store.py")
 
 
@@ -84,8 +86,8 @@ def _read(source: RemoteSource, ids: np.ndarray) -> None:
     lengths = np.full(len(ids), _SEQUENCE_TOKENS)
     out = np.empty(_BATCH * _SEQUENCE_TOKENS, np.int64)
     starts = np.arange(_BATCH) * _SEQUENCE_TOKENS
-    for first in range(0, len(ids), 64 * _BATCH):
-        some = ids[first : first + 64 * _BATCH]
+    for first in range(0, len(ids), _BLOCK_OF_IDS):
+        some = ids[first : first + _BLOCK_OF_IDS]
         gather = source.gather_from(some, lengths[: len(some)])
         for begin in range(0, len(some), _BATCH):
             end = min(begin + _BATCH, len(some))

@@ -102,17 +102,18 @@ def test_a_store_that_fails_for_a_while_is_asked_again(make, expected, fault):
 )
 def test_one_that_does_not_recover_is_named_with_a_way_out(make, corpus, fault, why):
     options = StoreOptions(
-        attempt_seconds=0.05, retry=RetryPolicy(deadline_seconds=0.3, first_delay_seconds=0.1, most_delay_seconds=0.1)
+        attempt_seconds=0.05 if fault is stalled else 5,
+        retry=RetryPolicy(deadline_seconds=0.3, first_delay_seconds=0.1, most_delay_seconds=0.1),
     )
     source = make(options=options, read_ahead_bytes=0)
-    FaultyFileSystem.faults[:] = [fault] * 50
+    FaultyFileSystem.faults[:] = [fault] * 5000
     bin_url = f"faulty://{corpus.with_suffix('.bin')}"
     with pytest.raises(TokenStoreError, match=rf"{bin_url}: no bytes 0 to 4,096 of .* in \d+ attempts .*{why}.*retry="):
         all_tokens(source)
-    FaultyFileSystem.faults[:] = [fault] * 50
+    FaultyFileSystem.faults[:] = [fault] * 5000
     with pytest.raises(TokenStoreError, match=rf"{bin_url}: no bytes"):  # of blocks that are fetched ahead, too
         all_tokens(make(options=options, read_ahead_bytes=1 << 20))
-    time.sleep(0.5)  # blocks that were on their way have given up, so that no other test sees them
+    time.sleep(0.5)  # blocks that were on their way give up meanwhile, so that no other test sees them
 
 
 def test_every_block_is_fetched_once_by_all_processes(make, corpus, expected):

@@ -25,7 +25,7 @@ from packhorse.formats.flat import read_boundaries
 
 _INDEX_PIECE_BYTES = 1 << 24
 _OPEN_BLOCKS = 256
-_THREADS = 8
+_THREADS = 16
 
 
 class RemoteSource(StoredSource):
