@@ -57,3 +57,16 @@ def test_a_wrong_stage_changes_nothing(root, name, position, weights, message):
     assert result.exit_code != 0
     assert message in result.output.replace("\n", " ")
     assert (root / "staged.mixture.toml").read_text() == before
+
+
+def test_the_audit_counts_each_component_and_ids_are_located_with_it(root):
+    target = ("--target", f"embedded:{root}", "--dataset", "staged", "--epoch", "1", "--seed", "7")
+    result = CliRunner().invoke(main, ["audit", *target, "--world-size", "2"])
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert [line.partition(":")[0] for line in lines if "its epochs" in line] == ["rows", "named", "truncated"]
+    assert lines[-1] == "every sequence as often as the mixture says: yes"
+    result = CliRunner().invoke(main, ["locate", *target, "--json", "3"])
+    assert {json.loads(line)["component"] for line in result.output.splitlines()} == {"rows", "truncated"}
+    result = CliRunner().invoke(main, ["stream", *target, "--limit", "40"])
+    assert {json.loads(line)["component"] for line in result.output.splitlines()} == {"rows", "named"}
