@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-START_SECONDS = 120  # compiling the kernels on a busy machine included
+START_SECONDS = 200  # compiling the kernels on a busy machine included
 STOP_SECONDS = 30
 
 

@@ -1,6 +1,5 @@
 """The epoch as a function: which sequence sits where, for any seed, epoch, rank and worker. NumPy and Numba."""
 
-from packhorse.epoch._mixture_epoch import Given, MixtureEpoch
 from packhorse.epoch.assignment import Assignment, Places
 from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
 from packhorse.epoch.bins import Bins, PoolArray, joined
@@ -9,6 +8,7 @@ from packhorse.epoch.component import Component
 from packhorse.epoch.keys import derive_key, independent_seed
 from packhorse.epoch.materialize import materialize_epoch
 from packhorse.epoch.mixture import Chain, Mixture, Stage, WeightsBy, WhenOut, bin_shares, parting
+from packhorse.epoch.mixture_epoch import Given, MixtureEpoch
 from packhorse.epoch.permutation import Permutation
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.skip import SkipSource

@@ -1,7 +1,7 @@
 """Mixtures: several components served as one, in exact proportions that can change while a run goes on.
 
 Owns `Stage` and `Mixture`: weights, where they change, how a component's own epochs follow each other, and the chain of
-digests. What one epoch does with positions is `_mixture_epoch`'s.
+digests. What one epoch does with positions is `mixture_epoch`'s.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ from itertools import zip_longest
 import numpy as np
 
 from packhorse.epoch._dealing import Dealing
-from packhorse.epoch._mixture_epoch import MixtureEpoch, Segment
 from packhorse.epoch._shares import MOST_BLOCK, Shares
 from packhorse.epoch.component import Component
 from packhorse.epoch.keys import checked_seed, derive_key
+from packhorse.epoch.mixture_epoch import MixtureEpoch, Segment
 from packhorse.topology import checked_integer
 
 Weight = int | float | str | Decimal | Fraction
