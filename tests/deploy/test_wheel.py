@@ -154,6 +154,7 @@ def test_server_environment_has_neither_torch_nor_pyarrow(folder: Path, server_b
     assert run(server_bin / "python", "-c", code, cwd=folder).stdout.strip() == "[]"
 
 
+@pytest.mark.long
 def test_kernels_are_compiled_ahead(kernel_cache: Path) -> None:
     assert list(kernel_cache.rglob("*.nbc"))
 

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 
@@ -16,6 +17,7 @@ def test_two_ranks_train_on_every_sequence_once_and_learn(run_example, recorded,
     assert ranks[0] + ranks[1] == progressions.sequences
 
 
+@pytest.mark.long
 def test_goes_on_behind_its_checkpoint_with_another_number_of_ranks(run_example, recorded, progressions, tmp_path):
     flags = ["--epochs", 2, "--checkpoint", "run.pt", "--record", "seen"]
     before = run_example("ddp.py", *flags, "--stop-after", 23)

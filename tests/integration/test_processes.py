@@ -143,6 +143,7 @@ def test_clients_go_on_where_processes_are_killed_and_metrics_forget_nothing(
         assert sorted(map(int, told)) == sorted(killed)
 
 
+@pytest.mark.long
 def test_the_limit_of_streams_holds_over_all_processes_which_end_with_their_parent(
     corpus, make_server, monkeypatch, tmp_path, wait_until
 ):

@@ -90,7 +90,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cases())
 def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
     lengths, options = case["lengths"], case["options"]

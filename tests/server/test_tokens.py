@@ -116,7 +116,7 @@ def test_a_grant_ends_while_it_is_used(tokens):
 
 def test_scopes():
     grant = Grant("a", HASH, ("corpus*",), ("Get*",))
-    assert [method for method in METHODS if method.startswith("Get")] == ["GetDataset", "GetBins"]
+    assert [method for method in METHODS if method.startswith("Get")] == ["GetDataset", "GetBins", "GetActivity"]
     grant.check_method("GetBins")
     grant.check_dataset("corpus-v2")
     for check, what, cause in (

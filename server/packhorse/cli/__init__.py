@@ -77,8 +77,10 @@ COMMANDS: Mapping[str, CommandEntry] = {
     ),
     "doctor": CommandEntry("Go every step from here to the first bin of TARGET, and explain the one that fails."),
     "health": CommandEntry("Ask a server whether it serves."),
-    "top": CommandEntry("Watch servers: runs and how far their ranks are, streams, rates and queues."),
-    "bench": CommandEntry("Load TARGET with many streams, and tell how long blocks take and how many ids come."),
+    "top": CommandEntry(
+        "Watch the servers of TARGET: runs and how far their ranks are, streams, rates and queues, until Ctrl-C."
+    ),
+    "bench": CommandEntry("Load the servers of TARGET with every stream of a run, and tell what they felt."),
 }
 """Every command, in the order of use; each stands in the module of its name."""
 

@@ -21,6 +21,9 @@ from packhorse.v1 import packing_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
 
+_READER_LEFT = "ExecuteBatchError"
+"""The name of what gRPC raises from a write where the caller has just left."""
+
 _STREAMS = (f"{SERVICE}/StreamBins", f"{SERVICE}/PackStream")
 
 
@@ -234,7 +237,8 @@ class _Followed:
         self._call.peer = context.peer()
 
     def _failed(self, error: BaseException) -> None:
-        if not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
+        has_left = type(error).__name__ == _READER_LEFT
+        if not has_left and not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
             self._failure = type(error).__name__
 
 

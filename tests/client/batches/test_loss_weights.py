@@ -215,7 +215,7 @@ def train_one_rank(rank, world_size, meeting_file, found):
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_ranks_of_ddp(world_size, tmp_path):
     sequences = some_sequences(3)
     known = sorted({sequence.group for sequence in sequences})

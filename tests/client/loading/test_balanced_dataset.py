@@ -204,7 +204,7 @@ def test_a_stateful_loader_goes_on_behind_a_cursor_within_an_optimizer_step(rank
     assert_same_batches(list(again), expected[5:])
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_loader_s_state_before_any_batch_stands_where_the_cursor_stood(
     ranks, assert_same_batches, balanced_loader, num_workers
 ):

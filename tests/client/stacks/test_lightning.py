@@ -258,6 +258,7 @@ def test_ranks_share_an_epoch(came_to_two_ranks, whole):
     assert came[0] + came[1] == whole("rows")
 
 
+@pytest.mark.long
 def test_two_ranks_go_on_where_one_stopped(came_to_two_ranks, fit, tmp_path, whole, sequences_of):
     first = fit(1, batch_size=8, every_n_train_steps=7, limit_train_batches=9)
     came = came_to_two_ranks(tmp_path / "step=7.ckpt")

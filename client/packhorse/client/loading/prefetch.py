@@ -9,13 +9,14 @@ import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sized
 from contextlib import nullcontext
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 _Batch = TypeVar("_Batch")
 
+_LOOK_UP_SECONDS = 1.0
 _STOP_SECONDS = 5.0  # how long a source may take over a batch that nobody wants any more
 
 
@@ -154,11 +155,19 @@ class _Lookahead(Generic[_Batch]):
 
     def batches(self) -> Iterator[_Batch]:
         """Yields batches as they come ready."""
-        while not isinstance(item := self._ready.get(), _End):
+        while not isinstance(item := self._next(), _End):
             self._free.release()
             yield self._copier.hand_out(item)
         if item.error is not None:
             raise item.error
+
+    def _next(self) -> "_Copied | _End":
+        """Waits for the next batch, and looks up now and then: Ctrl-C just before a wait does not end it."""
+        while True:
+            try:
+                return self._ready.get(timeout=_LOOK_UP_SECONDS)
+            except Empty:
+                continue
 
     def stop(self) -> None:
         """Ends the thread, and waits a while for a source that is amid a batch."""
