@@ -61,7 +61,9 @@ def test_sigterm_ends_all_of_it_in_time(server):
         assert server.wait(GRACE_SECONDS + 5) == 0
 
 
-@pytest.mark.parametrize("attack", [load.get_large_bins_unread, load.stream_large_steps_unread])
+@pytest.mark.parametrize(
+    "attack", [load.get_large_bins_unread, pytest.param(load.stream_large_steps_unread, marks=pytest.mark.long)]
+)
 def test_answers_that_nobody_reads_take_bounded_memory(attacked_root, make_server, memory_bytes, attack):
     """The budget is 512 MiB; what the allocator keeps beside it may be as much again. Unbounded it would be 5 GB."""
     with make_server(attacked_root, "--grace-seconds", GRACE_SECONDS) as server:

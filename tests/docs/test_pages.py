@@ -26,7 +26,7 @@ from pages import PAGES, ROOT, blocks_of
 from run_pages import Request, is_serving, line_of, wait_until_healthy
 
 PAGE_SECONDS = 240
-FOLLOWED_FIRST = ("README.md", "client/guides/resume-and-rescale.md", "deploy/guides/serving.md")
+FOLLOWED_FIRST = ("README.md",)
 PORTS = ("50051", "50052", "9464")
 WORDS = "a cart waits for the long one while horses carry many small loads on one road to be full".split()  # noqa: SIM905
 TEMPLATE = (

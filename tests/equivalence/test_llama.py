@@ -157,6 +157,11 @@ GPU_PATHS = PATHS | {"variable-length kernel": Path("by_kernel", varlen_inputs, 
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 4e-2}
 """Relative; of float32 and of bfloat16 with 8 bits of precision through two layers and back."""
 
+DTYPES = [
+    pytest.param(torch.float32, id="torch.float32"),
+    pytest.param(torch.bfloat16, id="torch.bfloat16", marks=pytest.mark.long),
+]
+
 
 def model_of(attention, dtype):
     """Weights large enough that one token let through changes a loss by more than rounding does."""
@@ -255,7 +260,7 @@ def sequences():
 
 
 @pytest.mark.parametrize("name", PATHS)
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_packed_equals_alone(name, dtype, sequences):
     pairs = zip(packed(PATHS[name], dtype, sequences), alone(dtype, sequences), strict=True)
     distances = [distance(*pair) for pair in pairs]
@@ -264,7 +269,7 @@ def test_packed_equals_alone(name, dtype, sequences):
 
 
 @pytest.mark.parametrize("name", PATHS)
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_mask_that_leaks_one_token_does_not_pass(name, dtype, sequences):
     pairs = zip(packed(PATHS[name], dtype, sequences, leak=True), alone(dtype, sequences), strict=True)
     distances = [distance(*pair) for pair in pairs]
@@ -272,7 +277,7 @@ def test_a_mask_that_leaks_one_token_does_not_pass(name, dtype, sequences):
 
 
 @pytest.mark.parametrize("name", PATHS)
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_no_bit_depends_on_a_neighbour(name, dtype, sequences):
     """Other tokens in all other sequences, and the very same logits; with a leak they are not the same."""
     path, others = PATHS[name], [(tokens + 1) % VOCABULARY for tokens in sequences]
@@ -288,7 +293,7 @@ def test_no_bit_depends_on_a_neighbour(name, dtype, sequences):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", GPU_PATHS)
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_packed_equals_alone_on_a_gpu(name, dtype, sequences):
     if name == "variable-length kernel" and dtype is torch.float32:
         pytest.skip("kernels for variable lengths take half precision only")

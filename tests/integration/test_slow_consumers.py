@@ -28,6 +28,7 @@ def large(tmp_path_factory):
     return folder / "root"
 
 
+@pytest.mark.long
 def test_idle_streams_hold_little_and_do_not_hold_up_a_drain(large, make_server, memory_bytes, wait_until):
     with make_server(large, "--grace-seconds", "1") as server, connect(server.target, retry=PATIENT) as client:
         for block in client.stream_bins("large", seed=99):  # whatever is made once

@@ -46,6 +46,7 @@ def peak_kib(folder: Path, rows: int) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 def test_anonymous_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
     peak_kib(tmp_path, 1000)  # compiles and caches the kernels, which takes memory of its own

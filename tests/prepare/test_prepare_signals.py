@@ -116,8 +116,8 @@ def test_a_signal_in_any_step_leaves_no_dataset_and_resume_makes_it(
     ("step", "number", "whom"),
     [
         ("count_task", signal.SIGINT, os.killpg),  # as a terminal does
-        ("count_task", signal.SIGTERM, os.killpg),
-        ("fill_run", signal.SIGINT, os.kill),
+        pytest.param("count_task", signal.SIGTERM, os.killpg, marks=pytest.mark.long),
+        pytest.param("fill_run", signal.SIGINT, os.kill, marks=pytest.mark.long),
         ("fill_run", signal.SIGTERM, os.kill),
     ],
 )

@@ -252,6 +252,7 @@ def came_to_two_ranks(running_server, corpus, tmp_path, no_launcher):
     return run
 
 
+@pytest.mark.long
 def test_ranks_share_an_epoch(came_to_two_ranks, whole):
     came = came_to_two_ranks()
     assert min(map(len, came)) > 500

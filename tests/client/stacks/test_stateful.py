@@ -45,7 +45,7 @@ def ids_of(batches):
 
 
 @pytest.mark.parametrize("given_to", ["the loader", "the dataset"])
-@pytest.mark.parametrize("every_n_steps", [1, 3])
+@pytest.mark.parametrize("every_n_steps", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_state_goes_on_under_every_topology(dataset, given_to, every_n_steps):
     """From each to the next, a few batches each, to the end of the second epoch."""
     state, seen = None, {0: Counter(), 1: Counter()}
