@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from packhorse.server.lanes import Lane, LaneFullError, Lanes
+from packhorse.server.lanes import SMALL_ANSWER_BYTES, Lane, LaneFullError, Lanes
 from packhorse.server.metrics import Metrics, values_of
 from packhorse.server.pieces import Pace, finish
 
@@ -16,10 +16,10 @@ async def nothing(num_bytes):
     pass
 
 
-def counting(name, num_pieces, log):
+def counting(name, num_pieces, log, num_bytes=SMALL_ANSWER_BYTES + 1):
     for _ in range(num_pieces):
         log.append(name)
-        yield 0
+        yield num_bytes
     return name
 
 
@@ -77,7 +77,7 @@ def test_what_is_cancelled_before_its_turn_never_runs_and_else_ends_with_its_pie
         def pieces():
             log.append("first")
             gate.wait(10)
-            yield 0
+            yield SMALL_ANSWER_BYTES + 1
             log.append("second")
 
         running = asyncio.ensure_future(lane.run(pieces(), nothing))
@@ -94,24 +94,43 @@ def test_what_is_cancelled_before_its_turn_never_runs_and_else_ends_with_its_pie
     asyncio.run(run())
 
 
-def test_bytes_are_told_after_every_piece_and_may_be_refused(make_lane):
+def test_bytes_are_told_after_every_turn_and_may_be_refused(make_lane):
     async def run():
         told = []
+        sizes = [SMALL_ANSWER_BYTES + more for more in (5, 7, 9)]
 
         def pieces():
-            yield 5
-            yield 7
-            yield 9
+            yield from sizes
             raise AssertionError("refused before")
 
         async def hold(num_bytes):
             told.append(num_bytes)
-            if num_bytes == 9:
+            if num_bytes == sizes[-1]:
                 raise MemoryError
 
         with pytest.raises(MemoryError):
             await make_lane().run(pieces(), hold)
-        assert told == [5, 7, 9]
+        assert told == sizes
+
+    asyncio.run(run())
+
+
+def test_a_small_answer_takes_one_turn_unless_it_takes_long(make_lane, monkeypatch):
+    async def run():
+        told, turns = [], []
+
+        async def hold(num_bytes):
+            told.append(num_bytes)
+
+        lane = make_lane()
+        submit = lane.submit
+        monkeypatch.setattr(lane, "submit", lambda *work: (turns.append(work), submit(*work))[1])
+        log = []
+        assert await lane.run(counting("small", 50, log, num_bytes=SMALL_ANSWER_BYTES), hold) == "small"
+        assert (len(turns), told, len(log)) == (1, [SMALL_ANSWER_BYTES], 50)
+        monkeypatch.setattr("packhorse.server.pieces.PIECE_SECONDS", 0)
+        assert await lane.run(counting("slow", 3, log, num_bytes=1), hold) == "slow"
+        assert (len(turns), told[1:]) == (1 + 4, [1, 1, 1])
 
     asyncio.run(run())
 

@@ -41,7 +41,9 @@ class Bins:
 
     def sizes(self) -> NDArray[np.int64]:
         """Number of sequences in every bin: int64 [N]."""
-        return np.diff(self.bin_ends, prepend=0)
+        sizes = self.bin_ends.copy()
+        sizes[1:] -= self.bin_ends[:-1]
+        return sizes
 
     def costs(self, cost_linear: int) -> NDArray[np.int64]:
         """Cost of every bin, Σ (cost_linear · L + L²) over its sequences' lengths L: int64 [N]."""
@@ -81,6 +83,8 @@ def joined(parts: Sequence[Bins]) -> Bins:
     Args:
         parts: bins to lay one after the other, at least one part.
     """
+    if len(parts) == 1:
+        return parts[0]
     ends, before = [], 0
     for part in parts:
         ends.append(part.bin_ends + before)

@@ -48,7 +48,7 @@ class SentTemplates:
         numbers[others] = KEPT_TEMPLATES + np.arange(len(others))
         missing = int(own[kept].max(initial=-1)) + 1 - len(self._is_known)
         if missing > 0:
-            self._is_known = np.pad(self._is_known, (0, missing))
+            self._is_known = np.concatenate((self._is_known, np.zeros(missing, dtype=np.bool_)))
         unknown = kept[~self._is_known[own[kept]]]
         new, where = np.unique(own[unknown], return_index=True)
         self._is_known[new] = True

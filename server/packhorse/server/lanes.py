@@ -11,15 +11,19 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import Gauge, Histogram
 
 from packhorse.server.cores import available_cores
 from packhorse.server.metrics import Metrics
-from packhorse.server.pieces import Pieces
+from packhorse.server.pieces import Pace, Pieces
 
 _Result = TypeVar("_Result")
+
+SMALL_ANSWER_BYTES = 64 << 10
+"""Work that needs no more goes on to its next piece at once: each change of threads costs a small answer more than its
+bins do. What it needs is told to the budget when its turn is over."""
 
 
 class LaneFullError(Exception):
@@ -67,13 +71,13 @@ class Lane:
         return asyncio.wrap_future(future)
 
     async def run(self, pieces: Pieces[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:
-        """Runs pieces one after the other; between them other requests have their turn.
+        """Runs pieces turn by turn; between turns others have theirs. A small answer takes a single turn.
 
-        A request whose caller leaves is cancelled, and so ends with the piece that is running.
+        A request whose caller leaves is cancelled, and so ends with the turn that is running.
 
         Args:
             pieces: the work.
-            hold: is told after every piece the bytes that the work needs from then on, and may refuse.
+            hold: is told after every turn the bytes that the work needs from then on, and may refuse.
 
         Raises:
             LaneFullError: too many requests are in the lane.
@@ -83,10 +87,11 @@ class Lane:
         self._num_requests += 1
         try:
             while True:
-                is_done, outcome = await self.submit(_advance, pieces)
-                if is_done:
-                    return outcome
-                await hold(outcome)
+                turn = await self.submit(_take_turn, pieces)
+                if turn.num_bytes is not None:
+                    await hold(turn.num_bytes)
+                if turn.is_done:
+                    return turn.result
         finally:
             self._num_requests -= 1
 
@@ -131,12 +136,26 @@ class Lanes:
             getattr(self, field.name).close()
 
 
-def _advance(pieces: Pieces[Any]) -> tuple[bool, Any]:
-    """Runs one piece; (False, bytes needed), or at the end (True, the result)."""
-    try:
-        return False, next(pieces)
-    except StopIteration as end:
-        return True, end.value
+class _Turn(NamedTuple):
+    """What came of a turn."""
+
+    num_bytes: int | None
+    """That the work needs from now on; None where it did not say."""
+    is_done: bool = False
+    result: Any = None
+
+
+def _take_turn(pieces: Pieces[Any]) -> _Turn:
+    """Runs pieces until they are done, need more than SMALL_ANSWER_BYTES, or have lasted as long as one may."""
+    pace = Pace()
+    num_bytes = None
+    while True:
+        try:
+            num_bytes = next(pieces)
+        except StopIteration as end:
+            return _Turn(num_bytes, is_done=True, result=end.value)
+        if num_bytes > SMALL_ANSWER_BYTES or pace.is_over():
+            return _Turn(num_bytes)
 
 
 def _be_nice(niceness: int) -> None:

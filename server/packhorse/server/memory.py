@@ -34,6 +34,11 @@ class MemoryBudget:
         Raises:
             OutOfMemoryBudgetError: they cannot be had within `wait_seconds`.
         """
+        if self.held_bytes + num_bytes > self.total_bytes:
+            await self._wait_for(num_bytes)
+        self.held_bytes += num_bytes
+
+    async def _wait_for(self, num_bytes: int) -> None:
         try:
             async with asyncio.timeout(self._wait_seconds):
                 while self.held_bytes + num_bytes > self.total_bytes:
@@ -41,7 +46,6 @@ class MemoryBudget:
                     await self._given_back.wait()
         except TimeoutError:
             raise OutOfMemoryBudgetError from None
-        self.held_bytes += num_bytes
 
     def give_back(self, num_bytes: int) -> None:
         """Gives bytes back."""
