@@ -29,7 +29,13 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
         (f"colour = 3\n{STAGES}", "colour is no field of a mixture; there are stages"),
         (f"epoch_bins = 0\n{STAGES}", "epoch_bins must be an integer in"),
         (f"epoch_bins = 2.5\n{STAGES}", "epoch_bins must be an integer in"),
-        (f'when_out = "reweigh"\n{STAGES}', "when_out must be one of repeat, stop, got 'reweigh'"),
+        (f'when_out = "leave"\n{STAGES}', "when_out must be one of repeat, stop, reweigh, got 'leave'"),
+        (
+            f'when_out = "reweigh"\n{STAGES}until_tokens = 9\n{STAGES}',
+            r'stages\[0\]\.until_tokens does not go with when_out = "reweigh".* use until_bins or until_steps',
+        ),
+        (f"{STAGES}[components.set]\nepochs = 2", r'components\.set\.epochs needs when_out = "reweigh" or "stop"'),
+        (f"when_out = 'stop'\n{STAGES}[components.set]\nepochs = 0", r"components\.set\.epochs must be an integer in"),
         (f"{STAGES}by = 'words'", r"stages\[0\]\.by must be one of bins, tokens, got 'words'"),
         (f"{STAGES}until_bins = 5\nuntil_tokens = 9", "say the same in two ways; keep one"),
         (f"{STAGES}until_bins = 0", r"stages\[0\]\.until_bins must be an integer in \[1"),
@@ -57,7 +63,10 @@ def test_a_wrong_file_is_refused_by_field(text, message):
             f"bins_per_step = 4\n{STAGES}until_steps = 9\n{STAGES}until_bins = 36\n{STAGES}",
             r"stages\[1\]\.until_bins = 36 is position 36 of the run, and the stage begins at 36",
         ),
-        (f"when_out = 'stop'\nepoch_bins = 1000000\n{STAGES}", "lower its weight, set num_bins below 1000000"),
+        (
+            f"when_out = 'stop'\nepoch_bins = 1000000\n{STAGES}",
+            "lower its weight, give an epoch fewer than 1000000 bins",
+        ),
     ],
 )
 def test_what_cannot_be_done_with_the_datasets_is_refused(pristine, text, message):

@@ -1,6 +1,6 @@
 """Mixtures, and sources made of sources three levels deep, against lists that are built position by position."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import floor, gcd, lcm
@@ -350,6 +350,81 @@ def test_stop_gives_no_bin_twice_in_an_epoch():
         Mixture(parts, [Stage({"web": 7, "code": 3})], seed=1, when_out="stop", num_bins=120)
     with pytest.raises(ValueError, match=r"code has 50 bins and would give \d+ in epoch 1 of the mixture"):
         mixture.appended(Stage({"code": 1}), 140)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 900), min_size=1, max_size=5),
+    weights=st.lists(st.sampled_from([1, 2, 7, "0.3", "1/7", "123/1000"]), min_size=5, max_size=5),
+    most_epochs=st.lists(st.integers(1, 3), min_size=5, max_size=5),
+    epoch=st.integers(0, 3),
+    seed=SEEDS,
+)
+@settings(max_examples=100, deadline=None)
+def test_what_runs_out_leaves_and_the_others_keep_their_proportions(sizes, weights, most_epochs, epoch, seed):
+    names = [f"c{d}" for d in range(len(sizes))]
+    weights = [Fraction(str(weight)) for weight in weights[: len(sizes)]]
+    parts = [replace(counting(*each), most_epochs=most) for *each, most in zip(names, sizes, most_epochs, strict=False)]
+    mixture = Mixture(parts, [Stage(dict(zip(names, weights, strict=True)))], seed=seed, when_out="reweigh")
+    due = [part.num_bins * part.most_epochs for part in parts]
+    assert mixture.num_bins == sum(due)
+    source = mixture.epoch(epoch)
+    bins = source.bins(np.arange(sum(due)))
+    for d, part in enumerate(parts):  # its next epochs, each bin once in each
+        ours = [
+            part.source_of(epoch * part.most_epochs + e).bins(np.arange(part.num_bins)).ids.tolist()
+            for e in range(part.most_epochs)
+        ]
+        assert bins.ids[bins.dataset_ids == d].tolist() == [i for ids in ours for i in ids]
+        found = source.locate([0])
+        assert (
+            sorted(found.positions[found.dataset_ids == d].tolist())
+            == np.flatnonzero((bins.dataset_ids == d) & (bins.ids == 0)).tolist()
+        )
+    block = mixture._shares[0].block
+    for end in [*range(block, sum(due) - block + 1, block), sum(due)]:
+        nums = np.bincount(bins.dataset_ids[:end], minlength=len(sizes)).tolist()
+        for num, exactly in zip(nums, exactly_due(weights, due, end), strict=True):
+            assert abs(num - exactly) < 1
+
+
+def exactly_due(weights, most, num):
+    """Gives what is due by weight, again and again without those that have all of theirs."""
+    given = [Fraction(0)] * len(weights)
+    rest = Fraction(num)
+    while rest:
+        there = [d for d, each in enumerate(given) if weights[d] and each < most[d]]
+        whole = sum(weights[d] for d in there)
+        step = min(rest, *((most[d] - given[d]) / weights[d] * whole for d in there))
+        for d in there:
+            given[d] += weights[d] / whole * step
+        rest -= step
+    return given
+
+
+def test_a_stage_is_appended_where_some_have_run_out():
+    parts = [counting("web", 70), counting("code", 50), counting("chat", 9)]
+    stage = Stage({"web": 7, "code": 2, "chat": 1})
+    mixture = Mixture(parts, [stage], seed=1, when_out="reweigh")
+    longer = mixture.appended(Stage({"web": 1, "code": 9, "chat": 1}), 129 + 95)
+    ours, theirs = run_of(longer, 3), run_of(mixture, 3)
+    assert mixture.num_bins == 129
+    assert ours[: 129 + 95] == theirs[: 129 + 95]
+    assert ours[129 + 95 :] != theirs[129 + 95 :]
+    for e in range(2):
+        assert sorted(ours[e * 129 : (e + 1) * 129]) == sorted(theirs[:129])
+    with pytest.raises(ValueError, match=r"all components of stage 1 have .* position 120 of epoch 1: give an"):
+        Mixture(parts, [stage], seed=1, when_out="reweigh", num_bins=128).appended(Stage({"web": 7, "code": 2}), 119)
+    with pytest.raises(ValueError, match="all components of stage 0 have given their bins at position 129 of"):
+        Mixture(parts, [stage], seed=1, when_out="reweigh", num_bins=130)
+
+
+def test_a_thousand_shards_run_out_one_by_one():
+    parts = [counting(f"c{d}", 20 + d % 400) for d in range(1000)]
+    mixture = Mixture(parts, [Stage({part.name: 1 for part in parts})], seed=1, when_out="reweigh")
+    source = mixture.epoch(2)
+    sizes = [part.num_bins for part in parts]
+    assert source.num_bins == sum(sizes)
+    assert np.bincount(dealt(mixture, 2)).tolist() == sizes
 
 
 def test_order_and_pairings_change_from_epoch_to_epoch():

@@ -6,6 +6,7 @@ changelog: every running job's bins change.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,13 @@ def sources() -> list[dict[str, Any]]:
     ]
     repeating = Mixture(parts, stages, seed=5, num_bins=60)
     stopping = Mixture(parts, [Stage({"web": 2, "chat": 1})], seed=5, when_out="stop")
-    for mixture, epochs in ((repeating, (0, 1, 2)), (stopping, (5,))):
+    reweighing = Mixture(
+        [parts[0], replace(parts[1], most_epochs=2)],
+        [Stage({"web": 3, "code": 2}, until=50), Stage({"web": 1, "code": 1})],
+        seed=5,
+        when_out="reweigh",
+    )
+    for mixture, epochs in ((repeating, (0, 1, 2)), (stopping, (5,)), (reweighing, (0, 3))):
         made |= {f"mixture {mixture.chain[-1][1]}, epoch {epoch}": mixture.epoch(epoch) for epoch in epochs}
     made["mixture of windows with skips"] = Mixture(
         [

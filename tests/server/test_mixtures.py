@@ -162,6 +162,22 @@ def test_the_audit_tells_which_epochs_came_and_how_often(client):
     assert truncated.epochs.startswith("0.00 to ")
 
 
+def test_what_runs_out_leaves_its_share_to_the_others(own_root, make_server):
+    (own_root / "spent.mixture.toml").write_text(
+        'when_out = "reweigh"\n[[stages]]\nweights = {rows = 1, named = 5}\n[components.named]\nepochs = 2\n'
+    )
+    with make_server(own_root) as server, connect(server.target, timeout_seconds=20) as client:
+        info = client.get_dataset("spent")
+        rows, named = info.components
+        assert info.num_bins == rows.num_bins + 2 * named.num_bins
+        topology = Topology(world_size=2, batch_size=3, remainder="repeat")
+        report = EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology).audit()
+        assert report.problems == []
+        assert [set(each.times) for each in report.components] == [{1}, {2}]
+        assert [each.component.first_epoch for each in report.components] == [1, 2]
+        assert info.num_sequences == rows.num_sequences + 2 * named.num_sequences
+
+
 @pytest.fixture
 def own_root(corpus, tmp_path):
     return make_root(corpus, tmp_path)

@@ -23,6 +23,7 @@ from packhorse.dataset.mixture import MixtureDataset
 from packhorse.dataset.mixture_file import (
     MIXTURE_SUFFIX,
     MOST_MIXTURE_BYTES,
+    ComponentEntry,
     MixtureError,
     MixtureFile,
     StageEntry,
@@ -52,6 +53,7 @@ __all__ = [
     "POOLS",
     "SKIPPED",
     "STARTS",
+    "ComponentEntry",
     "Difference",
     "InputRecord",
     "Inputs",

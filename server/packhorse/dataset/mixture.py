@@ -12,7 +12,7 @@ from math import ceil
 from packhorse.dataset.digest import mixture_digest
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
-from packhorse.dataset.mixture_file import MixtureError, MixtureFile, StageEntry, Unit
+from packhorse.dataset.mixture_file import ComponentEntry, MixtureError, MixtureFile, StageEntry, Unit
 from packhorse.epoch import Chain, Component, Mixture, MixtureEpoch, Source, Stage, WindowedView, bin_shares, derive_key
 
 _MOST_SEEDS = 4
@@ -92,15 +92,20 @@ class MixtureDataset:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Facts of an epoch, on average under the last stage's weights; the ledger's are those of all components."""
+        """Facts of an epoch, on average, that the last stage is all of; the ledger's are those of all components."""
         manifests = [dataset.manifest for dataset in self.datasets]
         first = manifests[0]
         max_seq_len = max(manifest.max_seq_len for manifest in manifests)
         ledgers = [manifest.over_length for manifest in manifests]
-        shares = self.shares[-1]
+        given = self.mixture(0).epoch(self.chain[-1][0] // self.num_bins + 1).given
 
         def about(what: Callable[[Manifest], int]) -> int:
-            return round(self.num_bins * _mean([Fraction(what(each), each.n_bins) for each in manifests], shares))
+            return round(
+                sum(
+                    Fraction(what(each) * taken.num_bins, each.n_bins)
+                    for each, taken in zip(manifests, given, strict=True)
+                )
+            )
 
         total_tokens, total_capacity = about(lambda each: each.total_tokens), self.num_bins * max_seq_len
         id_dtypes = {manifest.id_dtype for manifest in manifests}
@@ -157,7 +162,8 @@ class MixtureDataset:
         ]
 
     def _component(self, dataset: PreparedDataset, seed: int) -> Component:
-        manifest, num_windows = dataset.manifest, self.file.num_windows.get(dataset.name, 1)
+        manifest, entry = dataset.manifest, self.file.components.get(dataset.name, ComponentEntry())
+        num_windows = entry.num_windows
         source_of: Callable[[int], Source] = partial(dataset.epoch, seed=seed)
         if num_windows > 1:
             source_of = partial(_windowed, dataset, seed, num_windows)
@@ -170,6 +176,7 @@ class MixtureDataset:
             num_tokens=manifest.own_tokens,
             num_templates=manifest.distinct_templates,
             digest=manifest.digest + (f"-windows{num_windows}" if num_windows > 1 else ""),
+            most_epochs=entry.most_epochs,
         )
 
     def _resolved(self) -> list[Stage]:

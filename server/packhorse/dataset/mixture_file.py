@@ -30,6 +30,7 @@ _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WINDOWED = re.compile(r"windowed\((\d+)\)")
 _GLOBAL = "global"
+_MOST_EPOCHS = 10**6
 
 
 class MixtureError(PreparedDatasetError):
@@ -72,6 +73,21 @@ class StageEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentEntry:
+    """What a table [components.NAME] says of a component.
+
+    Example:
+        >>> ComponentEntry(num_windows=64).most_epochs
+        1
+    """
+
+    num_windows: int = 1
+    """Locality windows of each of its epochs."""
+    most_epochs: int = 1
+    """How many of its epochs an epoch of the mixture takes at most, where components are not repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureFile:
     r"""What a file says.
 
@@ -88,8 +104,8 @@ class MixtureFile:
     """Bins of an epoch of the mixture; None for as many as its components have, see `packhorse.epoch.Mixture`."""
     bins_per_step: int | None = None
     """Bins of one step over all ranks, where stages end at steps."""
-    num_windows: Mapping[str, int] = field(default_factory=dict)
-    """Component → locality windows of each of its epochs; 1 for those not named."""
+    components: Mapping[str, ComponentEntry] = field(default_factory=dict)
+    """Component → what the file says of it alone; those not named are as they are by default."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,19 +140,25 @@ class MixtureFile:
             raise ValueError("stages must be tables, at least one: [[stages]] and below it weights = {web = 70, …}")
         stages = tuple(_stage(f"stages[{number}].", table) for number, table in enumerate(tables))
         bins_per_step = _count(content, "bins_per_step")
+        when_out = _choice("when_out", content.get("when_out", WhenOut.REPEAT), WhenOut)
         for number, stage in enumerate(stages):
             if stage.until is not None and stage.until.unit is Unit.STEPS and bins_per_step is None:
                 raise ValueError(
                     f"stages[{number}].until_steps needs bins_per_step = N at the top of the file: world_size · "
                     "batch_size bins make a step"
                 )
+            if stage.until is not None and stage.until.unit is Unit.TOKENS and when_out is WhenOut.REWEIGH:
+                raise ValueError(
+                    f'stages[{number}].until_tokens does not go with when_out = "reweigh", under which the tokens of a '
+                    "bin change as components run out; use until_bins or until_steps"
+                )
         file = cls(
             stages=stages,
-            when_out=_choice("when_out", content.get("when_out", WhenOut.REPEAT), WhenOut),
+            when_out=when_out,
             epoch_bins=_count(content, "epoch_bins"),
             bins_per_step=bins_per_step,
         )
-        return replace(file, num_windows=_num_windows(content.get("components", {}), file.names))
+        return replace(file, components=_components(content.get("components", {}), file))
 
     def appended(self, stage: StageEntry, from_position: int) -> "MixtureFile":
         """Returns the file with other weights from a position of the run on."""
@@ -222,25 +244,34 @@ def _stage(at: str, table: dict[str, Any]) -> StageEntry:
     return StageEntry(weights=weights, by=by, until=until)
 
 
-def _num_windows(components: object, names: tuple[str, ...]) -> dict[str, int]:
+def _components(tables: object, file: MixtureFile) -> dict[str, ComponentEntry]:
     """Reads the tables [components.NAME]."""
-    if not isinstance(components, dict):
+    if not isinstance(tables, dict):
         raise ValueError('components must be tables: [components.web] and below it shuffle = "windowed(64)"')
-    num_windows = {}
-    for name, table in components.items():
+    entries = {}
+    for name, table in tables.items():
         at = f"components.{name}"
-        if name not in names:
-            raise ValueError(f"{at}: no stage gives {name} a weight; there are {', '.join(names)}")
+        if name not in file.names:
+            raise ValueError(f"{at}: no stage gives {name} a weight; there are {', '.join(file.names)}")
         if not isinstance(table, dict):
             raise ValueError(f'{at} must be a table, e.g. [{at}] and below it shuffle = "windowed(64)"')
-        _check_keys(f"{at}.", table, ("shuffle",))
-        shuffle = table.get("shuffle", _GLOBAL)
-        match = _WINDOWED.fullmatch(shuffle) if isinstance(shuffle, str) else None
-        if match is None and shuffle != _GLOBAL:
-            raise ValueError(f'{at}.shuffle must be "global" or "windowed(W)", e.g. "windowed(64)", got {shuffle!r}')
-        if match is not None:
-            num_windows[name] = checked_integer(f"{at}.shuffle: windows", int(match[1]), 1, MAX_WINDOWS)
-    return num_windows
+        _check_keys(f"{at}.", table, ("shuffle", "epochs"))
+        if "epochs" in table and file.when_out is WhenOut.REPEAT:
+            raise ValueError(f'{at}.epochs needs when_out = "reweigh" or "stop": repeated, a component never runs out')
+        entries[name] = ComponentEntry(
+            num_windows=_num_windows(f"{at}.shuffle", table.get("shuffle", _GLOBAL)),
+            most_epochs=checked_integer(f"{at}.epochs", table.get("epochs", 1), 1, _MOST_EPOCHS),
+        )
+    return entries
+
+
+def _num_windows(at: str, shuffle: object) -> int:
+    if shuffle == _GLOBAL:
+        return 1
+    match = _WINDOWED.fullmatch(shuffle) if isinstance(shuffle, str) else None
+    if match is None:
+        raise ValueError(f'{at} must be "global" or "windowed(W)", e.g. "windowed(64)", got {shuffle!r}')
+    return checked_integer(f"{at}: windows", int(match[1]), 1, MAX_WINDOWS)
 
 
 def _check_keys(at: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate
 from math import gcd, lcm
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,43 +20,71 @@ MOST_BLOCK = 1 << 16
 
 
 class Shares:
-    """The weights of C components.
+    """The weights of C components, and where each of them leaves.
 
-    Of the first n positions the components up to d get ⌊V_d · n⌋, where V_d is their share of all weights together; so
-    component d gets ⌊V_d · n⌋ - ⌊V_{d-1} · n⌋. That differs from its due by less than one, and all together get n.
+    Of the first n positions the components up to d get ⌊U_d(n)⌋, where U_d(n) is what is due to them together; so
+    component d gets ⌊U_d(n)⌋ - ⌊U_{d-1}(n)⌋. That differs from its due by less than one, and all together get n.
     A block is so long that every component is due at least once in it, hence none ever gets less than nothing.
     Where weights are small integers its length is a multiple of their sum, and every block is exact.
+
+    A component to which its most has become due leaves, and what is due to the others grows by their weights from
+    there on. Who has given the smallest multiple of its weight leaves first, so the order is known beforehand.
 
     Example:
         >>> shares = Shares([Fraction(7, 10), Fraction(2, 10), Fraction(1, 10)])
         >>> shares.block, shares.before(1000).tolist()
         (1030, [700, 200, 100])
+        >>> Shares(shares.parts, np.array([500, 200, 200])).before(800).tolist()
+        [500, 200, 100]
 
     Args:
         weights: at least 0, one of them above.
+        most: what each gives before it leaves, at least 0; None where none leaves: int64 [C]. Positions are below the
+            sum over those that have a weight.
 
     The caller refuses weights that are due less than once in `MOST_BLOCK` positions.
     """
 
-    def __init__(self, weights: Sequence[Fraction]) -> None:
+    def __init__(self, weights: Sequence[Fraction | int], most: NDArray[np.int64] | None = None) -> None:
         scale = lcm(*(weight.denominator for weight in weights))
         parts = [int(weight * scale) for weight in weights]
         divisor = gcd(*parts)
         self.parts = tuple(part // divisor for part in parts)
         self.whole = sum(self.parts)
-        self._up_to = (0, *accumulate(self.parts))
-        self._up_to_array = np.array(self._up_to, dtype=np.int64) if self.whole < 2**31 else None
+        self._parts = np.array(self.parts, dtype=np.int64 if self.whole < 2**31 else object)
+        self._up_to = np.array([0, *accumulate(self.parts)], dtype=self._parts.dtype)
         if self.whole <= MOST_BLOCK:
             self.block = -(-_LEAST_BLOCK // self.whole) * self.whole
         else:
             due_once = -(-self.whole // min(part for part in self.parts if part))
             self.block = max(_LEAST_BLOCK, 1 << (due_once - 1).bit_length())
+        self._most = most
+        self._leaves_as = np.zeros(len(parts), dtype=np.int64)  # which of those with a weight, from the first to leave
+        self._leave_at: list[int] = []
+        if most is not None:
+            self._order(most)
+
+    def _order(self, most: NDArray[np.int64]) -> None:
+        """Finds who leaves when."""
+        weighing = [component for component, part in enumerate(self.parts) if part]
+        order = sorted(weighing, key=lambda component: Fraction(int(most[component]), self.parts[component]))
+        self._leaves_as[:] = len(order)
+        self._leaves_as[order] = np.arange(len(order))
+        given, whole = 0, self.whole
+        for component in order:
+            num, part = int(most[component]), self.parts[component]
+            self._leave_at.append(given - (-num * whole // part))
+            given, whole = given + num, whole - part
 
     def up_to(self, n: int) -> NDArray[np.int64]:
         """Returns how many of the first n positions the components before each one get, and n: int64 [C + 1]."""
-        if self._up_to_array is not None and n < 2**32:
-            return self._up_to_array * n // self.whole
-        return np.array([up_to * n // self.whole for up_to in self._up_to], dtype=np.int64)
+        num_left = bisect_right(self._leave_at, n)
+        if self._most is None or not num_left:
+            return _due(self._up_to, n, self.whole)
+        has_left = self._leaves_as < num_left
+        given = np.concatenate(([0], np.cumsum(np.where(has_left, self._most, 0))))
+        up_to = np.concatenate(([0], np.cumsum(np.where(has_left, 0, self._parts))))
+        return given + _due(up_to, n - int(given[-1]), max(int(up_to[-1]), 1))
 
     def before(self, n: int) -> NDArray[np.int64]:
         """Returns how many of the first n positions each component gets: int64 [C]."""
@@ -63,9 +92,16 @@ class Shares:
 
     def before_of(self, component: int, n: int) -> int:
         """Returns how many of the first n positions one component gets."""
-        return self._up_to[component + 1] * n // self.whole - self._up_to[component] * n // self.whole
+        return int(self.before(n)[component])
 
     def block_of(self, component: int, number: int, num_blocks: int) -> int:
         """Returns the block, of so many, that holds the bin which a component gets as its `number`-th, from 0."""
         blocks = range(num_blocks)
         return bisect_right(blocks, number, key=lambda block: self.before_of(component, block * self.block)) - 1
+
+
+def _due(up_to: NDArray[Any], n: int, whole: int) -> NDArray[np.int64]:
+    """Returns ⌊up_to · n / whole⌋, exactly."""
+    if n >= 2**32:
+        up_to = up_to.astype(object)
+    return (up_to * n // whole).astype(np.int64)

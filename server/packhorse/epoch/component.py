@@ -41,6 +41,8 @@ class Component:
     """How many datasets it is made of: more than one for a mixture."""
     num_templates: int = 0
     """The numbers of its bins' templates are below; 0 where it is not known, and a mixture then has none for them."""
+    most_epochs: int = 1
+    """How many of its epochs one epoch of a mixture takes at most, unless the mixture repeats components."""
 
     @classmethod
     def of(

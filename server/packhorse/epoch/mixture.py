@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class WhenOut(StrEnum):
     """Its next epoch follows, in another order."""
     STOP = "stop"
     """An epoch of the mixture ends before that, and with the next one every component begins its next."""
+    REWEIGH = "reweigh"
+    """It leaves, and the others take its share by their weights; with the mixture's next epoch it is there again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,14 @@ class Mixture:
         components: of distinct names; their order gives `Bins.dataset_ids`.
         stages: in order; the last has no `until`.
         seed: decides which positions each component gets; in [0, 2^64).
-        num_bins: bins of an epoch. By default, under REPEAT the components' bins together, under STOP as many as there
-            are before a component runs out, both under the first stage.
-        when_out: what happens when a component has given all bins of its epoch.
+        num_bins: bins of an epoch. By default, under STOP as many as there are before a component runs out, else the
+            components' bins together, both under the first stage. Under REWEIGH each bin then comes once.
+        when_out: what happens when a component has given all bins of its epoch, or of its `most_epochs`.
 
     Raises:
         ValueError: a stage names no component, weights are negative, all 0 or too far apart, stages do not follow each
-            other, or under STOP a component runs out within an epoch; the message names what is wrong.
+            other, or within an epoch a component runs out under STOP, or all of a stage under REWEIGH; the message
+            names what is wrong.
     """
 
     def __init__(
@@ -114,11 +117,12 @@ class Mixture:
         _check_components(self.components)
         self._firsts = _firsts_of(self.stages)
         self._shares = [_shares_of(stage, self.components, number) for number, stage in enumerate(self.stages)]
+        self._most = np.array([each.num_bins * self._most_epochs(each) for each in self.components], dtype=np.int64)
         self.num_bins = self._default_num_bins() if num_bins is None else num_bins
         checked_integer("num_bins", self.num_bins, 1, _MOST_BINS)
         self._epochs = lru_cache(maxsize=4)(self._epoch)
-        if self.when_out is WhenOut.STOP:
-            self._check_none_runs_out()
+        if self.when_out is not WhenOut.REPEAT:
+            self._check_enough()
 
     @property
     def num_datasets(self) -> int:
@@ -143,7 +147,7 @@ class Mixture:
         for first, shares in zip(self._firsts, self._shares, strict=True):
             facts["from"] = first
             facts["shares"] = [
-                [number, component.digest, component.num_bins, part]
+                [number, component.digest, component.num_bins, part, *self._facts_of_epochs(component)]
                 for number, (component, part) in enumerate(zip(self.components, shares.parts, strict=True))
                 if part
             ]
@@ -201,19 +205,35 @@ class Mixture:
         key = derive_key(self.seed, epoch, "mixture")
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
-        for first, until, shares in zip(self._firsts, [*self._firsts[1:], end], self._shares, strict=True):
+        for number, (first, until) in enumerate(pairwise([*self._firsts, end])):
             a, b = max(first, begin) - begin, min(until, end) - begin
             if a < b:
-                dealing = Dealing(shares, self.num_bins - a, key, a)
+                shares, length = self._shares[number], self.num_bins - a
+                if self.when_out is WhenOut.REWEIGH:
+                    left = self._most - before
+                    shares, length = (
+                        Shares(shares.parts, left),
+                        min(length, int(left[np.array(shares.parts) > 0].sum())),
+                    )
+                    self._check_left(number, epoch, a + length, b)
+                dealing = Dealing(shares, length, key, a)
                 taken = dealing.taken(b - a)
                 segments.append(Segment(first=a, end=b, dealing=dealing, before=before, taken=taken))
                 before = before + taken
         return segments
 
+    def _check_left(self, number: int, epoch: int, out_at: int, end: int) -> None:
+        """Refuses a stage that goes on where all of its components have left."""
+        if out_at < end:
+            raise ValueError(
+                f"all components of stage {number} have given their bins at position {out_at} of epoch {epoch}: give "
+                f"an epoch at most {out_at} bins, give another component a weight, or set when_out to repeat"
+            )
+
     def _begins(self, epoch: int) -> list[tuple[int, int]]:
         """Returns (epoch, position) of every component where an epoch of the mixture begins."""
-        if self.when_out is WhenOut.STOP:
-            return [(epoch, 0) for _ in self.components]
+        if self.when_out is not WhenOut.REPEAT:
+            return [(epoch * self._most_epochs(component), 0) for component in self.components]
         totals = [0] * len(self.components)
         at = 0
         while at < epoch:
@@ -227,20 +247,30 @@ class Mixture:
             divmod(total, max(component.num_bins, 1)) for total, component in zip(totals, self.components, strict=True)
         ]
 
+    def _most_epochs(self, component: Component) -> int:
+        return 1 if self.when_out is WhenOut.REPEAT else component.most_epochs
+
+    def _facts_of_epochs(self, component: Component) -> list[int]:
+        most = self._most_epochs(component)
+        return [most] if most > 1 else []
+
     def _default_num_bins(self) -> int:
         shares = self._shares[0]
-        given = [(part, each.num_bins) for part, each in zip(shares.parts, self.components, strict=True) if part]
+        given = [(part, num) for part, num in zip(shares.parts, self._most.tolist(), strict=True) if part]
         if self.when_out is WhenOut.STOP:
             return min(num_bins * shares.whole // part for part, num_bins in given)
         return sum(num_bins for _, num_bins in given)
 
-    def _check_none_runs_out(self) -> None:
+    def _check_enough(self) -> None:
+        """Refuses epochs that want more bins than there are; those that no stage begins in are like one before."""
         for epoch in sorted({first // self.num_bins + after for first in self._firsts for after in (0, 1)}):
-            for component, num in zip(self.components, _taken(self._segments(epoch)), strict=True):
-                if num > component.num_bins:
+            for component, most, num in zip(
+                self.components, self._most.tolist(), _taken(self._segments(epoch)), strict=True
+            ):
+                if num > most:
                     raise ValueError(
-                        f"{component.name} has {component.num_bins} bins and would give {num} in epoch {epoch} of the "
-                        f"mixture: lower its weight, set num_bins below {self.num_bins}, or set when_out to repeat"
+                        f"{component.name} has {most} bins and would give {num} in epoch {epoch} of the mixture: "
+                        f"lower its weight, give an epoch fewer than {self.num_bins} bins, or set when_out to repeat"
                     )
 
 
