@@ -1,6 +1,6 @@
-"""What both ends of the wire agree on beside its messages: the form of bins, checksums, addresses for plain text.
+"""What both ends of the wire share beside its messages: the form of bins, checksums, addresses for plain text.
 
-Beside v1, because server and client must agree on it to the bit.
+Beside v1, because server and client must agree on it to the bit; but for `keep_freed_memory`, which both do likewise.
 """
 
 from packhorse.wire.addresses import is_local
@@ -15,6 +15,7 @@ from packhorse.wire.checksums import (
     header_checksum,
     is_of_version_1,
 )
+from packhorse.wire.freed_memory import keep_freed_memory
 from packhorse.wire.ids import ids_sum
 from packhorse.wire.progress import Run, steps_of_ranks
 
@@ -33,6 +34,7 @@ __all__ = [
     "ids_sum",
     "is_local",
     "is_of_version_1",
+    "keep_freed_memory",
     "steps_of_ranks",
     "stream_positions",
 ]

@@ -44,6 +44,7 @@ from packhorse.server.tokens import TokenFile
 from packhorse.server.tracing import Tracing
 from packhorse.server.warm_up import compile_kernels
 from packhorse.v1 import packing_pb2, packing_pb2_grpc
+from packhorse.wire import keep_freed_memory
 
 _LOG = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ async def serve(
         OSError: an address cannot be listened on.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
+    keep_freed_memory()
     logging.getLogger(GRPC_LOGGER).addFilter(Sparing())
     certificates = None if config.tls_files is None else Certificates(config.tls_files)
     tokens = None if config.token_file is None else TokenFile(config.token_file)

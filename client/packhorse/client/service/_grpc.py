@@ -36,6 +36,7 @@ from packhorse.client.service._transport import PACK_SEQUENCES, Method
 from packhorse.client.service._watchdog import NoMessageError, Watchdog
 from packhorse.client.service.access import NO_ACCESS, Access
 from packhorse.v1 import packing_pb2_grpc
+from packhorse.wire import keep_freed_memory
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -320,6 +321,7 @@ class GrpcTransport:
             self._watchdog = Watchdog()
             self._pid = os.getpid()
         if not _ANCHORS:
+            keep_freed_memory()
             _ANCHORS.append(grpc.insecure_channel("127.0.0.1:1"))  # connects to nothing until it is used
         if not self._is_current:
             addresses = [address for host in self._hosts for address in addresses_of(host)]

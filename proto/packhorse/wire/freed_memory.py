@@ -1,0 +1,40 @@
+"""Freed memory that stays with the process, because the next block of a stream wants as much again.
+
+Owns the settings of the C library's allocator. By itself glibc gives the memory of large messages back to the kernel as
+soon as they are freed, and gets it back page by page, zeroed: in a stream of blocks that costs as much as making them.
+"""
+
+import ctypes
+import os
+
+KEPT_BYTES = 16 << 20
+"""What the allocator keeps of freed memory at the end of each of its heaps."""
+
+MAPPED_BYTES = 4 << 20
+"""Allocations from this size on still are mapped by themselves, and given back when they are freed."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+def keep_freed_memory() -> bool:
+    """Lets the process keep freed memory for its next blocks, where the C library is glibc.
+
+    Where the environment sets glibc's allocator (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_` or
+    `GLIBC_TUNABLES`), it stays as it is set. Another C library is left alone.
+
+    Returns:
+        Whether it was set.
+
+    Example:
+        >>> keep_freed_memory() in (True, False)
+        True
+    """
+    if {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():
+        return False
+    if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
+        return False
+    return all([mallopt(_MMAP_THRESHOLD, MAPPED_BYTES), mallopt(_TRIM_THRESHOLD, KEPT_BYTES)])
