@@ -66,7 +66,7 @@ def slow_blocks(monkeypatch, folder, seconds):
         "encode = backend.encode\n"
         f"wait = lambda bins: time.sleep({seconds} if len(bins.positions) > 1 else 0)\n"
         "backend.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
-        "backend._steps_per_block = lambda dataset, batch_size: 2\n"
+        "backend._steps_per_block = lambda *_: 2\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 

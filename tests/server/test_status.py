@@ -161,7 +161,7 @@ def test_a_stream_beyond_the_limit_waits_until_another_closes(corpus, make_serve
         "encode = backend.encode\n"
         "wait = lambda bins: time.sleep(1 if len(bins.positions) > 1 else 0)\n"
         "backend.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
-        "backend._steps_per_block = lambda dataset, batch_size: 2\n"
+        "backend._steps_per_block = lambda *_: 2\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with (

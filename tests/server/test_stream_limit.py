@@ -17,7 +17,7 @@ def test_one_process_counts_alone():
     limit = StreamLimit(2)
     assert [limit.take() for _ in range(4)] == [True, True, False, False]
     limit.give_back()
-    assert [limit.take(), limit.take(), limit.most] == [True, False, 2]
+    assert [limit.take(), limit.take(), limit.most, limit.num_open] == [True, False, 2, 2]
 
 
 def test_all_processes_count_together(shared):
@@ -25,6 +25,7 @@ def test_all_processes_count_together(shared):
     assert [limit.take() for limit in (first, second, third, first, second, third)] == [True] * 4 + [False] * 2
     second.give_back()
     assert [third.take(), second.take()] == [True, False]
+    assert [first.num_open, second.num_open, third.num_open] == [2, 0, 2]
 
 
 def test_streams_of_a_process_that_died_are_given_back(shared):

@@ -4,6 +4,7 @@ Owns the process's life; leaves requests to the servicer.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -111,7 +112,9 @@ async def serve(
     lanes.measure(metrics)
     limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
     activity = Activity(metrics, installed_version(), config.max_streams, config.processes)
-    backend = Backend(mixtures, metrics.waiting.saw)
+    backend = Backend(
+        mixtures, saw_run=metrics.waiting.saw, num_streams=lambda: limit.num_open, both=lanes.streams.both
+    )
     servicer = PackingServicer(backend, metrics, lanes, limit, activity.answer)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, installed_version())
@@ -133,6 +136,7 @@ async def serve(
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()
     await _compile(stopping)
+    gc.freeze()  # what is there now stays, so no collection walks over it while streams wait
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     probing = asyncio.create_task(_probe(lanes.streams, health_servicer))

@@ -7,6 +7,7 @@ is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,21 @@ from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import LocationsChecksum, block_context, get_bins_context, header_checksum, stream_positions
 
-BLOCK_BYTES = 512 << 10
-"""What later blocks of a stream grow to."""
+BLOCK_BYTES = 1 << 20
+"""What later blocks of a stream grow to, where few streams are open."""
+
+LEAST_BLOCK_BYTES = 16 << 10
+"""The same where very many are."""
+
+STREAMS_BYTES = 32 << 20
+"""What the blocks of all streams take together, one of each. A stream holds some four times its block: as a message, as
+bytes on their way, twice, and the next one."""
+
+GROWTH = 4
+"""A block has so many times the steps of the one before, until it is large enough."""
+
+_SHARED_BYTES = 64 << 10
+"""Blocks from this size on are made by two threads."""
 
 MAX_LOCATE_IDS = 10_000
 """Ids in one LocateSequences."""
@@ -51,6 +65,8 @@ _COPIES = 3
 _BYTES_PER_LOCATION = 320
 """What one SequenceLocation takes, as a message and in the bytes that are sent."""
 
+_MakeBins: TypeAlias = Callable[[], Bins]
+
 _ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 
 
@@ -60,14 +76,23 @@ class Backend:
     Args:
         catalog: the datasets.
         saw_run: told of every stream's dataset and topology.
+        num_streams: how many are open now, the one that asks included.
+        both: does two pieces of work and returns what comes of them.
     """
 
     def __init__(
-        self, catalog: Datasets, saw_run: Callable[[Served, Topology], None] = lambda _served, _topology: None
+        self,
+        catalog: Datasets,
+        *,
+        saw_run: Callable[[Served, Topology], None] = lambda _served, _topology: None,
+        num_streams: Callable[[], int] = lambda: 1,
+        both: Callable[[_MakeBins, _MakeBins], tuple[Bins, Bins]] = lambda first, second: (first(), second()),
     ) -> None:
         self._catalog = catalog
         self._epochs = Epochs()
         self._saw_run = saw_run
+        self._num_streams = num_streams
+        self._both = both
 
     def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
         """Lists the datasets that are served."""
@@ -86,7 +111,7 @@ class Backend:
         return described
 
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
-        """Yields the header, then blocks: the first of one step, later ones up to BLOCK_BYTES."""
+        """Yields the header, then blocks: the first of one step, later ones up to what `block_bytes` says."""
         dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         skips = requests.skips(request.skip)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
@@ -127,17 +152,14 @@ class Backend:
         yield pb.StreamBinsResponse(header=header)
         steps = topology.worker_steps(worker, num_bins, first_step=first_step)
         taken, at_once = 0, 1
-        most = min(
-            _steps_per_block(dataset, topology.batch_size),
-            max(1, MAX_POSITION_SPREAD // (topology.step_stride * topology.bins_per_window)),
-        )
+        most = max(1, MAX_POSITION_SPREAD // (topology.step_stride * topology.bins_per_window))
         sent = SentTemplates()
         while taken < len(steps) and self._catalog.is_current(dataset):
             block = steps[taken : taken + at_once]
             message = pb.StreamBinsResponse()
             message.block.first_step = block.start
             message.block.num_steps = len(block)
-            bins = as_declared(assignment.bins(block, rank), dataset.manifest)
+            bins = as_declared(self._bins(dataset, assignment, block, rank), dataset.manifest)
             self._catalog.confirm(dataset, _components_in(bins))
             message.block.num_sequences = len(bins.ids)
             message.block.num_tokens = int(bins.lengths.sum(dtype=np.int64))
@@ -146,7 +168,17 @@ class Backend:
             encode(bins, message.block.bins, context, sent, positions)
             yield message
             taken += len(block)
-            at_once = min(2 * at_once, most)
+            at_once = min(GROWTH * at_once, most, _steps_per_block(dataset, topology.batch_size, self._num_streams()))
+
+    def _bins(self, dataset: Served, assignment: Assignment, steps: range, rank: int) -> Bins:
+        """Returns a rank's bins of some steps, which two threads make where they are many."""
+        half = len(steps) // 2
+        num_bins = len(steps) * assignment.topology.batch_size
+        if not half or num_bins * requests.average_bytes_per_bin(dataset) < _SHARED_BYTES:
+            return assignment.bins(steps, rank)
+        return joined(
+            self._both(lambda: assignment.bins(steps[:half], rank), lambda: assignment.bins(steps[half:], rank))
+        )
 
     def get_bins(self, request: pb.GetBinsRequest) -> pb.GetBinsResponse:
         """Returns the bins at any positions."""
@@ -297,11 +329,21 @@ def _components_in(bins: Bins) -> list[int]:
     return [] if bins.dataset_ids is None else np.unique(bins.dataset_ids[bins.dataset_ids >= 0]).tolist()
 
 
-def _steps_per_block(dataset: Served, batch_size: int) -> int:
+def block_bytes(num_streams: int) -> int:
+    """Returns what a stream's blocks grow to while so many streams are open.
+
+    Example:
+        >>> [block_bytes(num_streams) >> 10 for num_streams in (1, 100, 1000, 4000)]
+        [1024, 327, 32, 16]
+    """
+    return min(BLOCK_BYTES, max(LEAST_BLOCK_BYTES, STREAMS_BYTES // max(1, num_streams)))
+
+
+def _steps_per_block(dataset: Served, batch_size: int, num_streams: int) -> int:
     """How many steps fill a block on average, and certainly fit into a message."""
-    average = requests.average_bytes_per_bin(dataset)
-    most = requests.most_bytes_per_bin(dataset)
-    return max(1, min(int(BLOCK_BYTES / (average * batch_size)), requests.MAX_MESSAGE_BYTES // (most * batch_size)))
+    average = requests.average_bytes_per_bin(dataset) * batch_size
+    most = requests.most_bytes_per_bin(dataset) * batch_size
+    return max(1, min(int(block_bytes(num_streams) / average), requests.MAX_MESSAGE_BYTES // most))
 
 
 @cache

@@ -1,15 +1,12 @@
 """Lanes: requests of one kind run in threads of their own, so that no kind makes another wait.
 
-Owns the threads, their priority, and how many requests may wait for them; leaves what runs there to the servicer.
+Owns how many threads a lane has, their niceness, and how many requests may wait for them. Leaves the threads to
+`threads`, and what runs there to the servicer.
 """
 
 import asyncio
-import os
-import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,12 +15,19 @@ from prometheus_client import Gauge, Histogram
 from packhorse.server.cores import available_cores
 from packhorse.server.metrics import Metrics
 from packhorse.server.pieces import Pace, Pieces
+from packhorse.server.threads import Threads
 
 _Result = TypeVar("_Result")
+_Other = TypeVar("_Other")
 
 SMALL_ANSWER_BYTES = 64 << 10
 """Work that needs no more goes on to its next piece at once: each change of threads costs a small answer more than its
 bins do. What it needs is told to the budget when its turn is over."""
+
+
+OPENING_HEAD_START_SECONDS = 1.0
+"""The first block of a stream goes before the next blocks of others, unless they have waited so much longer: a trainer
+has its next block at hand, and nothing before the first."""
 
 
 class LaneFullError(Exception):
@@ -31,7 +35,7 @@ class LaneFullError(Exception):
 
 
 class Lane:
-    """Threads, and a first-come queue of pieces of work. Used from one event loop only.
+    """Threads, and a queue of pieces of work. Used from one event loop only, but for `both`.
 
     Args:
         name: of the threads.
@@ -45,7 +49,7 @@ class Lane:
         self.name = name
         self._waiting: Gauge | None = None
         self._wait: Histogram | None = None
-        self._threads = ThreadPoolExecutor(threads, name, initializer=_be_nice, initargs=(niceness,))
+        self._threads = Threads(name, threads, niceness)
         self._most_requests = most_requests
         self._num_requests = 0
 
@@ -53,11 +57,19 @@ class Lane:
         """Tells metrics from now on how much waits here, and how long."""
         self._waiting, self._wait = metrics.lane_waiting.labels(self.name), metrics.lane_wait.labels(self.name)
 
-    def submit(self, work: Callable[..., _Result], *arguments: Any) -> "asyncio.Future[_Result]":
-        """Runs one piece in a thread, whatever else waits. Cancelled before its turn, it never runs."""
+    def submit(
+        self, work: Callable[..., _Result], *arguments: Any, head_start_seconds: float = 0.0
+    ) -> "asyncio.Future[_Result]":
+        """Runs one piece in a thread. Cancelled before its turn, it never runs.
+
+        Args:
+            work: is called in the thread.
+            arguments: of it.
+            head_start_seconds: it goes before what came so much earlier.
+        """
         waiting, wait = self._waiting, self._wait
         if waiting is None or wait is None:
-            return asyncio.wrap_future(self._threads.submit(work, *arguments))
+            return asyncio.wrap_future(self._threads.submit(work, *arguments, head_start_seconds=head_start_seconds))
         queued = time.perf_counter()
 
         def run() -> _Result:
@@ -66,9 +78,13 @@ class Lane:
             return work(*arguments)
 
         waiting.inc()
-        future = self._threads.submit(run)
+        future = self._threads.submit(run, head_start_seconds=head_start_seconds)
         future.add_done_callback(lambda done: waiting.dec() if done.cancelled() else None)
         return asyncio.wrap_future(future)
+
+    def both(self, first: Callable[[], _Result], second: Callable[[], _Other]) -> tuple[_Result, _Other]:
+        """Does two pieces of work for what runs in this lane; at once where another thread has nothing else to do."""
+        return self._threads.both(first, second)
 
     async def run(self, pieces: Pieces[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:
         """Runs pieces turn by turn; between turns others have theirs. A small answer takes a single turn.
@@ -97,7 +113,7 @@ class Lane:
 
     def close(self) -> None:
         """Drops what waits. What runs goes on: nothing can end a kernel."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +121,8 @@ class Lanes:
     """A server's lanes."""
 
     streams: Lane
-    """Blocks of StreamBins. Each stream has one piece here at most, so the limit of streams bounds the queue."""
+    """Blocks of StreamBins. Each stream has one piece here at most, so the limit of streams bounds the queue. Two
+    threads make one block where there is no other to make."""
     answers: Lane
     """Single answers: ListDatasets, GetDataset, GetBins, LocateSequences."""
     packing: Lane
@@ -156,8 +173,3 @@ def _take_turn(pieces: Pieces[Any]) -> _Turn:
             return _Turn(num_bytes, is_done=True, result=end.value)
         if num_bytes > SMALL_ANSWER_BYTES or pace.is_over():
             return _Turn(num_bytes)
-
-
-def _be_nice(niceness: int) -> None:
-    if niceness and sys.platform == "linux":  # elsewhere a priority is the whole process's
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)

@@ -5,6 +5,7 @@ Owns lanes, limits, draining, metrics and statuses; leaves what a request means 
 
 import asyncio
 import errno
+import itertools
 import logging
 import secrets
 import time
@@ -18,7 +19,7 @@ from google.protobuf.message import Message
 from packhorse.server.access import CALLER
 from packhorse.server.backend import BLOCK_BYTES, Backend
 from packhorse.server.faults import ServiceError
-from packhorse.server.lanes import Lane, LaneFullError, Lanes
+from packhorse.server.lanes import OPENING_HEAD_START_SECONDS, Lane, LaneFullError, Lanes
 from packhorse.server.memory import MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.metrics import Metrics
 from packhorse.server.pack import SEARCHING
@@ -83,12 +84,14 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._activity = activity
         self._num_calls = 0
         self._num_sending = 0  # streams that wait for their consumer
-        self._drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_draining = False
+        self._awaited: set[asyncio.Future[Any]] = set()  # what streams wait for: blocks, messages, answers
 
     def drain(self) -> None:
         """Ends every stream at its next block or message, those that wait for one at once, and refuses new ones."""
-        if not self._drained.done():
-            self._drained.set_result(None)
+        self._is_draining = True
+        for work in list(self._awaited):
+            work.cancel()
 
     async def only_unread(self) -> None:
         """Returns once all calls that are left are streams whose consumers have not read for UNREAD_SECONDS."""
@@ -148,21 +151,22 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         async with self._call(context) as memory:
             with self._stream():
                 messages = self._backend.stream_bins(_admitted(request))
-                upcoming = self._make(messages)
+                upcoming = self._make(messages, 2, OPENING_HEAD_START_SECONDS)  # header and first block
                 num_blocks = 0
                 try:
-                    while (message := await self._unless_draining(upcoming)) is not None:
-                        size = message.ByteSize()
+                    while made := await self._unless_draining(upcoming):
+                        size = made[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > BLOCK_BYTES + BLOCK_BYTES // 2 else 0)
                         upcoming = self._make(messages)
                         CALLER.get().check_again()
-                        with self._sending():
-                            yield message
-                        if message.HasField("block"):
-                            num_blocks += 1
-                            if num_blocks == 1:
-                                self._metrics.first_block.observe(time.perf_counter() - started)
-                            self._count(request.dataset, message.block)
+                        for message in made:
+                            with self._sending():
+                                yield message
+                            if message.HasField("block"):
+                                num_blocks += 1
+                                if num_blocks == 1:
+                                    self._metrics.first_block.observe(time.perf_counter() - started)
+                                self._count(request.dataset, message.block)
                 finally:
                     upcoming.cancel()
 
@@ -239,25 +243,35 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     async def _unless_draining(self, work: "asyncio.Future[_Result]") -> _Result:
         """Waits for work, or gives it up once the server drains: what is idle would outlast the grace period."""
+        self._awaited.add(work)
         try:
-            await asyncio.wait((work, self._drained), return_when=asyncio.FIRST_COMPLETED)
-            if self._drained.done():
-                raise ServiceError(
-                    pb.ERROR_REASON_SHUTTING_DOWN, "this server is shutting down; continue with another replica"
-                )
-            return work.result()
+            if self._is_draining:
+                work.cancel()
+            return await work
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not self._is_draining or caller is None or caller.cancelling():
+                raise
+            raise ServiceError(
+                pb.ERROR_REASON_SHUTTING_DOWN, "this server is shutting down; continue with another replica"
+            ) from None
         finally:
+            self._awaited.discard(work)
             work.cancel()
 
-    def _make(self, messages: Iterator[pb.StreamBinsResponse]) -> "asyncio.Future[pb.StreamBinsResponse | None]":
-        def timed() -> pb.StreamBinsResponse | None:
-            started = time.perf_counter()
-            message = next(messages, None)
-            if message is not None and message.HasField("block"):
-                self._metrics.block.observe(time.perf_counter() - started)
-            return message
+    def _make(
+        self, messages: Iterator[pb.StreamBinsResponse], most: int = 1, head_start_seconds: float = 0.0
+    ) -> "asyncio.Future[list[pb.StreamBinsResponse]]":
+        """Makes the next messages in one turn of the lane; none at the stream's end."""
 
-        return self._lanes.streams.submit(timed)
+        def timed() -> list[pb.StreamBinsResponse]:
+            started = time.perf_counter()
+            made = list(itertools.islice(messages, most))
+            if made and made[-1].HasField("block"):
+                self._metrics.block.observe(time.perf_counter() - started)
+            return made
+
+        return self._lanes.streams.submit(timed, head_start_seconds=head_start_seconds)
 
     def _count(self, dataset: str, block: pb.StreamBlock) -> None:
         self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)

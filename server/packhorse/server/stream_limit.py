@@ -25,6 +25,11 @@ class StreamLimit:
         self.most = most
         self._num_taken = 0
 
+    @property
+    def num_open(self) -> int:
+        """Streams of this process."""
+        return self._num_taken
+
     def take(self) -> bool:
         """Counts one more, or returns False where there are as many as may be."""
         if self._num_taken >= self.most:
@@ -55,6 +60,11 @@ class SharedStreamLimit(StreamLimit):
         with path.open("r+b") as file:
             self._numbers = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
         self._slot = slot
+
+    @property
+    def num_open(self) -> int:
+        """Streams of this process."""
+        return self._numbers[self._slot]
 
     def take(self) -> bool:
         """Counts one more, or returns False where there are as many as may be."""

@@ -1,0 +1,81 @@
+"""How large a stream's blocks are, and that two threads make the same block as one."""
+
+from itertools import pairwise
+
+import pytest
+
+from packhorse.client.service._messages import topology_message
+from packhorse.server import backend as module
+from packhorse.server.backend import LEAST_BLOCK_BYTES, STREAMS_BYTES, Backend, block_bytes
+from packhorse.server.catalog import Catalog
+from packhorse.server.mixtures import Mixtures
+from packhorse.topology import Balance, RemainderPolicy, Topology
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION
+
+
+@pytest.fixture(scope="module")
+def make_backend(corpus):
+    datasets = Mixtures(Catalog(corpus.root))
+    return lambda **options: Backend(datasets, **options)
+
+
+def request(dataset="rows", topology=None):
+    return pb.StreamBinsRequest(
+        dataset=dataset, seed=3, topology=topology_message(topology or Topology()), wire_version=WIRE_VERSION
+    )
+
+
+def blocks_of(backend, asked):
+    header, *blocks = backend.stream_bins(asked)
+    assert header.HasField("header")
+    return [each.block for each in blocks]
+
+
+def test_all_streams_blocks_fit_into_their_memory():
+    sizes = [block_bytes(number) for number in range(5000)]
+    assert sizes[0] == sizes[1] == module.BLOCK_BYTES
+    assert all(before >= after for before, after in pairwise(sizes))
+    assert all(number * size <= STREAMS_BYTES or size == LEAST_BLOCK_BYTES for number, size in enumerate(sizes))
+    assert 4 * sizes[1000] < 200_000  # a stream holds its block some four times
+
+
+def test_blocks_shrink_where_many_streams_are_open_and_grow_again(make_backend, monkeypatch):
+    monkeypatch.setattr(module, "LEAST_BLOCK_BYTES", 1)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(module, "STREAMS_BYTES", 2000)
+    open_streams = [1]
+    stream = make_backend(num_streams=lambda: open_streams[0]).stream_bins(request())
+    next(stream)
+    steps = []
+    for number in (1, 1, 1, 1, 10, 10, 1000, 1000, 10, 1, 1):
+        open_streams[0] = number
+        steps.append(next(stream).block.num_steps)
+    few = steps[4]
+    assert steps[3] // 10 <= few <= steps[3] // 4
+    assert steps == [1, 4, 16, steps[3], few, few, 1, 1, 4, 16, steps[3]]
+
+
+@pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
+@pytest.mark.parametrize("balance", Balance)
+def test_two_threads_make_the_same_blocks_as_one(make_backend, monkeypatch, dataset, balance):
+    made_by_two = []
+
+    def both(first, second):
+        made_by_two.append(1)
+        two = second()
+        return first(), two
+
+    monkeypatch.setattr(module, "_SHARED_BYTES", 1)
+    topology = Topology(
+        world_size=2, batch_size=3, remainder=RemainderPolicy.SPREAD, balance=balance, accumulation=2, start_position=5
+    )
+    asked = request(dataset, topology)
+    one = blocks_of(make_backend(), asked)
+    assert blocks_of(make_backend(both=both), asked) == one
+    assert len(made_by_two) == sum(block.num_steps > 1 for block in one) > 0
+
+
+def test_small_blocks_are_made_by_one_thread(make_backend):
+    blocks = blocks_of(make_backend(both=lambda *_: pytest.fail("shared")), request())
+    assert sum(block.num_sequences for block in blocks) == 2000
