@@ -18,6 +18,17 @@ START_SECONDS = 200  # compiling the kernels on a busy machine included
 STOP_SECONDS = 30
 
 
+def _take_signals_as_a_terminal_does():
+    """A shell that starts us in the background, or under nohup, lets us and what we start ignore these."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+_take_signals_as_a_terminal_does()
+
+
 def pytest_collection_modifyitems(items):
     """Skips what needs CUDA where there is none."""
     wanting = [item for item in items if item.get_closest_marker("gpu")]
