@@ -69,7 +69,16 @@ def server_bin(folder: Path, wheel: Path) -> Path:
     environment = folder / "venv"
     run(sys.executable, "-m", "venv", environment, cwd=folder)
     pip = environment / "bin" / "pip"
-    run(pip, "install", "--quiet", "--no-compile", "--constraint", ROOT / "constraints.txt", f"{wheel}[server]", cwd=folder)
+    run(
+        pip,
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--constraint",
+        ROOT / "constraints.txt",
+        f"{wheel}[server]",
+        cwd=folder,
+    )
     return environment / "bin"
 
 
