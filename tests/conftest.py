@@ -344,3 +344,24 @@ def joined():
         return {name: np.concatenate(arrays).tobytes() if arrays else b"" for name, arrays in parts.items()}
 
     return join
+
+
+@pytest.fixture(scope="session")
+def s3_port():
+    """Of a server in this process, for all tests that want one."""
+    from tests.stores import s3_server
+
+    with s3_server() as port:
+        yield port
+
+
+@pytest.fixture
+def bucket(s3_port, request, monkeypatch):
+    """An empty bucket, which `s3://` URLs find in this process and in those it starts."""
+    from tests.stores import Bucket
+
+    bucket = Bucket(f"bucket-{abs(hash(request.node.nodeid)):x}", s3_port)
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    bucket.client.create_bucket(Bucket=bucket.name)
+    return bucket

@@ -11,7 +11,7 @@ import pytest
 
 from packhorse.client import PackhorseError, ServerFaultError, StreamInterruptedError, TooManyStreamsError, connect
 from packhorse.client.errors import EXCEPTION_OF_REASON
-from packhorse.client.service.retry import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.server.faults import ServiceError
 from packhorse.server.lanes import Lanes
 from packhorse.server.metrics import Metrics

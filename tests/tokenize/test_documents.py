@@ -132,9 +132,7 @@ def test_inputs_keep_their_order_and_patterns_are_sorted(tmp_path: Path) -> None
     for name in ("b.txt", "a.txt", "c[1].txt"):
         (tmp_path / name).write_text(name)
     assert expand_inputs([tmp_path / "c[1].txt", str(tmp_path / "[ab].txt")]) == [
-        tmp_path / "c[1].txt",
-        tmp_path / "a.txt",
-        tmp_path / "b.txt",
+        str(tmp_path / name) for name in ("c[1].txt", "a.txt", "b.txt")
     ]
     with pytest.raises(FileNotFoundError, match=r"none\.txt"):
         expand_inputs([tmp_path / "none.txt"])

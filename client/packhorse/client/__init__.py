@@ -81,8 +81,8 @@ from packhorse.client.service.health import ask_health
 from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.mixture_audit import ComponentReport
 from packhorse.client.service.pack_stream import PackStream
-from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.service.stream import BinStream, StreamHeader
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from packhorse.client.errors import InvalidRequestError
 from packhorse.client.service._embedded import PREFIX, EmbeddedTransport, MemoryTransport
 from packhorse.client.service._grpc import GrpcTransport
 from packhorse.client.service._messages import integers, invalid, message, shortened, skip_message, topology_message
+from packhorse.client.service._retry import policy_of, with_retries
 from packhorse.client.service._transport import (
     GET_BINS,
     GET_DATASET,
@@ -28,8 +29,8 @@ from packhorse.client.service.access import Access
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.pack_stream import PackStream
-from packhorse.client.service.retry import RetryPolicy, policy_of, with_retries
 from packhorse.client.service.stream import BinStream
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, get_bins_context

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from packhorse.formats.files import find_files
+from packhorse.formats.files import find_files, is_file, open_binary
+from packhorse.formats.object_store import TokenStoreError, find_objects
 
 SUFFIXES = (".arrow", ".ipc", ".feather")
 SAVED_STATE = "state.json"
@@ -39,16 +40,20 @@ def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
     if not (folder / SAVED_STATE).is_file():
         return find_files(source, ".arrow")
     try:
-        state = json.loads((folder / SAVED_STATE).read_text(encoding="utf-8"))
-        is_selected = bool(state.get("_indices_data_files") or state.get("_indices_files"))
-        names = [str(entry["filename"]) for entry in state.get("_data_files") or []]
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        state = (folder / SAVED_STATE).read_text(encoding="utf-8")
+    except ValueError as error:
         raise ValueError(f"{folder / SAVED_STATE} is not what `datasets` writes: {error!r}") from None
-    if is_selected:
-        raise ValueError(f"{folder} was saved with rows selected by an old `datasets`; save it with a newer one")
-    if not names:
-        raise ValueError(f"{folder / SAVED_STATE} names no Arrow file, so the dataset is empty or not whole")
-    return [folder / name for name in names]
+    return [folder / name for name in _saved_names(state, str(folder))]
+
+
+def arrow_objects(url: str) -> list[str]:
+    """Finds the Arrow files that one URL names, as `arrow_files` finds those of a path."""
+    state_url = f"{url.rstrip('/')}/{SAVED_STATE}"
+    if url.endswith(SUFFIXES) or not is_file(state_url):
+        return find_objects(url, ".arrow")
+    with open_binary(state_url) as file:
+        names = _saved_names(file.read().decode(), url)
+    return [f"{url.rstrip('/')}/{name}" for name in names]
 
 
 def saved_splits(folder: Path) -> list[str]:
@@ -56,6 +61,22 @@ def saved_splits(folder: Path) -> list[str]:
     if not (folder / SAVED_SPLITS).is_file():
         return []
     return sorted(state.parent.name for state in folder.glob(f"*/{SAVED_STATE}"))
+
+
+def _saved_names(text: str, folder: str) -> list[str]:
+    """Returns the names of the Arrow files that a saved dataset's state names."""
+    path = f"{folder}/{SAVED_STATE}"
+    try:
+        state = json.loads(text)
+        is_selected = bool(state.get("_indices_data_files") or state.get("_indices_files"))
+        names = [str(entry["filename"]) for entry in state.get("_data_files") or []]
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not what `datasets` writes: {error!r}") from None
+    if is_selected:
+        raise ValueError(f"{folder} was saved with rows selected by an old `datasets`; save it with a newer one")
+    if not names:
+        raise ValueError(f"{path} names no Arrow file, so the dataset is empty or not whole")
+    return names
 
 
 def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = None) -> tuple[Any, Any]:
@@ -73,21 +94,48 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
         ValueError: it is no Arrow IPC file.
     """
     import pyarrow as pa
-    from pyarrow import ipc
 
     try:
         # The map outlives the file: thousands of shards must not keep as many descriptors open.
         with pa.memory_map(os.fspath(path)) as file:
             whole = file.read_buffer()
-        is_stream = whole[: len(_FILE_MAGIC)].to_pybytes() != _FILE_MAGIC
-        open_reader = ipc.open_stream if is_stream else ipc.open_file
-        options = ipc.IpcReadOptions(use_threads=False, included_fields=None if columns is None else list(columns))
-        reader = open_reader(pa.BufferReader(whole), options=options)
+        reader = _reader(pa.BufferReader(whole), whole[: len(_FILE_MAGIC)].to_pybytes(), columns)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read as an Arrow IPC file: {error}") from None
     return whole, reader
+
+
+def read_arrow(file: Any, where: str, *, columns: Sequence[int] | None = None) -> Any:
+    """Returns a reader of the record batches of an open file, of which only what is asked for is read.
+
+    Args:
+        file: such as `object_store.RangeFile`.
+        where: it is, for messages.
+        columns: see `open_arrow`.
+
+    Raises:
+        ValueError: it is no Arrow IPC file.
+    """
+    import pyarrow as pa
+
+    try:
+        magic = file.read(len(_FILE_MAGIC))
+        file.seek(0)
+        return _reader(pa.PythonFile(file, mode="r"), magic, columns)
+    except (FileNotFoundError, PermissionError, TokenStoreError):
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{where} cannot be read as an Arrow IPC file: {error}") from None
+
+
+def _reader(source: Any, magic: bytes, columns: Sequence[int] | None) -> Any:
+    from pyarrow import ipc
+
+    open_reader = ipc.open_file if magic == _FILE_MAGIC else ipc.open_stream
+    options = ipc.IpcReadOptions(use_threads=False, included_fields=None if columns is None else list(columns))
+    return open_reader(source, options=options)
 
 
 def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, end: int | None = None) -> Iterator[Any]:
@@ -108,5 +156,7 @@ def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, en
                 return
             if number >= first:
                 yield batch
+    except (FileNotFoundError, PermissionError, TokenStoreError):
+        raise
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read as an Arrow IPC file: {error}") from None

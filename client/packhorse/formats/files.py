@@ -1,13 +1,21 @@
 """Which files a path names, in the order that numbers their rows, and whether a file is still the same.
 
 Owns the order, on which ids rest where rows are numbered over several files: who prepares and who trains must agree.
+What takes a path or a URL asks the disk or the store, which `object_store` reads.
 """
 
 import glob
+import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self, cast
+from urllib.parse import unquote, urlsplit
+
+from packhorse.formats.object_store import Store, StoredObject, find_objects, is_url, object_file, without_secrets
+
+_BUFFER_BYTES = 1 << 20
+"""What a request to a store reads at least, where an object is read from its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +24,24 @@ class FileStamp:
 
     size_bytes: int
     modified_ns: int
+    version: str = ""
+    """What a store calls it, such as its ETag; empty for files."""
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Self:
-        """Takes the stamp of a file as it is now."""
+        """Takes the stamp of a file, or of the object at a URL, as it is now."""
+        if is_url(path):
+            found = StoredObject(path)
+            return cls(found.size_bytes, found.modified_ns, found.version)
         status = os.stat(path)
         return cls(status.st_size, status.st_mtime_ns)
 
     def holds(self, path: str | os.PathLike[str]) -> bool:
         """Whether the path has that file, unchanged."""
-        return os.path.exists(path) and FileStamp.of(path) == self
+        try:
+            return FileStamp.of(path) == self
+        except FileNotFoundError:
+            return False
 
     def check(self, path: str | os.PathLike[str]) -> None:
         """Refuses another file at the same path.
@@ -36,6 +52,61 @@ class FileStamp:
         """
         if FileStamp.of(path) != self:
             raise ValueError(f"{path} has been replaced since it was first opened; open it anew")
+
+
+def named_files(source: str, suffix: str) -> list[str]:
+    """Finds the files that one path names, or the objects that one URL names, as `find_files` does."""
+    return find_objects(source, suffix) if is_url(source) else [str(path) for path in find_files(source, suffix)]
+
+
+def is_file(path: str) -> bool:
+    """Whether a file is at a path, or an object at a URL."""
+    if is_url(path):
+        info = Store(path).look()
+        return info is not None and info.get("type") != "directory"
+    return os.path.isfile(path)
+
+
+def is_folder(path: str) -> bool:
+    """Whether a folder is at a path, or objects are below a URL."""
+    if is_url(path):
+        info = Store(path).look()
+        return info is not None and info.get("type") == "directory"
+    return os.path.isdir(path)
+
+
+def exists(path: str) -> bool:
+    """Whether something is at a path or URL."""
+    return Store(path).look() is not None if is_url(path) else os.path.exists(path)
+
+
+def open_binary(path: str) -> BinaryIO:
+    """Opens a file, or the object at a URL, to be read from its beginning or from anywhere.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ImportError, PermissionError, ValueError: see `object_store.Store.asked`.
+        OSError: it cannot be read.
+    """
+    if is_url(path):
+        return cast(BinaryIO, io.BufferedReader(object_file(path), _BUFFER_BYTES))
+    return open(path, "rb")
+
+
+def absolute(path: str) -> str:
+    """Returns a path by which any folder finds the file; of a URL, what may be shown of it."""
+    return without_secrets(path) if is_url(path) else os.path.abspath(path)
+
+
+def as_path(source: str | os.PathLike[str]) -> str:
+    """Returns a path, or a URL of a store; file:// is a path.
+
+    Example:
+        >>> as_path("file:///data/my%20corpus.idx"), as_path("s3://corpus/x.idx")
+        ('/data/my corpus.idx', 's3://corpus/x.idx')
+    """
+    name = os.fspath(source)
+    return unquote(urlsplit(name).path) if name.startswith("file://") else name
 
 
 def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:

@@ -46,7 +46,7 @@ def resolve_slice(length: int, index: int, start: int, count: int | None) -> int
     return wanted
 
 
-def check_index(index: int, num_sequences: int, path: Path) -> None:
+def check_index(index: int, num_sequences: int, path: Path | str) -> None:
     """Refuses an index outside [0, num_sequences).
 
     Raises:

@@ -25,7 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.formats.files import open_binary
 from packhorse.formats.mapping import check_index, map_file
+from packhorse.formats.object_store import is_url
 
 INDEX = "index.json"
 INTEGERS: dict[str, np.dtype[Any]] = {
@@ -46,7 +48,8 @@ _MAX_OPEN_SHARDS = 256  # an open map holds a file descriptor, of which a proces
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    path: Path
+    path: Path | str
+    """A str is a URL."""
     size_bytes: int
     num_sequences: int
 
@@ -75,19 +78,20 @@ class MdsShards:
         """Reads the index; O(shards).
 
         Args:
-            path: the folder, or its `index.json`.
+            path: the folder, or its `index.json`; or the URL of one. A shard in a store is read whole, into memory.
 
         Raises:
             FileNotFoundError: the index or a shard is missing.
             ValueError: the index is not valid or of another version, shards differ in their columns, or one is there
                 only compressed.
         """
-        given = Path(path)
-        self.path = given.parent if given.name == INDEX else given
-        entries = _entries(self.path / INDEX)
+        self.path = _folder_of(path)
+        """The folder; a str is a URL."""
+        self.index_path = _below(self.path, INDEX)
+        entries = _entries(self.index_path)
         names, encodings, sizes = (entries[0][f"column_{what}"] for what in ("names", "encodings", "sizes"))
         if len(set(names)) != len(names) or not len(names) == len(encodings) == len(sizes):
-            raise ValueError(f"{self.path / INDEX}: columns, encodings and sizes do not fit each other")
+            raise ValueError(f"{self.index_path}: columns, encodings and sizes do not fit each other")
         self.columns: dict[str, str] = dict(zip(names, encodings, strict=True))
         """Name -> encoding, in the order of a sequence's bytes."""
         self._places = _places(names, sizes)
@@ -95,7 +99,7 @@ class MdsShards:
         self._shards = []
         for number, entry in enumerate(entries):
             if [entry[f"column_{what}"] for what in ("names", "encodings", "sizes")] != [names, encodings, sizes]:
-                raise ValueError(f"{self.path / INDEX}: shard {number} has other columns than shard 0")
+                raise ValueError(f"{self.index_path}: shard {number} has other columns than shard 0")
             self._shards.append(_shard(self.path, entry))
         self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
         self._open: OrderedDict[int, mmap.mmap | bytes] = OrderedDict()
@@ -135,8 +139,8 @@ class MdsShards:
         return memoryview(mapped)[first : first + size]
 
     @property
-    def shards(self) -> list[tuple[Path, int]]:
-        """Path and number of sequences of every shard, in the index's order."""
+    def shards(self) -> list[tuple[Path | str, int]]:
+        """Path or URL, and number of sequences of every shard, in the index's order."""
         return [(shard.path, shard.num_sequences) for shard in self._shards]
 
     def integers(self, column: str) -> NDArray[np.int64]:
@@ -226,7 +230,7 @@ class MdsShards:
         if mapped is None:
             mapped = _map_shard(self._shards[number])
         self._open[number] = mapped
-        if len(self._open) > _MAX_OPEN_SHARDS:
+        if len(self._open) > (1 if isinstance(self.path, str) else _MAX_OPEN_SHARDS):
             self._open.popitem(last=False)
         return mapped
 
@@ -281,7 +285,7 @@ def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
         raise ValueError(f"{len(cell)} bytes are no array of encoding {encoding!r}: the shard is corrupt") from None
 
 
-def _num_integers(cell: memoryview, encoding: str, path: Path, row: int) -> int:
+def _num_integers(cell: memoryview, encoding: str, path: Path | str, row: int) -> int:
     """Number of integers in a cell that must be decoded to know it."""
     try:
         values = np.asarray(json.loads(bytes(cell))) if encoding == "json" else read_array(cell, encoding)
@@ -294,10 +298,22 @@ def _num_integers(cell: memoryview, encoding: str, path: Path, row: int) -> int:
     return len(values)
 
 
-def _entries(path: Path) -> list[dict[str, Any]]:
+def _folder_of(path: str | os.PathLike[str]) -> Path | str:
+    if is_url(path):
+        return path.removesuffix(INDEX).rstrip("/")
+    given = Path(path)
+    return given.parent if given.name == INDEX else given
+
+
+def _below(folder: Path | str, name: str) -> Path | str:
+    return f"{folder}/{name}" if isinstance(folder, str) else folder / name
+
+
+def _entries(path: Path | str) -> list[dict[str, Any]]:
     """The shards of an index, each an MDS shard."""
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
+        with open_binary(str(path)) as file:
+            index = json.loads(file.read().decode())
         version, entries = index["version"], list(index["shards"])
         formats = {entry["format"] for entry in entries}
         if version == 2 and formats == {"mds"}:
@@ -323,10 +339,10 @@ def _places(names: list[str], sizes: list[int | None]) -> dict[str, _Place]:
     return places
 
 
-def _shard(folder: Path, entry: dict[str, Any]) -> _Shard:
+def _shard(folder: Path | str, entry: dict[str, Any]) -> _Shard:
     raw = entry["raw_data"]
-    path = folder / raw["basename"]
-    if not path.exists():
+    path = _below(folder, raw["basename"])
+    if isinstance(folder, Path) and isinstance(path, Path) and not path.exists():
         compressed = entry.get("zip_data")
         if compressed and (folder / compressed["basename"]).exists():
             raise ValueError(
@@ -339,7 +355,11 @@ def _shard(folder: Path, entry: dict[str, Any]) -> _Shard:
 
 
 def _map_shard(shard: _Shard) -> mmap.mmap | bytes:
-    mapped = map_file(shard.path)
+    if isinstance(shard.path, str):
+        with open_binary(shard.path) as file:
+            mapped: mmap.mmap | bytes = file.read()
+    else:
+        mapped = map_file(shard.path)
     if len(mapped) != shard.size_bytes:
         raise ValueError(
             f"{shard.path} has {len(mapped)} bytes, but its index says {shard.size_bytes}: it is truncated or replaced"

@@ -243,9 +243,25 @@ class MegatronTokens:
 def _open_index(path: Path) -> tuple[mmap.mmap | bytes, int, int, int]:
     """Maps an index and checks header and size: the map, S, D, dtype code."""
     mapped = map_file(path)
-    if len(mapped) < HEADER.size:
-        raise ValueError(f"{path} has {len(mapped)} bytes, fewer than the {HEADER.size} of a Megatron index header")
-    magic, version, code, num_sequences, num_document_indices = HEADER.unpack_from(mapped)
+    return mapped, *read_header(mapped[: HEADER.size], len(mapped), str(path))
+
+
+def read_header(header: bytes, size_bytes: int, path: str) -> tuple[int, int, int]:
+    """Checks the header of an index: number of sequences S, of document indices D, and the code of the tokens' type.
+
+    Lengths follow it: int32 [S].
+
+    Args:
+        header: the file's first HEADER.size bytes.
+        size_bytes: of the file.
+        path: of the file, for messages.
+
+    Raises:
+        ValueError: it is not valid, or the file is of another size than it says.
+    """
+    if size_bytes < HEADER.size:
+        raise ValueError(f"{path} has {size_bytes} bytes, fewer than the {HEADER.size} of a Megatron index header")
+    magic, version, code, num_sequences, num_document_indices = HEADER.unpack_from(header)
     if magic != MAGIC:
         raise ValueError(f"{path} is not a Megatron index: it begins with {magic!r}, not {MAGIC!r}")
     if version != VERSION:
@@ -253,12 +269,12 @@ def _open_index(path: Path) -> tuple[mmap.mmap | bytes, int, int, int]:
     if code not in DTYPES:
         raise ValueError(f"{path} has the unknown dtype code {code}; known are {sorted(DTYPES)}")
     size = HEADER.size + 12 * num_sequences + 8 * num_document_indices
-    if len(mapped) not in (size, size + num_sequences):
+    if size_bytes not in (size, size + num_sequences):
         raise ValueError(
-            f"{path} has {len(mapped)} bytes, but {num_sequences} sequences and {num_document_indices} "
+            f"{path} has {size_bytes} bytes, but {num_sequences} sequences and {num_document_indices} "
             f"document indices take {size} (or {size + num_sequences} with modes): it is truncated or altered"
         )
-    return mapped, num_sequences, num_document_indices, code
+    return num_sequences, num_document_indices, code
 
 
 def _restore_index(path: Path, num_sequences: int, num_document_indices: int, dtype_code: int) -> MegatronIndex:

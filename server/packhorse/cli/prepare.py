@@ -49,7 +49,8 @@ class _Command(click.Command):
     required=True,
     multiple=True,
     metavar="PATH",
-    help="What serves as tokens, or lengths: see below. Give it several times to read several, in that order.",
+    help="What serves as tokens, or lengths: see below; or the URL of such, as in 's3://bucket/x/*.parquet'. Give it "
+    "several times to read several, in that order.",
 )
 @click.option(
     "--length-column",

@@ -35,7 +35,8 @@ _KEPT = "parts that are finished are kept for --resume"
     required=True,
     multiple=True,
     metavar="PATH",
-    help="Text, .jsonl or .parquet file, folder of source files, or quoted glob pattern; may be given several times.",
+    help="Text, .jsonl or .parquet file, folder of source files, quoted glob pattern, or the URL of one (s3://…); may "
+    "be given several times.",
 )
 @click.option("--output", required=True, metavar="PREFIX", help="Writes PREFIX.bin, .idx, .tokenizer.json and more.")
 @click.option(

@@ -89,6 +89,8 @@ class InputRecord:
     """When it was last written to, in nanoseconds since 1970."""
     rows: int
     """Rows that stand in it."""
+    etag: str | None = None
+    """What an object store calls this version of it, its ETag or generation; None for a file."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ Owns names (below the folder that all files share) and where a manifest's list e
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from packhorse.dataset import (
     SkippedRows,
     write_records,
 )
+from packhorse.formats.files import absolute
 from packhorse.prepare._growth import all_inputs, all_skipped
 from packhorse.prepare.readers import Fault, Opened
 
@@ -49,6 +50,7 @@ def write_inputs(
             name=names[file.path],
             size_bytes=file.stamp.size_bytes,
             modified_ns=file.stamp.modified_ns,
+            etag=file.stamp.version or None,
             rows=file.num_rows,
         )
         for file in opened.files
@@ -82,7 +84,14 @@ def write_inputs(
 
 def _names(paths: Sequence[str]) -> dict[str, str]:
     """Returns path → its part below the folder that all share, as text."""
-    whole = [os.path.abspath(path) for path in paths]
-    shared = os.path.commonpath([os.path.dirname(path) for path in whole]) if whole else ""
-    relative = [os.path.relpath(path, shared)[-_MOST_CHARACTERS:] for path in whole]
+    whole = [absolute(path) for path in paths]
+    shared = _shared_folder(whole)
+    relative = [path.removeprefix(shared).lstrip("/")[-_MOST_CHARACTERS:] for path in whole]
     return {path: os.fsencode(name).decode(errors="replace") for path, name in zip(paths, relative, strict=True)}
+
+
+def _shared_folder(paths: Sequence[str]) -> str:
+    """Returns the folder that all paths and URLs are below, as far as they share one; empty where they do not."""
+    folders = [os.path.dirname(path).split("/") for path in paths]
+    shared = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
+    return "/".join(names[0] for names in shared)

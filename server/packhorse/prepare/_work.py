@@ -6,7 +6,6 @@ output takes its place, to `packhorse.dataset`.
 
 import errno
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import xxhash
 
 from packhorse.dataset import LOCK, PrepareOptions, locked
+from packhorse.formats.files import absolute
 from packhorse.jobs import held_signals
 from packhorse.prepare.readers import Opened
 
@@ -91,8 +91,9 @@ class JobRecord:
 
     options: Mapping[str, Any]
     """Flag → value."""
-    files: Mapping[str, list[int]]
-    """Path → size in bytes, time of change in nanoseconds and rows, in the order that numbers rows."""
+    files: Mapping[str, list[int | str]]
+    """Path or URL → size in bytes, time of change in nanoseconds, what a store calls its version, and rows; in the
+    order that numbers rows."""
     release: str = version("packhorse")
     """Of Packhorse: another may cut tasks otherwise."""
 
@@ -110,7 +111,12 @@ class JobRecord:
         return cls(
             options={**asdict(options), **columns, "on_bad_row": on_bad_row, "append": appended_to},
             files={
-                os.path.abspath(file.path): [file.stamp.size_bytes, file.stamp.modified_ns, file.num_rows]
+                absolute(file.path): [
+                    file.stamp.size_bytes,
+                    file.stamp.modified_ns,
+                    file.stamp.version,
+                    file.num_rows,
+                ]
                 for file in opened.files
             },
         )

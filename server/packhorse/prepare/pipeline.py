@@ -27,6 +27,8 @@ from packhorse.dataset import (
     write_seqpack_layout,
     written_whole,
 )
+from packhorse.formats.files import as_path
+from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.prepare._engines import open_engine
@@ -46,7 +48,7 @@ EngineKind = Literal["processes", "ray"]
 """Where the work is done."""
 
 Source = str | os.PathLike[str]
-"""A file, a folder or a pattern to read."""
+"""A file, a folder, a pattern, or the URL of one in an object store, to read."""
 
 _LARGE_ROWS = 100_000_000
 _OURS = ".packhorse"
@@ -96,7 +98,8 @@ def prepare(
         input: what serves as tokens, or lengths, told apart by a look at it. Parquet or Arrow files, folders of them,
             glob patterns, or several of these, read in the order given; a folder that Hugging Face's `save_to_disk`
             wrote; one Megatron `X.idx`, flat `x.bin.boundaries` or folder of MDS shards, whose entries are the ids;
-            NumPy files of lengths. `packhorse prepare --help` lists them.
+            NumPy files of lengths. `packhorse prepare --help` lists them. Each may lie in an object store, and be given
+            as a URL that fsspec knows, such as s3://bucket/corpus/*.parquet.
         lengths: instead of `input`, what Python holds: a NumPy array of lengths or of records, a `datasets.Dataset`, or
             anything with `__arrow_c_stream__` (Polars, DuckDB, pandas, pyarrow), which is read once. 16 bytes a
             sequence are held in memory.
@@ -146,12 +149,13 @@ def prepare(
         FileExistsError: `output` exists and `overwrite` is not set, or it is not what may be replaced.
         FileNotFoundError: nothing is at `input`.
         BlockingIOError: another process prepares the same output; the message says which.
-        OSError: the disk is full; nothing is left behind.
+        PermissionError: a store does not let us, or finds no credentials.
+        OSError: the disk is full, and nothing is left behind; or an object store does not answer.
         ChildProcessError: workers died, for example for want of memory. What they finished stays for `resume`.
         ValueError: an argument, a file, a column, a length or an id is not as it must be; the message names it, with
             file, row, row group and column where there are.
         TypeError: `lengths` is no object that has any.
-        ImportError: pyarrow, or Ray, is needed and not installed.
+        ImportError: pyarrow, Ray, or fsspec's file system for a URL is needed and not installed.
     """
     job = checked_job(
         input=input,
@@ -313,9 +317,11 @@ def checked_job(
     else:
         sources = _sources_of(input)
         if engine == "ray":
-            sources = [os.path.abspath(source) for source in sources]  # its processes have another working directory
+            sources = [
+                source if is_url(source) else os.path.abspath(source) for source in sources
+            ]  # its processes have another working directory
         found = find_inputs(sources)
-        refuse_holding(folder, [*map(Path, sources), *found.files_read()])
+        refuse_holding(folder, [*(Path(source) for source in sources if not is_url(source)), *found.files_read()])
         opened = found.reader.open(found.paths, columns, skips_bad_rows=skips)
         source = _name_of(sources)
         adds = not found.reader.is_alone
@@ -348,8 +354,8 @@ def checked_job(
 
 def _sources_of(input: Source | Iterable[Source]) -> list[str]:
     given = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
-    wanted = "--input must be a file, a folder, a pattern or a list of these"
-    paths = [os.fspath(one) for one in given if isinstance(one, str | os.PathLike) and str(one)]
+    wanted = "--input must be a file, a folder, a pattern, a URL of one, or a list of these"
+    paths = [as_path(one) for one in given if isinstance(one, str | os.PathLike) and str(one)]
     if len(paths) < len(given):
         raise ValueError(f"{wanted}, got {input!r:.60}")
     return paths
@@ -359,7 +365,7 @@ def _name_of(sources: Sequence[str]) -> str:
     """What the manifest calls the inputs: last components, and of a pattern its folder too."""
     names = []
     for source in sources[:_MOST_NAMES]:
-        path = Path(source).absolute()
+        path = Path(without_secrets(source).partition("://")[2] if is_url(source) else os.path.abspath(source))
         names.append("/".join(path.parts[-2:]).removeprefix("//") if glob.has_magic(path.name) else path.name)
     if len(sources) > _MOST_NAMES:
         names.append(f"{len(sources) - _MOST_NAMES:,} more")

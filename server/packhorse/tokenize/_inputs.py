@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from packhorse.formats.files import as_path, exists, is_folder, named_files
+from packhorse.formats.object_store import is_url, without_secrets
+
 Kind = Literal["text", "folder", "JSON lines", "Parquet"]
 """What an input is, by its name alone."""
 
@@ -28,40 +31,53 @@ def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
     return found
 
 
-def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Returns the files and folders that paths and glob patterns name, a pattern's in sorted order.
+def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Returns the files and folders that paths, URLs and glob patterns name, a pattern's in sorted order.
 
     Raises:
         FileNotFoundError: a path is not there, or nothing matches a pattern.
         ValueError: no input is given.
     """
     if not inputs:
-        raise ValueError("no input is given; name a file, a folder or a glob pattern")
-    found: list[Path] = []
-    for entry in inputs:
-        name = os.fspath(entry)
-        if os.path.exists(name):
-            found.append(Path(name))
-            continue
-        matches = sorted(globbing.glob(name, recursive=True))
-        if not matches:
-            raise FileNotFoundError(f"input {name} is neither there nor a pattern that matches anything")
-        found.extend(Path(match) for match in matches)
+        raise ValueError("no input is given; name a file, a folder, a glob pattern or the URL of one")
+    found: list[str] = []
+    for name in map(as_path, inputs):
+        if exists(name):
+            found.append(name)
+        elif is_url(name):
+            found.extend(named_files(name, ""))
+        else:
+            matches = sorted(globbing.glob(name, recursive=True))
+            if not matches:
+                raise FileNotFoundError(
+                    f"input {without_secrets(name)} is neither there nor a pattern that matches anything"
+                )
+            found.extend(matches)
     return found
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: str) -> Kind:
     """Returns what an input is, by its name."""
-    if path.is_dir():
-        return "folder"
-    if path.suffix.lower() in JSON_LINES_SUFFIXES:
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in JSON_LINES_SUFFIXES and not os.path.isdir(path):
         return "JSON lines"
-    return "Parquet" if path.suffix.lower() in PARQUET_SUFFIXES else "text"
+    if suffix in PARQUET_SUFFIXES and not os.path.isdir(path):
+        return "Parquet"
+    return "folder" if is_folder(path) else "text"
 
 
-def folder_files(folder: Path, pattern: str) -> list[Path]:
+def folder_files(folder: str, pattern: str) -> list[str]:
     """Returns the files of a folder that match a pattern, sorted, without what a leading dot hides."""
-    found = folder.glob(pattern) if "/" in pattern else folder.rglob(pattern)
-    keyed = ((path.relative_to(folder).parts, path) for path in found)
-    visible = sorted((parts, path) for parts, path in keyed if not any(part.startswith(".") for part in parts))
-    return [path for _, path in visible if path.is_file()]
+    if is_url(folder):
+        names = named_files(f"{folder.rstrip('/')}/{pattern if '/' in pattern else f'**/{pattern}'}", "")
+    else:
+        root = Path(folder)
+        found = root.glob(pattern) if "/" in pattern else root.rglob(pattern)
+        names = [str(path) for path in found if path.is_file()]
+    visible = sorted((_parts(name, folder), name) for name in names)
+    return [name for parts, name in visible if not any(part.startswith(".") for part in parts)]
+
+
+def _parts(path: str, folder: str) -> list[str]:
+    """Returns the names that lead from a folder to a file in it."""
+    return path[len(folder) :].strip("/").split("/") if is_url(folder) else list(Path(path).relative_to(folder).parts)

@@ -5,9 +5,10 @@ Owns where a file may be cut; leaves what stands in a part to `documents` and `_
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import BinaryIO, Literal
 
+from packhorse.formats.files import FileStamp, open_binary
+from packhorse.formats.object_store import for_each, is_url
 from packhorse.tokenize._inputs import Kind, folder_files, kind_of
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tables import parquet_group_sizes
@@ -37,19 +38,27 @@ class Part:
     size_bytes: int
 
 
-def whole_files(paths: Iterable[Path], glob: str | None = None) -> Iterator[Weighed]:
-    """Yields every file that inputs name, in their order.
+def whole_files(paths: Iterable[str], glob: str | None = None) -> list[Weighed]:
+    """Returns every file that inputs name, in their order.
 
     Args:
         paths: files and folders.
         glob: which files of a folder; None for all.
     """
-    for path in paths:
-        kind = kind_of(path)
-        for file in folder_files(path, glob or "*") if kind == "folder" else [path]:
-            size_bytes = file.stat().st_size
-            end = len(parquet_group_sizes(file)) if kind == "Parquet" else size_bytes
-            yield Weighed(Span(file, kind, 0, end), size_bytes)
+    named = [(path, kind_of(path)) for path in paths]
+    files = [
+        (file, kind)
+        for path, kind in named
+        for file in (folder_files(path, glob or "*") if kind == "folder" else [path])
+    ]
+    return for_each(files, _weighed) if any(is_url(file) for file, _ in files) else list(map(_weighed, files))
+
+
+def _weighed(file: tuple[str, Kind]) -> Weighed:
+    path, kind = file
+    size_bytes = FileStamp.of(path).size_bytes
+    end = len(parquet_group_sizes(path)) if kind == "Parquet" else size_bytes
+    return Weighed(Span(path, kind, 0, end), size_bytes)
 
 
 def cut_into_parts(files: Sequence[Weighed], cut_of: Callable[[Kind], Cut | None]) -> list[Part]:
@@ -81,7 +90,7 @@ def _pieces(file: Weighed, cut: Cut | None, part_bytes: int) -> Iterator[Weighed
         for group, size_bytes in enumerate(parquet_group_sizes(span.path)):
             yield Weighed(replace(span, begin=group, end=group + 1), size_bytes)
     elif span.kind in ("JSON lines", "text") and cut is not None and file.size_bytes > part_bytes:
-        with span.path.open("rb") as opened:
+        with open_binary(span.path) as opened:
             begin = 0
             while begin < span.end:
                 end = _next_cut(opened, min(begin + part_bytes, span.end), cut)

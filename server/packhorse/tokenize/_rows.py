@@ -29,7 +29,7 @@ def row_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Weighed]:
     """Returns the files that inputs name, in order.
 
     Args:
-        inputs: files ending in .jsonl, .ndjson, .parquet or .pq, and glob patterns of such.
+        inputs: files ending in .jsonl, .ndjson, .parquet or .pq, glob patterns of such, and URLs.
 
     Raises:
         FileNotFoundError: an input is not there.
@@ -43,7 +43,7 @@ def row_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Weighed]:
                 f"{path} has no rows: they come in {', '.join((*JSON_LINES_SUFFIXES, *PARQUET_SUFFIXES))} files; "
                 "of a folder, name the files by a quoted pattern such as 'folder/*.jsonl'"
             )
-    return list(whole_files(paths))
+    return whole_files(paths)
 
 
 def rows_of(

@@ -6,8 +6,8 @@ Owns what a span is and how a line of it is named; leaves where files are cut to
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
+from packhorse.formats.files import open_binary
 from packhorse.tokenize._inputs import Kind
 
 _READ_BYTES = 1 << 20
@@ -17,11 +17,18 @@ _READ_BYTES = 1 << 20
 class Span:
     """Some of one file: [begin, end) in bytes, of Parquet in row groups."""
 
-    path: Path
+    path: str
+    """Or the URL of an object."""
     kind: Kind
     """Of the input; "folder" for a file below one."""
     begin: int
     end: int
+
+
+def whole_of(span: Span) -> bytes:
+    """Returns all bytes of a span's file."""
+    with open_binary(span.path) as file:
+        return file.read()
 
 
 class Line:
@@ -39,7 +46,7 @@ class Line:
 
 def lines_of(span: Span) -> Iterator[tuple[Line, bytes]]:
     """Yields (where it stands, line) of a span that begins and ends with whole lines."""
-    with span.path.open("rb") as file:
+    with open_binary(span.path) as file:
         file.seek(span.begin)
         left = span.end - span.begin
         for index, line in enumerate(file):
@@ -50,9 +57,9 @@ def lines_of(span: Span) -> Iterator[tuple[Line, bytes]]:
 
 
 @lru_cache(maxsize=16)
-def _lines_before(path: Path, end: int) -> int:
+def _lines_before(path: str, end: int) -> int:
     count, left = 0, end
-    with path.open("rb") as file:
+    with open_binary(path) as file:
         while left and (data := file.read(min(left, _READ_BYTES))):
             count += data.count(b"\n")
             left -= len(data)

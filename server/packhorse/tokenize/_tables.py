@@ -6,10 +6,10 @@ Owns reading both kinds of table, and refusing what is missing with its file and
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from packhorse.formats import require
+from packhorse.formats.object_store import is_url, object_file
 from packhorse.tokenize._spans import Line, Span, lines_of
 from packhorse.tokenize.gate import BYTE_ORDER_MARK, Gate
 
@@ -36,7 +36,7 @@ def json_lines(span: Span, keys: Sequence[str], gate: Gate) -> Iterator[tuple[Li
         yield origin, row
 
 
-def parquet_group_sizes(path: Path) -> list[int]:
+def parquet_group_sizes(path: str) -> list[int]:
     """Returns the size of each row group of a file in bytes, as they are once decompressed."""
     with _open_parquet(path) as file:
         metadata = file.metadata
@@ -70,7 +70,7 @@ def parquet_rows(
 
 
 def _readable_rows(
-    path: Path, cells: Sequence[Any], first_row: int, gate: Gate
+    path: str, cells: Sequence[Any], first_row: int, gate: Gate
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yields the rows of a batch in which at least one is not UTF-8."""
     for index in range(len(cells[0])):
@@ -89,10 +89,10 @@ def _is_text(kind: Any) -> bool:
     return bool(types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner))
 
 
-def _open_parquet(path: Path) -> Any:
+def _open_parquet(path: str) -> Any:
     """Opens a Parquet file, as a context manager."""
     arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     try:
-        return parquet.ParquetFile(path)
+        return parquet.ParquetFile(object_file(path) if is_url(path) else path)
     except arrow.ArrowInvalid as error:
         raise ValueError(f"{path} is not a Parquet file: {error}") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packhorse.formats.atomic import AtomicFiles
-from packhorse.formats.files import FileStamp
+from packhorse.formats.files import FileStamp, absolute
 from packhorse.jobs import Progress, open_engine
 from packhorse.tokenize._output import prefix_paths
 from packhorse.tokenize._parts import Part, Weighed
@@ -47,7 +47,7 @@ class Job:
     def describe(self) -> dict[str, Any]:
         """Returns what an interrupted run is compared by."""
         paths = [file.span.path for file in self.files]
-        inputs = [[os.path.abspath(path), *astuple(FileStamp.of(path))] for path in paths]
+        inputs = [[absolute(path), *astuple(FileStamp.of(path))] for path in paths]
         description = {"format": _FORMAT, "inputs": inputs, "options": dict(self.options)}
         return json.loads(json.dumps(description))
 

@@ -7,12 +7,11 @@ beside it, and tokenizing to `text`.
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
 from packhorse.tokenize._inputs import Kind, expand_inputs, kind_of
 from packhorse.tokenize._parts import Cut, Weighed, whole_files
-from packhorse.tokenize._spans import Line, Span, lines_of
+from packhorse.tokenize._spans import Line, Span, lines_of, whole_of
 from packhorse.tokenize._tables import json_lines, parquet_rows
 from packhorse.tokenize.gate import Gate, Skipped, Undecodable
 
@@ -54,6 +53,7 @@ def iterate_documents(
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> skipped = Skipped()
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder, "chat.jsonl")
@@ -62,7 +62,7 @@ def iterate_documents(
         (['hello'], 1)
 
     Args:
-        inputs: files, folders and glob patterns.
+        inputs: files, folders and glob patterns, or URLs of such in an object store.
         options: how they are cut; None for the defaults.
         skipped: counts what is left out while iterating.
 
@@ -82,7 +82,7 @@ def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions)
     """Returns the files that inputs name, in order; refuses an option that is for none of them."""
     paths = expand_inputs(inputs)
     _check_of_use(options, paths)
-    return list(whole_files(paths, options.glob))
+    return whole_files(paths, options.glob)
 
 
 def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
@@ -98,7 +98,7 @@ def documents_of(span: Span, options: DocumentOptions, skipped: Skipped) -> Iter
     split, text_column = options.split or "file", options.text_column or "text"
     match span.kind:
         case "folder":
-            for whole in gate.decode(span.path.read_bytes(), str(span.path)):
+            for whole in gate.decode(whole_of(span), span.path):
                 yield from [whole] if split == "file" else _file_documents(span, split, gate)
         case "JSON lines":
             yield from _json_texts(span, text_column, gate)
@@ -109,7 +109,7 @@ def documents_of(span: Span, options: DocumentOptions, skipped: Skipped) -> Iter
             yield from _file_documents(span, split, gate)
 
 
-def _check_of_use(options: DocumentOptions, paths: Sequence[Path]) -> None:
+def _check_of_use(options: DocumentOptions, paths: Sequence[str]) -> None:
     """Refuses an option that no input is for, rather than to pass over it."""
     users: tuple[tuple[str, str | None, tuple[Kind, ...]], ...] = (
         ("--documents", options.split, ("text", "folder")),
@@ -126,7 +126,7 @@ def _check_of_use(options: DocumentOptions, paths: Sequence[Path]) -> None:
 
 def _file_documents(span: Span, split: Split, gate: Gate) -> Iterator[str]:
     if split == "file":
-        yield from gate.decode(span.path.read_bytes(), str(span.path))
+        yield from gate.decode(whole_of(span), span.path)
         return
     for origin, part in lines_of(span) if split == "line" else _paragraphs(span):
         yield from gate.decode(part.rstrip(b"\r\n"), origin)

@@ -104,7 +104,7 @@ def tokenize(
         (2, 'uint16', '<|endoftext|>')
 
     Args:
-        inputs: files, folders and glob patterns; see `iterate_documents`.
+        inputs: files, folders and glob patterns, or URLs of such; see `iterate_documents`.
         output: the prefix X; no folder.
         tokenizer: a local tokenizer.json, or the folder that holds it; None trains a byte-level BPE on the same
             documents first.

@@ -8,7 +8,7 @@ import pytest
 
 from packhorse.client import InvalidRequestError, PackedDataset, RetryPolicy, ServerUnavailableError, connect
 from packhorse.client.service import retry
-from packhorse.client.service.retry import policy_of
+from packhorse.client.service._retry import policy_of
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 from tests.client.sources.faulty import FaultyFileSystem
 
 from packhorse.client import PackedDataset
-from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.sources import (
     RemoteSource,
     StoreOptions,
@@ -23,6 +22,7 @@ from packhorse.client.sources import (
     remote,
 )
 from packhorse.formats import MegatronTokens, MegatronWriter
+from packhorse.formats.retry_policy import RetryPolicy
 
 LENGTHS = np.random.default_rng(4).integers(1, 120, 400)
 OPTIONS = StoreOptions(attempt_seconds=0.5, retry=RetryPolicy(deadline_seconds=20, first_delay_seconds=0.01))
@@ -259,7 +259,7 @@ def test_a_dataset_survives_its_store(corpus, tmp_path):
     [
         ("file:///nowhere/corpus.idx", FileNotFoundError, r"file:///nowhere/corpus\.bin: .*correct the URL"),
         ("file:///nowhere/corpus", TokenSourceError, r"neither .*corpus\.idx \(Megatron\) nor .*corpus\.boundaries"),
-        ("nothing://bucket/corpus.idx", TokenSourceError, r"nothing://bucket/corpus\.bin: .*a URL that fsspec knows"),
+        ("nothing://bucket/corpus.idx", ValueError, r"nothing://bucket/corpus\.bin: .*a URL that fsspec knows"),
         ("gs://bucket/corpus.idx", ImportError, r"gs://bucket/corpus\.bin needs .*gcsfs for gs://"),
     ],
 )

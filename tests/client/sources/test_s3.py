@@ -5,17 +5,13 @@ import threading
 
 import numpy as np
 import pytest
+from moto.server import ThreadedMotoServer
 
 from packhorse.client import create_packed_dataloader
-from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.sources import RemoteSource, StoreOptions, TokenStoreError
 from packhorse.formats import MegatronTokens, MegatronWriter
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.prepare import prepare
-
-pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'packhorse[stores]'")
-moto = pytest.importorskip("moto.server", reason="moto's server is not installed: pip install 'moto[s3,server]'")
-
-pytestmark = pytest.mark.long
 
 LENGTHS = np.random.default_rng(4).integers(1, 200, 600)
 
@@ -53,7 +49,7 @@ def storage_options(port):
 def server(port, corpus, storage_options):
     import s3fs
 
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
     server.start()
     store = s3fs.S3FileSystem(**storage_options, skip_instance_cache=True)
     store.mkdirs("bucket", exist_ok=True)
@@ -86,7 +82,7 @@ def test_a_server_that_is_away_for_a_while(make, server, corpus, port):
     server.stop()
     with pytest.raises(TokenStoreError, match=r"s3://bucket/corpus\.bin: no bytes"):
         impatient.read(last)
-    again = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    again = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
     threading.Timer(1, again.start).start()
     try:
         assert source.read(last).tolist() == tokens.read(last).tolist()
@@ -95,7 +91,7 @@ def test_a_server_that_is_away_for_a_while(make, server, corpus, port):
         server.start()
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_loader_reads_from_it(make, corpus, num_workers):
     def rows(tokens):
         loader = create_packed_dataloader(

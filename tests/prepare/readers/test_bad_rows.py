@@ -95,6 +95,7 @@ def test_many_files_and_many_skipped_rows_are_in_files_of_their_own(tmp_path: Pa
     assert listed[129] == {
         "name": "129.parquet",
         "size_bytes": stat.st_size,
+        "etag": None,
         "modified_ns": stat.st_mtime_ns,
         "rows": 2,
     }

@@ -10,10 +10,11 @@ from packhorse.client.api import NO_SKIPS, Client, open_client
 from packhorse.client.loading._apart import ask_apart
 from packhorse.client.service._embedded import PREFIX
 from packhorse.client.service._messages import shortened
+from packhorse.client.service._retry import policy_of
 from packhorse.client.service._targets import hosts_of
 from packhorse.client.service.access import NO_ACCESS, Access
 from packhorse.client.service.memory import MemoryDatasets
-from packhorse.client.service.retry import RetryPolicy, policy_of
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Skips, checked_integer
 
 Target = str | MemoryDatasets | Callable[[], Client]

@@ -14,7 +14,7 @@ import torch
 from packhorse.client.batches.separators import Separators
 from packhorse.client.presets import Preset
 from packhorse.client.service.access import Access
-from packhorse.client.service.retry import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode
 
 if TYPE_CHECKING:

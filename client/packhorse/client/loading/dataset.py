@@ -24,8 +24,8 @@ from packhorse.client.presets import Preset
 from packhorse.client.service._messages import shortened
 from packhorse.client.service.access import Access
 from packhorse.client.service.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume, window_shape
-from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.service.stream import BinStream
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import (
     DEFAULT_COST_LINEAR,
     Balance,

@@ -32,8 +32,8 @@ from packhorse.client.presets import Preset
 from packhorse.client.service.access import Access
 from packhorse.client.service.blocks import BinBlock, joined
 from packhorse.client.service.cursor import Cursor, Resume
-from packhorse.client.service.retry import RetryPolicy
 from packhorse.client.service.stream import StreamHeader
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Topology
 
 _ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")

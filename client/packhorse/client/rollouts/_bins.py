@@ -13,7 +13,7 @@ from packhorse.client.api import Client
 from packhorse.client.errors import InvalidRequestError
 from packhorse.client.service._embedded import EmbeddedPlanner
 from packhorse.client.service.blocks import BinBlock
-from packhorse.client.service.retry import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 
 
 def bins_of_steps(

@@ -19,7 +19,7 @@ from packhorse.client.service._targets import Address, host_and_port, hosts_of
 from packhorse.client.service._transport import LIST_DATASETS
 from packhorse.client.service.access import NO_ACCESS, Access, variable_of
 from packhorse.client.service.health import ask_health
-from packhorse.client.service.retry import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
 

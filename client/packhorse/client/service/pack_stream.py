@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
 from packhorse.client.service._messages import integers, invalid
+from packhorse.client.service._retry import Attempts
 from packhorse.client.service._transport import PACK_STREAM, Transport
 from packhorse.client.service.blocks import BinBlock, decode_bins
-from packhorse.client.service.retry import Attempts, RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 

@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import TypeVar
 
 from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, StreamInterruptedError, TransientError
+from packhorse.client.service._retry import Attempts
 from packhorse.client.service._templates import Templates
 from packhorse.client.service._transport import STREAM_BINS, Transport
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.components import Component, read_components
-from packhorse.client.service.retry import Attempts, RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, header_checksum, stream_positions

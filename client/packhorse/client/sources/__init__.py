@@ -10,10 +10,10 @@ from packhorse.client.sources.choose import as_token_source
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
-from packhorse.client.sources.object_store import StoreOptions, TokenStoreError
 from packhorse.client.sources.parquet import ParquetSource
 from packhorse.client.sources.remote import RemoteSource
 from packhorse.client.sources.stored import FlatSource, MegatronSource
+from packhorse.formats.object_store import StoreOptions, TokenStoreError
 
 __all__ = [
     "ArrowSource",

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from packhorse.client.sources._blocks import DEFAULT_CACHE_BYTES, BlockCache, default_cache_folder
 from packhorse.client.sources._spans import Spans
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
-from packhorse.client.sources.object_store import StoredObject, StoreOptions
 from packhorse.client.sources.stored import FlatPlaces, MegatronPlaces, Places, StoredSource
 from packhorse.formats import MegatronIndex
 from packhorse.formats.flat import read_boundaries
+from packhorse.formats.object_store import StoredObject, StoreOptions
 
 _INDEX_PIECE_BYTES = 1 << 24
 _OPEN_BLOCKS = 256

@@ -5,11 +5,12 @@ Owns the list of readers and which of them an input is for; leaves reading to th
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.formats.files import find_files
+from packhorse.formats.files import exists, is_folder, named_files
+from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._base import Batch, Columns, Fault, InputFile, Opened, Reader, Span, changed
 from packhorse.prepare.readers.arrow import ArrowReader
 from packhorse.prepare.readers.elsewhere import HistogramReader, TextReader
@@ -59,8 +60,8 @@ class Found:
     """In the order that numbers their rows: those of the first input, sorted, then those of the next."""
 
     def files_read(self) -> list[Path]:
-        """Returns every file that is looked at."""
-        return [Path(path) for path in [*self.paths, *self.reader.files_beside(self.paths)]]
+        """Returns every file that is looked at on this machine's disks."""
+        return [Path(path) for path in [*self.paths, *self.reader.files_beside(self.paths)] if not is_url(path)]
 
 
 def find_inputs(sources: Sequence[str]) -> Found:
@@ -81,7 +82,7 @@ def find_inputs(sources: Sequence[str]) -> Found:
     named_by: dict[str, str] = {}
     for source, reader in zip(sources, readers, strict=True):
         found = reader.files(source)
-        real_paths = [os.path.realpath(path) for path in found]
+        real_paths = [path if is_url(path) else os.path.realpath(path) for path in found]
         for path, real_path in zip(found, real_paths, strict=True):
             if real_path in named_by:
                 raise ValueError(
@@ -105,17 +106,18 @@ def find_inputs(sources: Sequence[str]) -> Found:
 
 def _reader_for(source: str) -> Reader:
     path = source
-    if os.path.isdir(source):
+    if is_folder(source):
         path = _example_in(source)
-    elif glob.has_magic(source) and not os.path.exists(source):
-        path = str(find_files(source, "")[0])
-    elif not os.path.exists(source) and not os.path.exists(source + ".idx"):
-        raise FileNotFoundError(f"{source} does not exist")
+    elif glob.has_magic(source) and not exists(source):
+        path = named_files(source, "")[0]
+    elif not exists(source) and not exists(source + ".idx"):
+        raise FileNotFoundError(f"{without_secrets(source)} does not exist")
     for reader in READERS:
         if reader.recognises(path):
             return reader
     raise ValueError(
-        f"{path} is of no kind that is known by its name or first bytes; `packhorse prepare --help` lists what is read"
+        f"{without_secrets(path)} is of no kind that is known by its name or first bytes; `packhorse prepare --help` "
+        "lists what is read"
     )
 
 
@@ -124,9 +126,8 @@ def _example_in(folder: str) -> str:
     if any(reader.recognises(folder) for reader in READERS):
         return folder
     found: dict[str, str] = {}
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            found.setdefault(os.path.splitext(name)[1], os.path.join(parent, name))
+    for path in _files_below(folder):
+        found.setdefault(os.path.splitext(path)[1], path)
     tables = [suffix for suffix in _TABLES if suffix in found]
     if len(tables) > 1:
         raise ValueError(
@@ -140,3 +141,12 @@ def _example_in(folder: str) -> str:
         f"the folder {folder} holds no {', '.join('*' + suffix for suffix in _TABLES)} or *.npy file at any depth, and "
         "neither a state.json nor an index.json; text is for `packhorse tokenize`"
     )
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """Yields every file of a folder, at any depth, in no order."""
+    if is_url(folder):
+        yield from named_files(folder, "")
+        return
+    for parent, _, names in os.walk(folder):
+        yield from (os.path.join(parent, name) for name in names)

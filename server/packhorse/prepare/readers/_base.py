@@ -4,7 +4,6 @@ Owns the protocol, the checks that every row has to pass whatever it was read fr
 leaves files to the readers, a file each.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.files import FileStamp, find_files
+from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 
 BATCH_ROWS = 1 << 17
 SPAN_ROWS = 1 << 20
@@ -120,7 +119,7 @@ class Span(ABC):
     """Consecutive rows of one file; pickles small, so that a task is made of some."""
 
     path: str
-    """The file, or what messages call something in memory."""
+    """The file, the URL of an object, or what messages call something in memory."""
     stamp: FileStamp | None
     """Of the file when it was found; None in memory."""
     first_row: int
@@ -292,13 +291,13 @@ class WholeFiles:
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""
-        if os.path.isdir(path):
-            return False
-        return path.endswith(self.suffixes) or bool(self.magic and first_bytes(path, len(self.magic)) == self.magic)
+        if path.endswith(self.suffixes):
+            return not is_folder(path)
+        return bool(self.magic and first_bytes(path, len(self.magic)) == self.magic)
 
     def files(self, source: str) -> list[str]:
         """See `Reader`."""
-        return [str(path) for path in find_files(source, self.suffixes[0])]
+        return named_files(source, self.suffixes[0])
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
         """See `Reader`."""
@@ -306,9 +305,9 @@ class WholeFiles:
 
 
 def first_bytes(path: str, size: int) -> bytes:
-    """Returns what a plain file begins with; nothing of a folder or of what cannot be read."""
+    """Returns what a file or an object begins with; nothing of a folder or of what cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             return file.read(size)
     except OSError:
         return b""

@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.formats import require
-from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, arrow_files, open_arrow, record_batches, saved_splits
-from packhorse.formats.files import FileStamp
+from packhorse.formats.arrow import (
+    SAVED_STATE,
+    SUFFIXES,
+    arrow_files,
+    arrow_objects,
+    open_arrow,
+    read_arrow,
+    record_batches,
+    saved_splits,
+)
+from packhorse.formats.files import FileStamp, is_file, open_binary
+from packhorse.formats.object_store import is_url
 from packhorse.prepare.readers._base import (
     SPAN_ROWS,
     Columns,
@@ -32,9 +42,9 @@ class ArrowSpan(Span):
     """Whether the length column holds lists."""
 
     def _read(self) -> Iterator[RawRows]:
-        names = _open(self.path)[1].schema.names
+        names = _open(self.path).schema.names
         wanted = [names.index(name) for name in (self.columns.length, self.columns.id) if name is not None]
-        _, reader = _open(self.path, wanted)
+        reader = _open(self.path, wanted)
         for found in record_batches(reader, self.path, *self.record_batches):
             at = found.schema.get_field_index
             ids = None if self.columns.id is None else found.column(at(self.columns.id))
@@ -51,22 +61,20 @@ class ArrowReader(WholeFiles):
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""
-        return (
-            os.path.isfile(os.path.join(path, SAVED_STATE))
-            or bool(saved_splits(Path(path)))
-            or super().recognises(path)
-        )
+        if path.endswith(SUFFIXES):
+            return super().recognises(path)
+        return is_file(os.path.join(path, SAVED_STATE)) or bool(_splits(path)) or super().recognises(path)
 
     def files(self, source: str) -> list[str]:
         """See `Reader`."""
-        if splits := saved_splits(Path(source)):
+        if splits := _splits(source):
             raise ValueError(f"{source} holds several datasets; give the folder of one as --input: {', '.join(splits)}")
-        return [str(path) for path in arrow_files(source)]
+        return arrow_objects(source) if is_url(source) else [str(path) for path in arrow_files(source)]
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
         """See `Reader`."""
         states = {os.path.join(os.path.dirname(path), SAVED_STATE) for path in paths}
-        return sorted(state for state in states if os.path.isfile(state))
+        return sorted(state for state in states if is_file(state))
 
     def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
@@ -76,11 +84,11 @@ class ArrowReader(WholeFiles):
         chosen = columns
         for path in paths:
             stamp = FileStamp.of(path)
-            reader = _open(path)[1]
+            reader = _open(path)
             chosen, is_list = chosen_columns(reader.schema, chosen, path)
             num_rows = 0
             wanted = [reader.schema.names.index(name) for name in (chosen.length, chosen.id) if name is not None]
-            for first_batch, end_batch, first_row, size in _cut(_open(path, wanted)[1], path):
+            for first_batch, end_batch, first_row, size in _cut(_open(path, wanted), path):
                 spans.append(
                     ArrowSpan(
                         path=path,
@@ -100,9 +108,16 @@ class ArrowReader(WholeFiles):
         return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
 
 
-def _open(path: str, columns: Sequence[int] | None = None) -> tuple[Any, Any]:
+def _splits(folder: str) -> list[str]:
+    return [] if is_url(folder) else saved_splits(Path(folder))
+
+
+def _open(path: str, columns: Sequence[int] | None = None) -> Any:
+    """Returns a reader of record batches."""
     require("pyarrow.ipc")
-    return open_arrow(path, columns=columns)
+    if is_url(path):
+        return read_arrow(open_binary(path), path, columns=columns)
+    return open_arrow(path, columns=columns)[1]
 
 
 def _cut(reader: Any, path: str) -> Iterator[tuple[int, int, int, int]]:

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from packhorse.formats import MdsShards
 from packhorse.formats.columns import evident_column, listed
-from packhorse.formats.files import FileStamp
+from packhorse.formats.files import FileStamp, is_file
 from packhorse.formats.mds import INDEX, INTEGERS, array_type
+from packhorse.formats.object_store import for_each
 from packhorse.prepare.readers._base import Columns, InputFile, Opened, RawRows, Span, WholeFiles
 
 
@@ -39,7 +39,7 @@ class MdsReader(WholeFiles):
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""
-        return os.path.basename(path) == INDEX or os.path.isfile(os.path.join(path, INDEX))
+        return os.path.basename(path) == INDEX or is_file(os.path.join(path, INDEX))
 
     def files(self, source: str) -> list[str]:
         """See `Reader`."""
@@ -57,8 +57,9 @@ class MdsReader(WholeFiles):
         spans: list[Span] = []
         files = [InputFile(path=index, stamp=FileStamp.of(index), num_rows=0)]
         first_index = 0
-        for number, (path, num_rows) in enumerate(shards.shards):
-            file = InputFile(path=str(path), stamp=FileStamp.of(path), num_rows=num_rows)
+        stamps = for_each([path for path, _ in shards.shards], FileStamp.of)
+        for number, ((path, num_rows), stamp) in enumerate(zip(shards.shards, stamps, strict=True)):
+            file = InputFile(path=str(path), stamp=stamp, num_rows=num_rows)
             files.append(file)
             if num_rows:
                 spans.append(
@@ -79,7 +80,7 @@ class MdsReader(WholeFiles):
 
 
 def _chosen(shards: MdsShards, columns: Columns) -> Columns:
-    where = Path(shards.path)
+    where = shards.path
     there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
     for name in (columns.length, columns.id):
         if name is not None and name not in shards.columns:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from packhorse.formats.columns import listed
 from packhorse.formats.files import FileStamp
+from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
     Columns,
@@ -26,15 +28,20 @@ _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
 """Arrays, and a folder of them, of prepared datasets."""
 
 
+_HEADER_BYTES = 1 << 16
+"""What of an array in a store is read to find its header."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpySpan(Span):
     """Consecutive elements of an array file."""
 
     def _read(self) -> Iterator[RawRows]:
         array = load_npy(self.path)
-        if len(array) < self.first_row + self.num_rows:
+        end = self.first_row + self.num_rows
+        if len(array) < end:
             raise changed(self.path)
-        yield from array_rows(array[self.first_row : self.first_row + self.num_rows], self.columns)
+        yield from array_rows(array, self.columns, self.first_row, end)
 
 
 class NpyReader(WholeFiles):
@@ -48,7 +55,7 @@ class NpyReader(WholeFiles):
     def files(self, source: str) -> list[str]:
         """See `Reader`; ids of a prepared dataset, which are arrays too, are refused."""
         found = super().files(source)
-        for path in map(Path, found):
+        for path in (Path(name) for name in found if not is_url(name)):
             for folder in path.parents[:2]:
                 if (folder / "manifest.json").exists() and path.relative_to(folder).parts[0] in _OF_DATASETS:
                     raise ValueError(
@@ -82,10 +89,43 @@ class NpyReader(WholeFiles):
         return Opened(kind=self.kind, spans=spans, files=files, columns=columns)
 
 
-def load_npy(path: str) -> NDArray[Any]:
-    """Maps an array file; a ValueError where it is none, or holds Python objects."""
+class _StoredArray:
+    """An array of one axis in a store, of which slices are read."""
+
+    def __init__(self, url: str) -> None:
+        self._object = StoredObject(url)
+        header = BytesIO(self._object.read(0, min(_HEADER_BYTES, self._object.size_bytes)))
+        version = np.lib.format.read_magic(header)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        self.shape, _, self.dtype = read(header)
+        self.ndim = len(self.shape)
+        self._first_byte = header.tell()
+        if self.dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        if self._first_byte + int(np.prod(self.shape)) * self.dtype.itemsize > self._object.size_bytes:
+            raise ValueError("it ends before its last element")
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, some: slice) -> NDArray[Any]:
+        first, stop, _ = some.indices(len(self))
+        places = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
+        return np.frombuffer(self._object.read(*places), self.dtype)
+
+
+def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
+    """Maps an array file, or reads the header of one in a store.
+
+    Raises:
+        ValueError: it is none, or holds Python objects.
+    """
     try:
+        if is_url(path):
+            return _StoredArray(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (FileNotFoundError, PermissionError, TokenStoreError):
+        raise
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{path} cannot be read as a NumPy array: {error}") from None
     if not isinstance(array, np.ndarray):
@@ -93,7 +133,7 @@ def load_npy(path: str) -> NDArray[Any]:
     return array
 
 
-def check_array(array: NDArray[Any], columns: Columns, where: str) -> None:
+def check_array(array: "NDArray[Any] | _StoredArray", columns: Columns, where: str) -> None:
     """Refuses an array that holds no lengths, or no such fields; a ValueError."""
     names = array.dtype.names
     if array.ndim != 1:
@@ -117,10 +157,13 @@ def check_array(array: NDArray[Any], columns: Columns, where: str) -> None:
             raise ValueError(f"{where}: {what} holds {kind}, but integers are needed")
 
 
-def array_rows(array: NDArray[Any], columns: Columns) -> Iterator[RawRows]:
-    """Yields the rows of an array that `check_array` let pass, in pieces."""
-    for begin in range(0, len(array), BATCH_ROWS):
-        rows = array[begin : begin + BATCH_ROWS]
+def array_rows(
+    array: "NDArray[Any] | _StoredArray", columns: Columns, first: int = 0, end: int | None = None
+) -> Iterator[RawRows]:
+    """Yields the rows [first, end) of an array that `check_array` let pass, in pieces; end None is the last."""
+    end = len(array) if end is None else end
+    for begin in range(first, end, BATCH_ROWS):
+        rows = array[begin : min(begin + BATCH_ROWS, end)]
         if columns.length is None:
             yield RawRows(np.asarray(rows))
         else:

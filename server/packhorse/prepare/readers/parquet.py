@@ -10,6 +10,7 @@ import numpy as np
 
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp
+from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
     Columns,
@@ -73,6 +74,8 @@ class ParquetSpan(Span):
             for raw in self._of_levels(file) if self.is_list else self._decoded(file, self.row_groups):
                 yield raw
                 row += len(raw.lengths)
+        except (PermissionError, TokenStoreError):
+            raise
         except (require("pyarrow").ArrowException, OSError) as error:
             raise ValueError(f"{self.path} cannot be read at row {row}{self.part(row)}: {error}") from None
         finally:
@@ -82,7 +85,7 @@ class ParquetSpan(Span):
         """Reads the lengths of lists without their values, where this is known to be possible."""
         length, identity = self.columns.length, self.columns.id
         assert length is not None  # the reader chose one
-        leaf = list_column(file, length)
+        leaf = None if is_url(self.path) else list_column(file, length)
         data = np.memmap(self.path, np.uint8, "r") if leaf is not None else None
         is_nullable = file.schema_arrow.field(length).nullable
         for group in range(*self.row_groups):
@@ -136,12 +139,9 @@ class ParquetReader(WholeFiles):
         files: list[InputFile] = []
         first_index = 0
         chosen = columns
-        for path in paths:
-            stamp = FileStamp.of(path)
-            with open_parquet(path) as file:
-                chosen, is_list = chosen_columns(file.schema_arrow, chosen, path)
-                metadata = file.metadata
-                sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        looks = for_each(paths, _look) if is_url(paths[0]) else map(_look, paths)
+        for path, (stamp, schema, sizes) in zip(paths, looks, strict=True):
+            chosen, is_list = chosen_columns(schema, chosen, path)
             first_rows = accumulate(sizes, initial=0)
             spans.extend(
                 ParquetSpan(
@@ -163,10 +163,23 @@ class ParquetReader(WholeFiles):
         return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
 
 
+def _look(path: str) -> tuple[FileStamp, Any, list[int]]:
+    """Returns a file's stamp, its Arrow schema, and how many rows each row group has."""
+    stamp = FileStamp.of(path)
+    with open_parquet(path) as file:
+        metadata = file.metadata
+        sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        return stamp, file.schema_arrow, sizes
+
+
 def open_parquet(path: str) -> Any:
     """Opens a Parquet file, or refuses it by name with a ValueError."""
     try:
+        if is_url(path):  # column chunks come whole, each in one request
+            return require("pyarrow.parquet").ParquetFile(object_file(path), pre_buffer=True)
         # Buffered: a column chunk is otherwise read as a whole, and may be the whole column.
         return require("pyarrow.parquet").ParquetFile(path, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False)
+    except (PermissionError, TokenStoreError):
+        raise
     except (require("pyarrow").ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read as a Parquet file: {error}") from None

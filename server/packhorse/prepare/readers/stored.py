@@ -1,15 +1,14 @@
 """Token files whose index says where sequences end: Megatron `.idx` and flat `.boundaries`; ids are entries."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from packhorse.formats import FlatTokens, MegatronIndex, megatron_paths
-from packhorse.formats.files import FileStamp
-from packhorse.formats.megatron import MAGIC
+from packhorse.formats.files import FileStamp, exists, is_file, open_binary
+from packhorse.formats.megatron import HEADER, MAGIC, read_header
+from packhorse.formats.object_store import is_url
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
     SPAN_ROWS,
@@ -32,20 +31,28 @@ _BOUNDARIES = ".boundaries"
 class StoredSpan(Span):
     """Consecutive entries of one index."""
 
-    index: MegatronIndex | FlatTokens
-    """Pickles by its path."""
+    is_megatron: bool
+    """Whether lengths stand behind a Megatron header: int32; else the ends of sequences are all there is: int64."""
 
     def _read(self) -> Iterator[RawRows]:
-        stored = self.index.lengths if isinstance(self.index, MegatronIndex) else self.index.boundaries
+        dtype, header_bytes = (np.dtype("<i4"), HEADER.size) if self.is_megatron else (np.dtype("<i8"), 0)
         end = self.first_row + self.num_rows
-        if len(stored) < end:
-            raise changed(self.path)
-        for begin in range(self.first_row, end, BATCH_ROWS):
-            stop = min(begin + BATCH_ROWS, end)
-            if isinstance(self.index, MegatronIndex):
-                yield RawRows(np.array(stored[begin:stop], dtype=np.int64))
-            else:
-                yield RawRows(np.diff(stored[begin:stop], prepend=stored[begin - 1] if begin else 0))
+        begin = self.first_row - (not self.is_megatron and self.first_row > 0)  # the one before has its end there
+        before = None if begin < self.first_row else 0
+        with open_binary(self.path) as file:
+            file.seek(header_bytes + begin * dtype.itemsize)
+            while begin < end:
+                size_bytes = min(BATCH_ROWS, end - begin) * dtype.itemsize
+                data = file.read(size_bytes)
+                if len(data) < size_bytes:
+                    raise changed(self.path)
+                stored = np.frombuffer(data, dtype)
+                begin += len(stored)
+                if self.is_megatron:
+                    yield RawRows(stored.astype(np.int64))
+                    continue
+                yield RawRows(np.diff(stored) if before is None else np.diff(stored, prepend=before))
+                before = int(stored[-1])
 
 
 class MegatronReader(WholeFiles):
@@ -59,25 +66,29 @@ class MegatronReader(WholeFiles):
 
     def files(self, source: str) -> list[str]:
         """See `Reader`."""
-        return super().files(source if first_bytes(source, len(MAGIC)) == MAGIC else str(megatron_paths(source)[1]))
+        return super().files(source if first_bytes(source, len(MAGIC)) == MAGIC else _pair(source)[1])
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""
-        if os.path.exists(path) and not path.endswith(".bin"):
+        if not path.endswith(".bin") and exists(path):
             return super().recognises(path)
-        return megatron_paths(path)[1].exists() and not os.path.exists(path + _BOUNDARIES)
+        return exists(_pair(path)[1]) and not exists(path + _BOUNDARIES)
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
         """See `Reader`."""
-        return [str(megatron_paths(path)[0]) for path in paths]
+        return [_pair(path)[0] for path in paths]
 
     def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
         (path,) = paths
         refuse_columns(path, "a Megatron index", columns)
-        tokens = megatron_paths(path)[0]
-        index = MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None)
-        return _opened(self.kind, path, index, columns, skips_bad_rows)
+        if is_url(path):
+            stamp = FileStamp.of(path)
+            num_rows, _, _ = read_header(first_bytes(path, HEADER.size), stamp.size_bytes, path)
+        else:
+            tokens = megatron_paths(path)[0]
+            num_rows = len(MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None))
+        return _opened(self.kind, path, num_rows, columns, skips_bad_rows)
 
 
 class FlatReader(WholeFiles):
@@ -90,10 +101,8 @@ class FlatReader(WholeFiles):
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""
-        is_one = (
-            os.path.isfile(path) and os.path.exists(path + _BOUNDARIES) and not Path(path).with_suffix(".idx").exists()
-        )
-        return is_one or super().recognises(path)
+        is_index = super().recognises(path)
+        return is_index or (exists(path + _BOUNDARIES) and is_file(path) and not exists(_pair(path)[1]))
 
     def files(self, source: str) -> list[str]:
         """See `Reader`."""
@@ -107,24 +116,37 @@ class FlatReader(WholeFiles):
         """See `Reader`."""
         (path,) = paths
         refuse_columns(path, "a flat token file", columns)
-        return _opened(self.kind, path, FlatTokens(path), columns, skips_bad_rows)
+        if is_url(path):
+            num_rows, more = divmod(FileStamp.of(path).size_bytes, 8)
+            if more:
+                raise ValueError(f"{path} has {8 * num_rows + more} bytes, not a multiple of 8: it is truncated")
+        else:
+            num_rows = len(FlatTokens(path))
+        return _opened(self.kind, path, num_rows, columns, skips_bad_rows)
 
 
-def _opened(kind: str, path: str, index: MegatronIndex | FlatTokens, columns: Columns, skips_bad_rows: bool) -> Opened:
+def _pair(path: str) -> tuple[str, str]:
+    """The `.bin` and the `.idx` of a path or URL of either, or of their prefix."""
+    if is_url(path):
+        prefix = path.removesuffix(".idx").removesuffix(".bin")
+        return f"{prefix}.bin", f"{prefix}.idx"
+    tokens, index = megatron_paths(path)
+    return str(tokens), str(index)
+
+
+def _opened(kind: str, path: str, num_rows: int, columns: Columns, skips_bad_rows: bool) -> Opened:
     stamp = FileStamp.of(path)
     spans = [
         StoredSpan(
             path=path,
             stamp=stamp,
-            index=index,
+            is_megatron=kind == MegatronReader.kind,
             first_row=first,
             first_index=first,
             num_rows=size,
             columns=columns,
             skips_bad_rows=skips_bad_rows,
         )
-        for first, size in cut(len(index), SPAN_ROWS)
+        for first, size in cut(num_rows, SPAN_ROWS)
     ]
-    return Opened(
-        kind=kind, spans=spans, files=[InputFile(path=path, stamp=stamp, num_rows=len(index))], columns=columns
-    )
+    return Opened(kind=kind, spans=spans, files=[InputFile(path=path, stamp=stamp, num_rows=num_rows)], columns=columns)

@@ -1,0 +1,363 @@
+"""Object stores, by URL: what is there, and ranges of one object, with deadlines and again after failures.
+
+Owns what may go wrong between a store and us, and never giving bytes of another object. Leaves keeping what was read,
+and its meaning, to its users. fsspec, which knows the stores, is imported when a URL is opened.
+"""
+
+import glob
+import hashlib
+import io
+import logging
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeGuard, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from packhorse.formats.extras import require
+from packhorse.formats.retry_policy import RetryPolicy
+
+_LOG = logging.getLogger(__name__)
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_JITTER = random.SystemRandom()
+_VERSIONS = ("ETag", "etag", "generation", "version_id", "md5Hash", "content_md5")
+"""What stores call that which changes with an object's content, the most telling first."""
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+_INSTALL = "pip install 'packhorse[stores]' for s3://, gcsfs for gs://, adlfs for az://"
+_NO_CREDENTIALS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "DefaultCredentialsError",
+    "ClientAuthenticationError",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+)
+"""Names of what stores raise, or begin their messages with, where credentials are missing or wrong."""
+_WAYS_TO_ASK = 16
+"""Objects asked for at a time: each answer is a wait for the network."""
+
+
+class TokenStoreError(OSError):
+    """An object store did not give what it was asked for, however often; the message names the URL and the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """How a store is reached.
+
+    Example:
+        >>> StoreOptions(attempt_seconds=10).retry.deadline_seconds
+        120.0
+    """
+
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    """What fsspec passes on to the store's file system: an endpoint, a profile, `anon=True`."""
+    attempt_seconds: float = 30.0
+    """How long one request may take, stalled or not."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """How long and how often a request is made again."""
+
+
+def is_url(path: object) -> TypeGuard[str]:
+    """Whether something is the URL of an object, a folder or a pattern in a store; file:// is none.
+
+    Example:
+        >>> is_url("s3://corpus/x.parquet"), is_url("x.parquet"), is_url("file:///data/x.parquet")
+        (True, False, False)
+    """
+    return isinstance(path, str) and "://" in path and not path.startswith("file://")
+
+
+def without_secrets(url: str) -> str:
+    """Returns a URL as messages and manifests show it: without user, password and query, where signatures stand.
+
+    Example:
+        >>> without_secrets("https://me:secret@host/corpus.idx?X-Amz-Signature=1f")
+        'https://host/corpus.idx'
+    """
+    if not is_url(url):
+        return url
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https", "ftp", "sftp", "hdfs", "webhdfs"):  # elsewhere "?" is part of a pattern
+        return url
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+class Store:
+    """The store of one URL. It pickles by URL, and each process opens the store for itself."""
+
+    def __init__(self, url: str, options: StoreOptions | None = None) -> None:
+        self.url = url
+        self.options = options or StoreOptions()
+        self._opened: tuple[int, Any, str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def asked(self, what: str, ask: Callable[[Any, str], _Result]) -> _Result:
+        """Asks until there is an answer, or the deadline has passed.
+
+        Args:
+            what: is wanted, for messages.
+            ask: takes the file system and the path in it.
+
+        Raises:
+            FileNotFoundError: there is no such object or bucket.
+            ImportError: fsspec, or its file system for this kind of URL, is not installed.
+            PermissionError: the store does not let us, or knows no credentials.
+            TokenStoreError: no attempt before the deadline was answered.
+            ValueError: no store has such URLs.
+        """
+        policy = self.options.retry
+        shown = without_secrets(self.url)
+        store, path = self._open()
+        began = time.monotonic()
+        failures = 0
+        while True:
+            try:
+                answer = _within(self.options.attempt_seconds, lambda: ask(store, path))
+            except (FileNotFoundError, PermissionError) as error:
+                raise type(error)(
+                    f"{shown}: {self._said(error)}; correct the URL, or the rights that the store gives"
+                ) from None
+            except Exception as error:  # each store has exceptions of its own
+                if _is_of_credentials(error):
+                    raise PermissionError(
+                        f"{shown}: {self._said(error)}; give the store's credentials as its own tools take them, such "
+                        "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE for s3://"
+                    ) from None
+                failures += 1
+                elapsed = time.monotonic() - began
+                longest = min(policy.most_delay_seconds, policy.first_delay_seconds * 2 ** min(failures - 1, 60))
+                delay = _JITTER.uniform(0, longest)
+                if elapsed + delay >= policy.deadline_seconds:
+                    raise TokenStoreError(
+                        f"{shown}: no {what} in {failures} attempts over {elapsed:.0f} s; the last failed with "
+                        f"{type(error).__name__}: {self._said(error)}. Check that the store is up and reachable from "
+                        "here, or allow more time with StoreOptions(retry=RetryPolicy(deadline_seconds=…))"
+                    ) from None
+                _LOG.warning("%s: %s failed (%s); trying again", shown, what, self._said(error))
+                time.sleep(delay)
+            else:
+                return answer
+
+    def look(self) -> dict[str, Any] | None:
+        """Returns what the store says of the URL; None where nothing is there."""
+        try:
+            return dict(self.asked("answer", _info))
+        except FileNotFoundError:
+            return None
+
+    def _said(self, error: BaseException) -> str:
+        """The first line of an error, without what the URL keeps secret."""
+        line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        return line.replace(self.url, without_secrets(self.url))
+
+    def _open(self) -> tuple[Any, str]:
+        """The file system and the object's path in it, opened by this very process."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            require("fsspec", "stores")
+            shown = without_secrets(self.url)
+            try:
+                store, path = require("fsspec.core", "stores").url_to_fs(self.url, **self.options.storage_options)
+            except ImportError as error:
+                raise ImportError(f"{shown} needs {self._said(error)} ({_INSTALL})", name=error.name) from None
+            except ValueError as error:
+                raise ValueError(f"{shown}: {self._said(error)}; give a URL that fsspec knows, or a path") from None
+            self._opened = os.getpid(), store, path
+        return self._opened[1], self._opened[2]
+
+
+class StoredObject(Store):
+    """An object at a URL, in the version that is there now."""
+
+    def __init__(self, url: str, options: StoreOptions | None = None) -> None:
+        """Asks the store for the object's size and version.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            ImportError, PermissionError, TokenStoreError, ValueError: see `Store.asked`.
+        """
+        super().__init__(url, options)
+        info = self.asked("size", _info)
+        if info.get("type") == "directory" or info.get("size") is None:
+            raise FileNotFoundError(
+                f"{without_secrets(url)} is a folder; give the URL of the token file or of its index"
+            )
+        self.size_bytes = int(info["size"])
+        self.modified_ns = next((_nanoseconds(info[name]) for name in _TIMES if info.get(name) is not None), 0)
+        self.version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name) is not None), "")
+        """What the store calls this version, such as its ETag; empty where it has no word for it."""
+        version = self.version or str(self.modified_ns)
+        self.key = hashlib.sha256(f"{url}\n{self.size_bytes}\n{version}".encode()).hexdigest()[:32]
+        """What tells this object, in this version, from all others."""
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Returns bytes [begin, end).
+
+        Raises:
+            FileNotFoundError: the object is gone.
+            PermissionError, TokenStoreError: see `Store.asked`.
+        """
+
+        def all_of(store: Any, path: str) -> bytes:
+            data: bytes = store.cat_file(path, start=begin, end=end)
+            if len(data) != end - begin:
+                raise EOFError(f"it gave {len(data):,} bytes")
+            return data
+
+        if begin >= end:
+            return b""
+        return self.asked(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
+
+
+class RangeFile(io.RawIOBase):
+    """A file to be read, made of a function that gives ranges of bytes; for readers that want a file."""
+
+    def __init__(self, read_range: Callable[[int, int], bytes | memoryview], size_bytes: int) -> None:
+        """Takes the function.
+
+        Args:
+            read_range: gives bytes [begin, end).
+            size_bytes: of the whole.
+        """
+        self._read_range = read_range
+        self._size_bytes = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Returns where the next byte is read."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves there, as files do."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads as much as fits and is there."""
+        view = memoryview(buffer).cast("B")
+        end = min(self._at + len(view), self._size_bytes)
+        size = max(0, end - self._at)
+        if size:
+            view[:size] = self._read_range(self._at, end)
+            self._at = end
+        return size
+
+
+def object_file(url: str) -> RangeFile:
+    """Opens an object as a file; each read is a request, so wrap it in `io.BufferedReader` for small ones."""
+    found = StoredObject(url)
+    return RangeFile(found.read, found.size_bytes)
+
+
+def find_objects(url: str, suffix: str) -> list[str]:
+    """Finds the objects that one URL names, as `files.find_files` finds files.
+
+    Args:
+        url: an object, a folder of objects with the suffix (at any depth), or a glob pattern.
+        suffix: of the objects to take from a folder, with its dot.
+
+    Returns:
+        At least one URL; several are sorted as strings.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ImportError, PermissionError, TokenStoreError, ValueError: see `Store.asked`.
+    """
+    store, shown = Store(url), without_secrets(url)
+    info = store.look()
+    if info is not None and info.get("type") != "directory":
+        return [url]
+    if info is not None:
+        found = store.asked("list", lambda fs, path: _urls(url, fs.find(path)))
+        if not (names := sorted(name for name in found if name.endswith(suffix))):
+            raise FileNotFoundError(f"the folder {shown} holds no *{suffix} object, at no depth")
+        return names
+    if not glob.has_magic(url):
+        raise FileNotFoundError(f"{shown} does not exist: the store has no such object, and none below it")
+    matches = store.asked("list", lambda fs, path: fs.glob(path, detail=True))
+    files = [path for path, about in matches.items() if about.get("type") != "directory"]
+    if not files:
+        raise FileNotFoundError(f"no object matches {shown}")
+    return sorted(_urls(url, files))
+
+
+def for_each(items: Iterable[_Item], ask: Callable[[_Item], _Result]) -> list[_Result]:
+    """Returns what a function gives for each item, some at a time: for functions that wait for a store."""
+    some = list(items)
+    if len(some) < 2:
+        return [ask(item) for item in some]
+    with ThreadPoolExecutor(_WAYS_TO_ASK, thread_name_prefix="packhorse-stores") as threads:
+        return list(threads.map(ask, some))
+
+
+def _info(store: Any, path: str) -> Any:
+    """What the store says of a path now; file systems of fsspec keep what they listed before."""
+    store.invalidate_cache()
+    return store.info(path)
+
+
+def _urls(url: str, paths: Iterable[str]) -> list[str]:
+    """Paths of a file system as URLs like the one that was given."""
+    scheme = url.partition("://")[0]
+    return [path if "://" in path else f"{scheme}://{path.lstrip('/')}" for path in paths]
+
+
+def _nanoseconds(when: Any) -> int:
+    """A store's time, whatever it is made of; 0 where it is nothing that is known."""
+    if isinstance(when, str):
+        try:
+            when = datetime.fromisoformat(when)
+        except ValueError:
+            return 0
+    if isinstance(when, datetime):
+        return int(when.timestamp()) * 10**9 + when.microsecond * 1000
+    return int(when * 10**9) if isinstance(when, int | float) else 0
+
+
+def _is_of_credentials(error: BaseException) -> bool:
+    """Whether a store's own exception says that credentials are missing or wrong."""
+    said = f"{type(error).__name__} {error}"
+    return any(name in said for name in _NO_CREDENTIALS)
+
+
+def _within(seconds: float, work: Callable[[], _Result]) -> _Result:
+    """Runs work in a thread of its own, which is left behind when it takes too long.
+
+    Raises:
+        TimeoutError: it took too long.
+    """
+    answers: queue.SimpleQueue[tuple[_Result | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((work(), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    threading.Thread(target=run, name="packhorse-store", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]
