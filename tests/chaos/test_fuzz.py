@@ -40,6 +40,12 @@ GOOD = [
     ("GetDataset", pb.GetDatasetRequest(name="rows")),
     ("GetActivity", pb.GetActivityRequest()),
     (
+        "AppendStage",
+        pb.AppendStageRequest(
+            dataset="rows", from_position=9, weights=[pb.ComponentWeight(component="rows", weight="1")]
+        ),
+    ),
+    (
         "GetBins",
         pb.GetBinsRequest(wire_version=WIRE_VERSION, dataset="rows", epoch=1, seed=2, positions=range(20), skip=SKIP),
     ),

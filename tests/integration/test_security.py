@@ -18,6 +18,7 @@ from packhorse.client import (
     Access,
     AccessDeniedError,
     DatasetNotFoundError,
+    InvalidRequestError,
     PackedDataset,
     RetryPolicy,
     UnauthenticatedError,
@@ -32,6 +33,14 @@ from packhorse.v1 import packing_pb2_grpc
 
 PATIENT = RetryPolicy(deadline_seconds=20)
 
+
+def append_stage(client):
+    """As far as a token can be refused: the corpus has no mixture."""
+    with pytest.raises(InvalidRequestError, match="rows is no mixture"):
+        client.append_stage("rows", from_position=9, weights={"rows": 1})
+    return True
+
+
 CALLS = {
     "ListDatasets": lambda client: client.list_datasets(),
     "GetDataset": lambda client: client.get_dataset("rows"),
@@ -40,14 +49,15 @@ CALLS = {
     "PackSequences": lambda client: client.pack_sequences([1], 2),
     "StreamBins": lambda client: list(client.stream_bins("rows")),
     "PackStream": lambda client: client.pack_stream(2).send([1], [1]),
+    "AppendStage": append_stage,
     "GetActivity": lambda client: client._transport.answer(Method("get_activity"), pb.GetActivityRequest()),
 }
-OF_A_DATASET = ("GetDataset", "GetBins", "LocateSequences", "StreamBins")
+OF_A_DATASET = ("AppendStage", "GetDataset", "GetBins", "LocateSequences", "StreamBins")
 
 TOKENS = {name: new_token() for name in ("all", "few", "reader", "expired", "scraper", "withdrawn", "unknown")}
 GRANTS = {
-    "all": {},
-    "few": {"datasets": ("few*", "missing")},
+    "all": {"methods": ("*", "AppendStage")},
+    "few": {"datasets": ("few*", "missing"), "methods": ("*", "AppendStage")},
     "reader": {"methods": ("ListDatasets", "GetDataset")},
     "expired": {"expires": parse_time("2020-01-01")},
     "scraper": {"methods": ("Metrics",)},

@@ -114,6 +114,13 @@ def test_a_grant_ends_while_it_is_used(tokens):
     assert not Grant("a", HASH, expires=datetime.now(UTC) + timedelta(minutes=1)).has_expired
 
 
+def test_no_pattern_stands_for_what_changes_something():
+    for methods in (("*",), ("Append*",), ("AppendStag?", "GetBins")):
+        with pytest.raises(ServiceError, match="is not for AppendStage"):
+            Grant("a", HASH, methods=methods).check_method("AppendStage")
+    Grant("a", HASH, methods=("Get*", "AppendStage")).check_method("AppendStage")
+
+
 def test_scopes():
     grant = Grant("a", HASH, ("corpus*",), ("Get*",))
     assert [method for method in METHODS if method.startswith("Get")] == ["GetDataset", "GetBins", "GetActivity"]

@@ -3,7 +3,8 @@
 Owns the client's surface. Leaves what answers mean to `answers`, connections to the transports, resuming to `stream`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +19,7 @@ from packhorse.client.service._grpc import GrpcTransport
 from packhorse.client.service._messages import integers, invalid, message, shortened, skip_message, topology_message
 from packhorse.client.service._retry import policy_of, with_retries
 from packhorse.client.service._transport import (
+    APPEND_STAGE,
     GET_BINS,
     GET_DATASET,
     LIST_DATASETS,
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     import grpc
 
 _Answer = TypeVar("_Answer")
+
+Weight = int | float | str | Decimal
+"""A weight, taken as it is written."""
 
 DEFAULT_TOPOLOGY = Topology()
 """One rank, one worker, one bin a step."""
@@ -158,6 +163,47 @@ class Client:
         """
         request = message(pb.GetDatasetRequest, name=name)
         return read_dataset(self._ask(lambda seconds: self._transport.answer(GET_DATASET, request, seconds)).dataset)
+
+    def append_stage(
+        self, mixture: str, *, from_position: int, weights: Mapping[str, Weight], by: str = "bins"
+    ) -> DatasetInfo:
+        r"""Appends a stage to a mixture while runs go on: other weights from a position of the run on.
+
+        A server wants a token whose methods name AppendStage. Asking again for what was done already changes nothing.
+
+        Example:
+            >>> Path("datasets/two.mixture.toml").write_text("epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}\n")
+            47
+            >>> with connect("embedded:datasets") as client:
+            ...     info = client.append_stage("two", from_position=20, weights={"corpus": "0.5"})
+            >>> [stage.first_position for stage in info.stages]
+            [0, 20]
+
+        Args:
+            mixture: its name.
+            from_position: epoch · num_bins + the position there; beyond where the last stage begins, and at or beyond
+                everything that was handed out.
+            weights: component → weight of at least 0, taken as it is written: 0.7 is 7/10. New components are datasets
+                of the server.
+            by: whether weights are shares of "bins" or of "tokens".
+
+        Returns:
+            The mixture as it is now.
+
+        Raises:
+            PositionPassedError: bins behind the position have been handed out; says how far the runs have come.
+            AccessDeniedError: the token is not for this.
+            NotImplementedByServerError: the server has no tokens, or cannot write its data root.
+            InvalidRequestError: the name is no mixture's, or the stage cannot follow the others; says why.
+        """
+        request = message(
+            pb.AppendStageRequest,
+            dataset=mixture,
+            from_position=from_position,
+            weights=[pb.ComponentWeight(component=name, weight=str(weight)) for name, weight in weights.items()],
+            by=by,
+        )
+        return read_dataset(self._ask(lambda seconds: self._transport.answer(APPEND_STAGE, request, seconds)).dataset)
 
     def stream_bins(
         self,

@@ -5,6 +5,7 @@ PackhorseError
 ├── DatasetNotFoundError (a LookupError) no dataset of that name
 ├── DatasetCorruptError                  its files do not match their checksums
 ├── DigestMismatchError                  another dataset than the run began with
+├── PositionPassedError                  a mixture was to change where bins have been handed out already
 ├── NotImplementedByServerError          the server has no such method
 ├── VersionMismatchError                 client and server are too far apart; says which to upgrade
 ├── AccessDeniedError                    the server refuses who asks, or this client the server
@@ -58,6 +59,13 @@ class DatasetCorruptError(PackhorseError):
 
 class DigestMismatchError(PackhorseError):
     """The dataset is another than the run began with; `metadata["differs"]` names the parts."""
+
+
+class PositionPassedError(PackhorseError):
+    """A mixture was to change at a position of the run from which on bins have been handed out already.
+
+    `metadata["position"]` is the position asked for, `metadata["reached"]` one behind the last that was handed out.
+    """
 
 
 class NotImplementedByServerError(PackhorseError):
@@ -151,6 +159,7 @@ EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {
     pb.ERROR_REASON_UNAUTHENTICATED: UnauthenticatedError,
     pb.ERROR_REASON_ACCESS_DENIED: AccessDeniedError,
     pb.ERROR_REASON_VERSION_MISMATCH: VersionMismatchError,
+    pb.ERROR_REASON_POSITION_PASSED: PositionPassedError,
     pb.ERROR_REASON_INTERNAL: ServerFaultError,
 }
 """Every reason's exception."""

@@ -50,6 +50,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
     ERROR_REASON_ACCESS_DENIED: _ClassVar[ErrorReason]
     ERROR_REASON_VERSION_MISMATCH: _ClassVar[ErrorReason]
+    ERROR_REASON_POSITION_PASSED: _ClassVar[ErrorReason]
 ID_TYPE_UNSPECIFIED: IdType
 ID_TYPE_UINT32: IdType
 ID_TYPE_INT64: IdType
@@ -79,6 +80,7 @@ ERROR_REASON_TOO_MANY_REQUESTS: ErrorReason
 ERROR_REASON_UNAUTHENTICATED: ErrorReason
 ERROR_REASON_ACCESS_DENIED: ErrorReason
 ERROR_REASON_VERSION_MISMATCH: ErrorReason
+ERROR_REASON_POSITION_PASSED: ErrorReason
 
 class Dataset(_message.Message):
     __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "older_digests", "components", "stages")
@@ -605,3 +607,29 @@ class DatasetActivity(_message.Message):
     num_sequences: int
     num_tokens: int
     def __init__(self, name: _Optional[str] = ..., num_bins: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
+
+class AppendStageRequest(_message.Message):
+    __slots__ = ("dataset", "from_position", "weights", "by")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    FROM_POSITION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    dataset: str
+    from_position: int
+    weights: _containers.RepeatedCompositeFieldContainer[ComponentWeight]
+    by: str
+    def __init__(self, dataset: _Optional[str] = ..., from_position: _Optional[int] = ..., weights: _Optional[_Iterable[_Union[ComponentWeight, _Mapping]]] = ..., by: _Optional[str] = ...) -> None: ...
+
+class ComponentWeight(_message.Message):
+    __slots__ = ("component", "weight")
+    COMPONENT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    component: str
+    weight: str
+    def __init__(self, component: _Optional[str] = ..., weight: _Optional[str] = ...) -> None: ...
+
+class AppendStageResponse(_message.Message):
+    __slots__ = ("dataset",)
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    dataset: Dataset
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...

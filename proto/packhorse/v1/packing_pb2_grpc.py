@@ -76,6 +76,11 @@ class PackingServiceStub:
                 request_serializer=packhorse_dot_v1_dot_packing__pb2.GetActivityRequest.SerializeToString,
                 response_deserializer=packhorse_dot_v1_dot_packing__pb2.GetActivityResponse.FromString,
                 _registered_method=True)
+        self.AppendStage = channel.unary_unary(
+                '/packhorse.v1.PackingService/AppendStage',
+                request_serializer=packhorse_dot_v1_dot_packing__pb2.AppendStageRequest.SerializeToString,
+                response_deserializer=packhorse_dot_v1_dot_packing__pb2.AppendStageResponse.FromString,
+                _registered_method=True)
 
 
 class PackingServiceServicer:
@@ -143,6 +148,15 @@ class PackingServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AppendStage(self, request, context):
+        """Appends a stage to a mixture: other weights from a position of the run on; nothing before it changes. Streams go on
+        in the mixture as it is then. The only method that changes anything, so it needs a token whose scope names it, and a
+        server without tokens refuses it. Idempotent: the stage that is the last already is not appended again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PackingServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -185,6 +199,11 @@ def add_PackingServiceServicer_to_server(servicer, server):
                     servicer.GetActivity,
                     request_deserializer=packhorse_dot_v1_dot_packing__pb2.GetActivityRequest.FromString,
                     response_serializer=packhorse_dot_v1_dot_packing__pb2.GetActivityResponse.SerializeToString,
+            ),
+            'AppendStage': grpc.unary_unary_rpc_method_handler(
+                    servicer.AppendStage,
+                    request_deserializer=packhorse_dot_v1_dot_packing__pb2.AppendStageRequest.FromString,
+                    response_serializer=packhorse_dot_v1_dot_packing__pb2.AppendStageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -405,6 +424,33 @@ class PackingService:
             '/packhorse.v1.PackingService/GetActivity',
             packhorse_dot_v1_dot_packing__pb2.GetActivityRequest.SerializeToString,
             packhorse_dot_v1_dot_packing__pb2.GetActivityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AppendStage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/packhorse.v1.PackingService/AppendStage',
+            packhorse_dot_v1_dot_packing__pb2.AppendStageRequest.SerializeToString,
+            packhorse_dot_v1_dot_packing__pb2.AppendStageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,6 +1,7 @@
 """`packhorse mixture`: what a mixture is made of, and another stage for it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -10,7 +11,7 @@ import click
 from rich.table import Table
 
 from packhorse.cli.console import output_console
-from packhorse.cli.options import target_option
+from packhorse.cli.options import access_options, target_option
 from packhorse.cli.service import asking, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.dataset import MIXTURE_SUFFIX, StageEntry, append_to_mixture
@@ -56,10 +57,16 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
     "--data-root",
     envvar="PACKHORSE_DATA_ROOT",
     show_envvar=True,
-    required=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of the server's datasets, where NAME.mixture.toml is.",
+    help="Folder of the server's datasets, where NAME.mixture.toml is; written here, without asking a server.",
 )
+@click.option(
+    "--target",
+    help="Server to ask instead (HOST:PORT or the like). It wants a token whose methods name AppendStage, and refuses "
+    "a position behind which it has handed out bins.",
+)
+@access_options
+@timeout_option
 @click.option(
     "--from-position",
     required=True,
@@ -73,12 +80,29 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
     type=click.Choice([by.value for by in WeightsBy]),
     help="Whether weights are shares of bins or of tokens.",
 )
-def append(name: str, data_root: Path, from_position: int, weights: str, by: str) -> None:
+def append(
+    name: str,
+    data_root: Path | None,
+    target: str | None,
+    timeout_seconds: float | None,
+    from_position: int,
+    weights: str,
+    by: str,
+) -> None:
     """Append a stage to the mixture NAME: other weights from a position of the run on; nothing before it changes.
 
     Components that are new come behind those there are. Servers notice the file by themselves, and trainers go on with
     their streams. A run that has gone past the position already is refused, so choose one well ahead of it.
     """
+    if target is not None:
+        with asking(target, timeout_seconds) as client:
+            before = client.get_dataset(name).digest
+            info = client.append_stage(name, from_position=from_position, weights=_weights(weights), by=by)
+        names, shares = [each.name for each in info.components], [Fraction(share) for share in info.stages[-1].shares]
+        _tell(name, from_position, len(info.stages), info.num_bins, (before, info.digest), names, shares)
+        return
+    if data_root is None:
+        raise click.UsageError("give --data-root DIR, where the mixture's file is, or --target HOST:PORT, a server")
     from packhorse.server.lazy_catalog import LazyCatalog
     from packhorse.server.mixtures import Mixtures
 
@@ -87,12 +111,26 @@ def append(name: str, data_root: Path, from_position: int, weights: str, by: str
         raise ValueError(f"{path} does not exist: --data-root has no mixture {name}")
     catalog = Mixtures(LazyCatalog(data_root, set()))
     stage = StageEntry(weights=_weights(weights), by=WeightsBy(by))
-    before, after = append_to_mixture(path, stage, from_position, catalog.component)
-    epoch, position = divmod(from_position, after.num_bins)
-    click.echo(f"{name}: stage {len(after.chain) - 1} begins at position {position:,} of epoch {epoch:,}")
-    click.echo(f"digest before: {before.manifest.digest}\ndigest now:    {after.manifest.digest}")
-    shares = zip(after.file.names, after.shares[-1], strict=True)
-    click.echo("shares of bins: " + ", ".join(f"{component} {float(share):.2%}" for component, share in shares))
+    old, new = append_to_mixture(path, stage, from_position, catalog.component)
+    digests = (old.manifest.digest, new.manifest.digest)
+    _tell(name, from_position, len(new.chain), new.num_bins, digests, new.file.names, new.shares[-1])
+
+
+def _tell(
+    name: str,
+    position: int,
+    num_stages: int,
+    num_bins: int,
+    digests: tuple[str, str],
+    components: Sequence[str],
+    shares: Sequence[Fraction],
+) -> None:
+    """Prints what a mixture has become."""
+    epoch, inside = divmod(position, num_bins)
+    click.echo(f"{name}: stage {num_stages - 1} begins at position {inside:,} of epoch {epoch:,}")
+    click.echo(f"digest before: {digests[0]}\ndigest now:    {digests[1]}")
+    pairs = zip(components, shares, strict=True)
+    click.echo("shares of bins: " + ", ".join(f"{component} {float(share):.2%}" for component, share in pairs))
 
 
 def _weights(text: str) -> dict[str, int | Decimal]:

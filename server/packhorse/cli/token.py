@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from packhorse.server.tokens import METHODS, Grant, TokenFile, hash_of, new_token, parse_time
+from packhorse.server.tokens import CHANGING, METHODS, Grant, TokenFile, hash_of, new_token, parse_time
 
 
 @click.group("token")
@@ -26,7 +26,10 @@ def command() -> None:
 )
 @click.option("--datasets", default="*", help="Patterns of the datasets it is for, with commas, e.g. 'corpus*,books'.")
 @click.option(
-    "--methods", default="*", help=f"Patterns of the methods it is for, with commas; there are: {', '.join(METHODS)}."
+    "--methods",
+    default="*",
+    help=f"Patterns of the methods it is for, with commas; there are: {', '.join(METHODS)}. "
+    f"{', '.join(CHANGING)} must be named: no pattern stands for what changes something.",
 )
 @click.option(
     "--expires",

@@ -65,11 +65,23 @@ class StageEntry:
     """
 
     weights: Mapping[str, int | Decimal]
-    """Component → weight, as written."""
+    """Component → weight of at least 0, as written: an integer or a decimal of at most 15 digits behind the point."""
     by: WeightsBy = WeightsBy.BINS
     """What weights are shares of."""
     until: Until | None = None
     """Where the next stage begins; None for the last."""
+
+    def __post_init__(self) -> None:
+        """Checks the weights."""
+        for name, weight in self.weights.items():
+            is_number = isinstance(weight, int | Decimal) and not isinstance(weight, bool)
+            if not is_number or Decimal(weight).is_nan() or weight < 0:
+                raise ValueError(f"weights.{name} must be a number of at least 0, got {weight!s}")
+            if weight > _MOST_WEIGHT or round(Decimal(weight), _MOST_DIGITS) != weight:
+                raise ValueError(
+                    f"weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DIGITS} digits behind the "
+                    f"point, got {weight!s}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,15 +235,6 @@ def _stage(at: str, table: dict[str, Any]) -> StageEntry:
     weights = table.get("weights")
     if not isinstance(weights, dict) or not weights:
         raise ValueError(f"{at}weights must give each component a number, e.g. weights = {{web = 70, code = 30}}")
-    for name, weight in weights.items():
-        is_number = isinstance(weight, int | Decimal) and not isinstance(weight, bool)
-        if not is_number or Decimal(weight).is_nan() or weight < 0:
-            raise ValueError(f"{at}weights.{name} must be a number of at least 0, got {weight!s}")
-        if weight > _MOST_WEIGHT or round(Decimal(weight), _MOST_DIGITS) != weight:
-            raise ValueError(
-                f"{at}weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DIGITS} digits behind the "
-                f"point, got {weight!s}"
-            )
     ends = [unit for unit in Unit if f"until_{unit}" in table]
     if len(ends) > 1:
         raise ValueError(f"{at}until_{ends[0]} and {at}until_{ends[1]} say the same in two ways; keep one")
@@ -241,7 +244,10 @@ def _stage(at: str, table: dict[str, Any]) -> StageEntry:
         assert count is not None
         until = Until(count, ends[0])
     by = _choice(f"{at}by", table.get("by", WeightsBy.BINS), WeightsBy)
-    return StageEntry(weights=weights, by=by, until=until)
+    try:
+        return StageEntry(weights=weights, by=by, until=until)
+    except ValueError as error:
+        raise ValueError(f"{at}{error}") from None
 
 
 def _components(tables: object, file: MixtureFile) -> dict[str, ComponentEntry]:

@@ -22,13 +22,21 @@ _PACKING = f"/{pb.DESCRIPTOR.services_by_name['PackingService'].full_name}/"
 
 
 class Caller:
-    """Whoever asked, and may do everything: what there is on a server without tokens."""
+    """Whoever asked, and may read everything: what there is on a server without tokens."""
 
     name = ""
     """Of the token, for people and the log."""
 
     def check_request(self, request: Message) -> None:
         """Raises a ServiceError where the request is about a dataset that is not the caller's."""
+
+    def check_changes(self) -> None:
+        """Raises a ServiceError where nobody tells callers apart: anybody could change what all runs get."""
+        raise ServiceError(
+            pb.ERROR_REASON_NOT_IMPLEMENTED,
+            "this server changes nothing for callers that it does not know: start it with --token-file, and give a "
+            "token whose methods name AppendStage; or append on its machine, with --data-root",
+        )
 
     def check_again(self) -> None:
         """Raises a ServiceError where the caller may not go on with an open stream."""
@@ -65,6 +73,9 @@ class HolderOfToken(Caller):
             self._grant.check_dataset(request.name)
         elif "dataset" in request.DESCRIPTOR.fields_by_name:
             self._grant.check_dataset(request.dataset)  # type: ignore[attr-defined]
+
+    def check_changes(self) -> None:
+        """Nothing to check: the token's scope names the method."""
 
     def check_again(self) -> None:
         """Raises a ServiceError where the token has expired or was withdrawn."""

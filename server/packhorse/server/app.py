@@ -34,6 +34,7 @@ from packhorse.server.logs import GRPC_LOGGER, Sparing
 from packhorse.server.metrics import Metrics
 from packhorse.server.metrics_port import listen_for_metrics
 from packhorse.server.mixtures import Mixtures
+from packhorse.server.reached import Reached
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.shrinking import survive_shrinking_files
@@ -113,7 +114,11 @@ async def serve(
     limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
     activity = Activity(metrics, installed_version(), config.max_streams, config.processes)
     backend = Backend(
-        mixtures, saw_run=metrics.waiting.saw, num_streams=lambda: limit.num_open, both=lanes.streams.both
+        mixtures,
+        saw_run=metrics.waiting.saw,
+        num_streams=lambda: limit.num_open,
+        both=lanes.streams.both,
+        reached=Reached() if sibling is None else sibling.reached,
     )
     servicer = PackingServicer(backend, metrics, lanes, limit, activity.answer)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]

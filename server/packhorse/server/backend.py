@@ -12,16 +12,18 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset import MixtureDataset
 from packhorse.epoch import Assignment, Bins, Source, independent_seed, joined
 from packhorse.server import pack, requests
 from packhorse.server.components import components_of, stages_of
 from packhorse.server.encoding import MAX_POSITION_SPREAD, SentTemplates, as_declared, encode
 from packhorse.server.epochs import Epochs
-from packhorse.server.faults import invalid_field, too_large
+from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.server.pack_session import PackSession
 from packhorse.server.pieces import Pace, Pieces, finish
+from packhorse.server.reached import Reached
 from packhorse.server.served import Datasets, Served
-from packhorse.topology import StreamMode, Topology
+from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import LocationsChecksum, block_context, get_bins_context, header_checksum, stream_positions
 
@@ -78,6 +80,7 @@ class Backend:
         saw_run: told of every stream's dataset and topology.
         num_streams: how many are open now, the one that asks included.
         both: does two pieces of work and returns what comes of them.
+        reached: how far runs have come; None where nobody shares it.
     """
 
     def __init__(
@@ -87,12 +90,14 @@ class Backend:
         saw_run: Callable[[Served, Topology], None] = lambda _served, _topology: None,
         num_streams: Callable[[], int] = lambda: 1,
         both: Callable[[_MakeBins, _MakeBins], tuple[Bins, Bins]] = lambda first, second: (first(), second()),
+        reached: Reached | None = None,
     ) -> None:
         self._catalog = catalog
         self._epochs = Epochs()
         self._saw_run = saw_run
         self._num_streams = num_streams
         self._both = both
+        self._reached = reached or Reached()
 
     def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
         """Lists the datasets that are served."""
@@ -154,8 +159,11 @@ class Backend:
         taken, at_once = 0, 1
         most = max(1, MAX_POSITION_SPREAD // (topology.step_stride * topology.bins_per_window))
         sent = SentTemplates()
-        while taken < len(steps) and self._catalog.is_current(dataset):
+        while taken < len(steps):
             block = steps[taken : taken + at_once]
+            self._note(dataset, skips, request.epoch, _end_of_step(topology, block[-1], num_bins))
+            if not self._catalog.is_current(dataset):
+                return
             message = pb.StreamBinsResponse()
             message.block.first_step = block.start
             message.block.num_steps = len(block)
@@ -218,6 +226,7 @@ class Backend:
                 pace.restart()
         bins = as_declared(joined(parts or [source.bins(positions)]), dataset.manifest)
         self._catalog.confirm(dataset, _components_in(bins))
+        self._note(dataset, skips, request.epoch, end)
         digest = requests.digest_of(dataset, skips)
         response = pb.GetBinsResponse(digest=digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
         context = get_bins_context(request, response.digest, response.id_type)
@@ -273,6 +282,29 @@ class Backend:
         yield _BYTES_PER_LOCATION * len(response.locations)
         return response
 
+    def append_stage(self, request: pb.AppendStageRequest) -> pb.AppendStageResponse:
+        """Appends a stage to a mixture, unless bins behind its beginning have been handed out."""
+        requests.integer("from_position", request.from_position, 1)
+
+        def check() -> None:
+            reached = self._reached.of(request.dataset)
+            if reached > request.from_position:
+                raise ServiceError(
+                    pb.ERROR_REASON_POSITION_PASSED,
+                    f"mixture {request.dataset!r} cannot change at position {request.from_position} of the run: bins "
+                    f"before {reached} have been handed out already; choose a position from there on, ahead of every "
+                    "rank",
+                    {"dataset": request.dataset, "position": str(request.from_position), "reached": str(reached)},
+                )
+
+        self._catalog.append_stage(request.dataset, requests.stage(request), request.from_position, check)
+        return pb.AppendStageResponse(dataset=self._described(request.dataset))
+
+    def _note(self, served: Served, skips: Skips, epoch: int, end: int) -> None:
+        """Keeps how far a run of a mixture comes: `end` is one behind its last position of what is left."""
+        if isinstance(served, MixtureDataset) and end:
+            self._reached.note(served.name, epoch * served.num_bins + skips.to_whole(end - 1) + 1)
+
     def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
         """Packs the given lengths at once."""
         return finish(self.pack_in_pieces(request))
@@ -290,6 +322,14 @@ class Backend:
         session = self.pack_session()
         for message in messages:
             yield session.answer(message)
+
+
+def _end_of_step(topology: Topology, step: int, num_bins: int) -> int:
+    """Returns one behind the last position that a step may take bins of: those of its window may change places."""
+    end = topology.position_after(step, num_bins)
+    if topology.steps_into_window(step, num_bins):
+        end += topology.bins_per_window
+    return min(end, num_bins)
 
 
 def _locations(

@@ -78,13 +78,17 @@ class Call:
         return (self.ended or time.perf_counter()) - self.began
 
     def facts(self) -> dict[str, Any]:
-        """What its request asks for, by the names of its fields: dataset, epoch, rank, worker, step."""
+        """What its request asks for, by the names of its fields: dataset, epoch, rank, worker, step and so on."""
         request = self.request
         facts: dict[str, Any] = {}
         if isinstance(request, pb.GetDatasetRequest):
             facts["dataset"] = request.name
         elif request is not None and "dataset" in request.DESCRIPTOR.fields_by_name:
-            facts = {"dataset": request.dataset, "epoch": request.epoch}  # type: ignore[attr-defined]
+            facts = {
+                field: getattr(request, field)
+                for field in ("dataset", "epoch", "from_position")
+                if field in request.DESCRIPTOR.fields_by_name
+            }
         if isinstance(request, pb.StreamBinsRequest):
             facts |= {"rank": request.rank, "worker": request.worker, "step": request.first_step}
         return facts

@@ -352,6 +352,15 @@ def no_dataset(name: str, names: Sequence[str]) -> ServiceError:
     )
 
 
+def no_mixture(name: str) -> ServiceError:
+    """Returns the error for a dataset that is asked for what only mixtures have."""
+    return ServiceError(
+        pb.ERROR_REASON_INVALID_FIELD,
+        f"{name} is no mixture, but a prepared dataset; stages are appended to mixtures",
+        {"field": "dataset"},
+    )
+
+
 def _reason(folder: Path, error: Exception) -> str:
     """What a client may read: no path of this machine, no trace."""
     if isinstance(error, PreparedDatasetError):

@@ -3,7 +3,7 @@
 Owns the way from lengths to an open dataset; it is the way of `packhorse prepare`, so the bins are the same too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import PreparedDataset, open_prepared
+from packhorse.dataset import PreparedDataset, StageEntry, open_prepared
 from packhorse.formats.megatron_writer import write_index
 from packhorse.prepare import prepare
-from packhorse.server.catalog import no_dataset
+from packhorse.server.catalog import no_dataset, no_mixture
 from packhorse.server.served import Served
 
 
@@ -49,6 +49,11 @@ class MemoryCatalog:
 
     def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
         """Nothing can have changed."""
+
+    def append_stage(self, name: str, stage: StageEntry, from_position: int, check: Callable[[], None]) -> None:
+        """There are no mixtures; the ServiceError says so."""
+        self.get(name)
+        raise no_mixture(name)
 
     def is_current(self, served: Served) -> bool:
         """Always: nothing changes."""

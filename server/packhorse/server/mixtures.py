@@ -6,7 +6,7 @@ file says to `packhorse.dataset`, and the datasets to the catalog.
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +19,14 @@ from packhorse.dataset import (
     MixtureFile,
     PreparedDataset,
     PreparedDatasetError,
+    StageEntry,
+    append_to_mixture,
 )
-from packhorse.server.catalog import Catalog, not_served
-from packhorse.server.faults import ServiceError
+from packhorse.server.catalog import Catalog, no_mixture, not_served
+from packhorse.server.faults import ServiceError, invalid_field
 from packhorse.server.served import Served
 from packhorse.server.stamps import FileStamp, stamp_of
+from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,6 +80,30 @@ class Mixtures:
             return read.mixture
         with self._lock:
             return self._reread(name, path, stamp)
+
+    def append_stage(self, name: str, stage: StageEntry, from_position: int, check: Callable[[], None]) -> None:
+        """Appends a stage to a mixture's file; nothing where it is the last stage already, as when a caller asks again.
+
+        Raises:
+            ServiceError: the name is no mixture's, the stage or its position is not as it must be, or the file cannot
+                be written; or whatever `check` raises.
+        """
+        mixture, path = self.get(name), self._path(name)
+        if path is None or not isinstance(mixture, MixtureDataset):
+            raise no_mixture(name)
+        if mixture.chain[-1][0] == from_position and mixture.file.stages[-1] == stage:
+            return
+        check()
+        try:
+            append_to_mixture(path, stage, from_position, self.component)
+        except MixtureError as error:
+            raise invalid_field("from_position" if "position" in str(error) else "weights", str(error)) from None
+        except OSError as error:
+            raise ServiceError(
+                pb.ERROR_REASON_NOT_IMPLEMENTED,
+                f"this server cannot write {path.name} ({error.strerror}); append where the data root can be written: "
+                "packhorse mixture append --data-root",
+            ) from None
 
     def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
         """Makes sure that what was just read came from the files that were checked; see `Catalog.confirm`."""

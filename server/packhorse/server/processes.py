@@ -27,7 +27,8 @@ from prometheus_client.multiprocess import mark_process_dead
 from packhorse.server.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.metrics_port import listen_for_metrics
 from packhorse.server.metrics_sum import SumOfProcesses
-from packhorse.server.sibling import Place
+from packhorse.server.reached import make_shared_table
+from packhorse.server.sibling import REACHED, Place
 from packhorse.server.stream_limit import make_shared_limit
 from packhorse.server.tls import Certificates
 from packhorse.server.tokens import TokenFile
@@ -68,6 +69,7 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
     with tempfile.TemporaryDirectory(prefix="packhorse-", dir=memory) as name, _reserved(config.listen) as address:
         folder = Path(name)
         make_shared_limit(folder / "streams", config.processes)
+        make_shared_table(folder / REACHED, config.processes)
         parent = _Parent(replace(config, listen=address, metrics_listen=None), folder)
         registry = CollectorRegistry()
         registry.register(SumOfProcesses(folder, parent.families))

@@ -4,13 +4,14 @@ Owns the check of every request field; leaves what is done with them to `backend
 """
 
 from collections.abc import Callable, Iterable
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import TypeVar
 
 import numpy as np
 
-from packhorse.dataset import MixtureDataset, differing_parts, parts_at
-from packhorse.epoch import MAX_BINS_PER_WINDOW, Source
+from packhorse.dataset import MixtureDataset, StageEntry, differing_parts, parts_at
+from packhorse.epoch import MAX_BINS_PER_WINDOW, Source, WeightsBy
 from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.server.served import Served
 from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode, Topology, checked_integer
@@ -136,6 +137,30 @@ def _check_cost(shape: Topology, max_seq_len: int) -> None:
         return
     most = (1 << 62) // max(1, shape.bins_per_window * max_seq_len) - max_seq_len
     integer("topology.cost_linear", shape.cost_linear, 0, max(most, 0))
+
+
+def stage(request: pb.AppendStageRequest) -> StageEntry:
+    """Returns the stage that is to be appended, with checked weights."""
+    try:
+        by = WeightsBy(request.by or WeightsBy.BINS)
+    except ValueError:
+        raise invalid_field("by", f"by must be one of {', '.join(WeightsBy)}, got {request.by[:80]!r}") from None
+    weights: dict[str, int | Decimal] = {}
+    for each in request.weights:
+        if each.component in weights:
+            raise invalid_field("weights", f"weights name {each.component[:80]!r} twice; give each component one")
+        try:
+            weights[each.component] = Decimal(each.weight)
+        except InvalidOperation:
+            raise invalid_field(
+                "weights", f"weights: that of {each.component[:80]!r} is no number: {each.weight[:80]!r}"
+            ) from None
+    if not weights:
+        raise invalid_field("weights", "weights must give components numbers, e.g. web 60 and code 40")
+    try:
+        return StageEntry(weights=weights, by=by)
+    except ValueError as error:
+        raise invalid_field("weights", str(error)) from None
 
 
 def skips(ranges: Iterable[pb.PositionRange]) -> Skips:

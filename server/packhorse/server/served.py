@@ -3,10 +3,10 @@
 Owns what a request may ask of either; leaves prepared datasets and mixtures themselves to `packhorse.dataset`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from packhorse.dataset import Manifest
+from packhorse.dataset import Manifest, StageEntry
 from packhorse.epoch import Source
 
 
@@ -68,6 +68,17 @@ class Datasets(Protocol):
         Args:
             served: what bins were made of.
             components: of a mixture, those that were read.
+        """
+        ...
+
+    def append_stage(self, name: str, stage: StageEntry, from_position: int, check: Callable[[], None]) -> None:
+        """Appends a stage to a mixture; a ServiceError where there is none of that name, or the stage cannot be.
+
+        Args:
+            name: of the mixture.
+            stage: without `until`.
+            from_position: of the run, where it begins.
+            check: called where it is not the last stage already, before anything is written; refuses by raising.
         """
         ...
 

@@ -177,6 +177,16 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             return CALLER.get().seen_activity(self._activity())
         raise AssertionError("a refusal always raises")
 
+    async def AppendStage(self, request: pb.AppendStageRequest, context: _Context) -> pb.AppendStageResponse:  # noqa: N802
+        """Appends a stage to a mixture, for those who may."""
+
+        def append(admitted: pb.AppendStageRequest) -> pb.AppendStageResponse:
+            caller.check_changes()
+            return self._backend.append_stage(admitted)
+
+        caller = CALLER.get()
+        return await self._answer(_whole(append), request, context, self._lanes.answers)
+
     async def _answer(
         self, method: Callable[[_Request], Pieces[_Result]], request: _Request, context: _Context, lane: Lane
     ) -> _Result:

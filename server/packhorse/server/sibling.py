@@ -21,7 +21,11 @@ from prometheus_client import CollectorRegistry, values
 
 from packhorse.server.config import ServeConfig
 from packhorse.server.logs import set_up_logging
+from packhorse.server.reached import Reached
 from packhorse.server.stream_limit import SharedStreamLimit
+
+REACHED = "reached"
+"""The file through which processes tell how far runs have come."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,6 +45,10 @@ class Place:
         """The streams that all of them may have open together."""
         return SharedStreamLimit(self.config.max_streams, self.folder / "streams", self.slot)
 
+    def reached(self) -> Reached:
+        """How far the runs have come that any of them streams to."""
+        return Reached(self.folder / REACHED, self.slot)
+
 
 class Sibling:
     """What `app.serve` knows of the others.
@@ -53,6 +61,7 @@ class Sibling:
     def __init__(self, place: Place, parent: "Connection[Any, Any]") -> None:
         self.num_processes = place.config.processes
         self.limit = place.stream_limit()
+        self.reached = place.reached()
         self.is_orphan = False
         self._parent = parent
 

@@ -35,6 +35,9 @@ REFLECTION = "Reflection"
 METHODS = (*pb.DESCRIPTOR.services_by_name["PackingService"].methods_by_name, METRICS, REFLECTION)
 """Everything that a token may be for."""
 
+CHANGING = ("AppendStage",)
+"""Those that change something: a scope must name them as they are, no pattern stands for them."""
+
 MOST_TOKENS = 1000
 """In a file: each request is compared with all of them."""
 
@@ -60,7 +63,7 @@ class Grant:
     datasets: tuple[str, ...] = ("*",)
     """Patterns (`*`, `?`, `[…]`) of the datasets' names."""
     methods: tuple[str, ...] = ("*",)
-    """Patterns of METHODS."""
+    """Patterns of METHODS; those of CHANGING stand for themselves alone."""
     expires: datetime | None = None
     """When it ends, in UTC; None for never."""
 
@@ -128,7 +131,8 @@ class Grant:
 
     def check_method(self, method: str) -> None:
         """Raises a ServiceError where the grant is not for a method."""
-        if not any(fnmatchcase(method, pattern) for pattern in self.methods):
+        is_named = method in self.methods
+        if not is_named and (method in CHANGING or not any(fnmatchcase(method, each) for each in self.methods)):
             raise ServiceError(
                 pb.ERROR_REASON_ACCESS_DENIED,
                 f"this token ({self.name}) is not for {method}; ask whoever runs the server for one that is",

@@ -48,6 +48,7 @@ GET_DATASET: Method[pb.GetDatasetRequest, pb.GetDatasetResponse] = Method("get_d
 GET_BINS: Method[pb.GetBinsRequest, pb.GetBinsResponse] = Method("get_bins")
 LOCATE_SEQUENCES: Method[pb.LocateSequencesRequest, pb.LocateSequencesResponse] = Method("locate_sequences")
 PACK_SEQUENCES: Method[pb.PackSequencesRequest, pb.PackSequencesResponse] = Method("pack_sequences")
+APPEND_STAGE: Method[pb.AppendStageRequest, pb.AppendStageResponse] = Method("append_stage")
 STREAM_BINS: Method[pb.StreamBinsRequest, pb.StreamBinsResponse] = Method("stream_bins")
 PACK_STREAM: Method[Iterator[pb.PackStreamRequest], pb.PackStreamResponse] = Method("pack_stream")
 
