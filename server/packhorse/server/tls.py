@@ -54,19 +54,32 @@ class Certificates:
         self._configuration, self._context = self._read()
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Returns what a gRPC port takes; it asks for the certificates of every new connection."""
+        """Returns what a gRPC port takes; it asks for other certificates at every new connection."""
+        given = self._configuration
+
+        def other() -> grpc.ServerCertificateConfiguration | None:
+            """Returns None as long as they are the same.
+
+            Where they are not, gRPC frees what it made of those before, even under a connection that begins at that
+            moment. To be told the same again for each of a thousand connections ended the process.
+            """
+            nonlocal given
+            self._renew()
+            if self._configuration is given:
+                return None
+            given = self._configuration
+            return given
+
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration, self._for_new_connection, self._files.client_ca is not None
+            given,
+            other,  # type: ignore[arg-type]  # None is documented
+            self._files.client_ca is not None,
         )
 
     def ssl_context(self) -> ssl.SSLContext:
         """Returns the context of a new connection that is not gRPC's."""
         self._renew()
         return self._context
-
-    def _for_new_connection(self) -> grpc.ServerCertificateConfiguration:
-        self._renew()
-        return self._configuration
 
     def _renew(self) -> None:
         """Reads the files again where they changed."""

@@ -1,0 +1,50 @@
+"""The server's certificates: gRPC is told of others once, and of nothing where they stay the same."""
+
+import shutil
+
+import grpc
+import pytest
+
+from packhorse.server.tls import Certificates, TlsFiles
+
+
+@pytest.fixture
+def files(authority, tmp_path):
+    """Function: puts a certificate of that name where the server looks."""
+    found = TlsFiles(cert=tmp_path / "tls.pem", key=tmp_path / "tls.key")
+
+    def put(name):
+        issued = authority.issue(name)
+        shutil.copy(issued.cert, found.cert)
+        shutil.copy(issued.key, found.key)
+        return found
+
+    return put
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What gRPC asks at every new connection, one for each port."""
+    functions = []
+    monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", lambda first, other, _: functions.append(other))
+    return functions
+
+
+def test_grpc_is_told_of_other_certificates_once(files, asked):
+    """A thousand connections that came at once ended the process, which was told the same certificates for each."""
+    certificates = Certificates(files("one"))
+    certificates.grpc_credentials()
+    assert [asked[0]() for _ in range(3)] == [None] * 3
+    files("two")
+    certificates.ssl_context()  # the metrics' port may notice first
+    renewed, *again = (asked[0]() for _ in range(3))
+    assert isinstance(renewed, grpc.ServerCertificateConfiguration)
+    assert again == [None, None]
+
+
+def test_every_port_is_told(files, asked):
+    certificates = Certificates(files("one"))
+    for _ in range(2):
+        certificates.grpc_credentials()
+    files("two")
+    assert [[other() is None for _ in range(2)] for other in asked] == [[False, True]] * 2
