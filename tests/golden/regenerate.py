@@ -16,6 +16,8 @@ from packhorse.epoch import (
     Assignment,
     Component,
     EpochView,
+    GroupedSource,
+    Groups,
     Mixture,
     Permutation,
     PlanIndex,
@@ -27,7 +29,7 @@ from packhorse.epoch import (
     independent_seed,
 )
 from packhorse.packing import canonical_templates, pack_histogram, seed_from_components
-from packhorse.topology import RemainderPolicy, Skips, Topology
+from packhorse.topology import RemainderPolicy, RoomRule, Skips, Topology
 
 FOLDER = Path(__file__).parent
 LARGEST = 2**64 - 1
@@ -131,7 +133,7 @@ def assignments() -> list[dict[str, Any]]:
 
 
 def sources() -> list[dict[str, Any]]:
-    """Every bin of each kind of source made of the plan's epoch."""
+    """Every bin of each kind of source made of the plan's epoch, in one whose plan is over groups its members."""
     templates = pack_histogram(COUNTS, MAX_SEQ_LEN, algorithm="best-fit").templates
     index = PlanIndex.build(templates, COUNTS, MAX_SEQ_LEN)
     pool = np.arange(1000, 1000 + index.num_sequences)
@@ -173,13 +175,33 @@ def sources() -> list[dict[str, Any]]:
         [Stage({"skips": 1, "web": 2})],
         seed=LARGEST,
     ).epoch(1)
+    made["groups"] = grouped = GroupedSource(EpochView(index, pool - 1000, seed=7, epoch=2), _groups(index))
+    with_groups = [Component.of("pairs", lambda epoch: grouped), parts[0]]
+    made["mixture with groups"] = Mixture(with_groups, [Stage({"pairs": 1, "web": 1})], seed=7, num_bins=30).epoch(0)
     rows = []
     for name, source in made.items():
         bins = source.bins(np.arange(source.num_bins))
         ids = [part.tolist() for part in np.split(bins.ids, bins.bin_ends[:-1])]
         row = {"source": name, "bins": ids}
-        rows.append(row if bins.dataset_ids is None else row | {"dataset_ids": bins.dataset_ids.tolist()})
+        for beside in ("dataset_ids", "group_ids"):
+            if (values := getattr(bins, beside)) is not None:
+                row[beside] = values.tolist()
+        rows.append(row)
     return rows
+
+
+def _groups(index: PlanIndex) -> Groups:
+    """Groups of one or two sequences whose lengths come to those of the plan, by ascending length."""
+    lengths = np.repeat(index.lengths, index.counts).tolist()
+    members = [part for length in lengths for part in ([1, length - 1] if length % 2 and length > 1 else [length])]
+    ends = np.cumsum([2 if length % 2 and length > 1 else 1 for length in lengths])
+    return Groups(
+        table=np.stack((500 + np.arange(len(lengths))[::-1], ends), axis=1),
+        members=np.stack((9000 - np.arange(len(members)), members), axis=1),
+        rooms=RoomRule(MAX_SEQ_LEN),
+        max_sequences_per_bin=2 * index.max_sequences_per_bin,
+        order=np.arange(len(members))[::-1].copy(),
+    )
 
 
 def vectors() -> dict[str, list[dict[str, Any]]]:

@@ -68,6 +68,8 @@ class DatasetInfo:
     over_length_tokens: int = 0
     source: str = ""
     skipped_rows: int = 0
+    num_groups: int = 0
+    """Groups of sequences that share a bin; 0 where every sequence is planned by itself."""
     older_digests: tuple[str, ...] = ()
     components: tuple[Component, ...] = ()
     """Of a mixture, what it is made of, in the order of `dataset_ids`; empty for a prepared dataset."""
@@ -139,6 +141,7 @@ def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
         over_length_tokens=dataset.over_length_tokens,
         source=dataset.source,
         skipped_rows=dataset.skipped_rows,
+        num_groups=dataset.num_groups,
         older_digests=tuple(dataset.older_digests),
         components=read_components(dataset.components),
         stages=tuple(

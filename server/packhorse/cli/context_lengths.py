@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packhorse.cli.over_length import fit, lengths_before, rule_of
+from packhorse.cli.over_length import fit, lengths_before, options_of, rule_of
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import PlanIndex
 from packhorse.packing import counts_of_templates, pack_histogram
@@ -44,22 +44,22 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
     """Plans a dataset's sequences for the powers of two around its own max_seq_len, and shows its own plan.
 
     Sequences that are too long are truncated, split or dropped as in the dataset; one that was prepared with the
-    option "error" has none, and they are truncated in shorter contexts. With a limit of sequences in a bin the better
-    of two packers plans, else best-fit.
+    option "error" has none, and they are truncated in shorter contexts. Groups are dropped as a whole. With a limit of
+    sequences in a bin the better of two packers plans, else best-fit.
 
     Returns:
         One for each context length, ascending.
     """
     own, rule, lengths = dataset.manifest.max_seq_len, rule_of(dataset), lengths_before(dataset)
     powers = {1 << bits for bits in range(31) if own / _SHORTER <= 1 << bits <= own * _LONGER}
-    drops = dataset.manifest.options.over_length == "drop"
+    drops = options_of(dataset).over_length == "drop"
     needed = min(lengths) if drops else 1
     fitting = [size for size in sorted(powers | {own}) if replace(rule, max_seq_len=size).longest >= needed]
     return [_at(dataset, lengths, size) for size in fitting]
 
 
 def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) -> ContextLength:
-    options = dataset.manifest.options
+    options = options_of(dataset)
     rule = replace(rule_of(dataset), max_seq_len=max_seq_len)
     kept = fit(lengths, rule.longest, options.over_length)
     plan = dataset.plan if max_seq_len == options.max_seq_len else _planned(dataset, kept, max_seq_len)
@@ -76,7 +76,7 @@ def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) 
 
 
 def _planned(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) -> PlanIndex:
-    options = dataset.manifest.options
+    options = options_of(dataset)
     limit = options.max_sequences_per_bin
     plans = [
         pack_histogram(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.cli.over_length import lengths_before
+from packhorse.cli.over_length import lengths_before, options_of
 from packhorse.dataset import PrepareOptions, open_prepared
 from packhorse.formats import require
 
@@ -35,7 +35,7 @@ def read_histogram(path: Path) -> HistogramInput:
     """
     if path.is_dir():
         dataset = open_prepared(path, check_pool=False)
-        return HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=dataset.manifest.options)
+        return HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options_of(dataset))
     if path.suffix == ".parquet":
         return _of_entries(path, _parquet_entries(path))
     try:

@@ -5,7 +5,8 @@ pictures to `dataset_plot`.
 """
 
 import json
-from dataclasses import asdict
+from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -16,13 +17,15 @@ from rich.table import Table
 from packhorse.cli.console import output_console
 from packhorse.cli.context_lengths import ContextLength, context_lengths
 from packhorse.cli.cut_off import CUT_OFF
-from packhorse.cli.over_length import lengths_before, rule_of
+from packhorse.cli.groups_line import groups_line
+from packhorse.cli.over_length import lengths_before, options_of, rule_of
 from packhorse.cli.real_tokens import real_tokens
 from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.cli.versions import facts, line_of
 from packhorse.cli.waiting import WaitingRow, advice, waiting_rows, waiting_table
 from packhorse.dataset import PreparedDataset, open_prepared, versions_of
+from packhorse.epoch import Groups
 from packhorse.formats import require
 from packhorse.packing import PackingStats
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
@@ -71,10 +74,11 @@ def command(
         max_sequences_per_bin=manifest.options.max_sequences_per_bin,
         proven_bound=manifest.lower_bound,
     )
+    stats = replace(stats, n_sequences=manifest.n_sequences)
     choices = context_lengths(dataset)
     ways = ways_without_packing(
-        lengths_before(dataset),
-        rule_of(dataset),
+        lengths_before(dataset) if dataset.groups is None else _lengths_of_members(dataset.groups),
+        manifest.options.rooms,
         manifest.options.over_length,
         manifest.options.max_sequences_per_bin,
     )
@@ -83,7 +87,7 @@ def command(
         topology = Topology(
             world_size=world_size, batch_size=batch_size, accumulation=accumulation, cost_linear=cost_linear
         )
-        rows = waiting_rows(choices, manifest.max_seq_len, topology)
+        rows = waiting_rows(choices, dataset, topology)
     if as_json:
         content = {
             "manifest": json.loads(manifest.render()),
@@ -123,16 +127,19 @@ def _print(
     console.print(repr(stats))
     if real := real_tokens(manifest):
         console.print(f"real tokens: {real}")
+    what = "rooms of groups" if dataset.has_groups else "lengths" if rule_of(dataset).is_plain else "rooms"
     console.print(
-        f"{'lengths' if rule_of(dataset).is_plain else 'rooms'}: {lengths[0]:,} to {lengths[-1]:,} tokens, "
-        f"mean {manifest.total_tokens / manifest.n_sequences:,.1f}, "
+        f"{what}: {lengths[0]:,} to {lengths[-1]:,} tokens, "
+        f"mean {manifest.total_tokens / dataset.plan.num_sequences:,.1f}, "
         + ", ".join(f"p{round(100 * q)} {length:,}" for q, length in quantiles.items())
         + f"; {manifest.distinct_lengths:,} distinct"
     )
     console.print(
         f"plan: {manifest.algorithm}, {manifest.distinct_templates:,} templates, at most "
-        f"{dataset.plan.max_sequences_per_bin:,} sequences in a bin"
+        f"{dataset.max_sequences_per_bin:,} sequences in a bin"
     )
+    if manifest.groups is not None:
+        console.print(groups_line(manifest.groups, manifest.n_sequences), markup=False)
     origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
     console.print(f"ids: {manifest.id_dtype}, {origin} of {manifest.source}", markup=False)
     if (inputs := manifest.inputs) is not None:
@@ -161,10 +168,9 @@ def _print(
             shown = ", ".join(map(str, template[:12])) + (f", … ({len(template)})" if len(template) > 12 else "")
             table.add_row(f"{multiplicity:,}", f"{multiplicity / stats.n_bins:.2%}", f"{sum(template):,}", shown)
         console.print(table)
-    done = _DONE_TO_LONG[manifest.options.over_length]
-    table = Table(
-        "max_seq_len", "bins", "packed", "padded", f"sequences {done}", "tokens lost", title="context lengths"
-    )
+    done = _DONE_TO_LONG[options_of(dataset).over_length]
+    items = "groups" if dataset.has_groups else "sequences"
+    table = Table("max_seq_len", "bins", "packed", "padded", f"{items} {done}", "tokens lost", title="context lengths")
     for choice in choices:
         table.add_row(
             f"{choice.max_seq_len:,}",
@@ -176,6 +182,12 @@ def _print(
         )
     console.print(table)
     console.print(unpacked_table(ways, manifest.total_capacity))
+
+
+def _lengths_of_members(groups: Groups) -> Counter[int]:
+    """Lengths of a grouped dataset's sequences: length in tokens → number of them."""
+    lengths, counts = np.unique(groups.members[:, 1], return_counts=True)
+    return Counter(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
 
 
 def _print_waiting(

@@ -6,10 +6,11 @@ Owns both directions, over histograms: O(distinct lengths), however many sequenc
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from packhorse.dataset import OverLength, PreparedDataset
+from packhorse.dataset import OverLength, PreparedDataset, PrepareOptions
 from packhorse.topology import RoomRule
 
 
@@ -49,10 +50,15 @@ def fit(counts: Mapping[int, int], longest: int, policy: OverLength) -> Counter[
     return fitting
 
 
+def options_of(dataset: PreparedDataset) -> PrepareOptions:
+    """Returns the options as they apply to what is planned: groups take the sum of rooms, and none is cut."""
+    options = dataset.manifest.options
+    return replace(options, align=1, extra_tokens=0, over_length="drop") if dataset.has_groups else options
+
+
 def rule_of(dataset: PreparedDataset) -> RoomRule:
     """Returns how rooms follow from lengths in a prepared dataset."""
-    options = dataset.manifest.options
-    return RoomRule(options.max_seq_len, options.align, options.extra_tokens)
+    return options_of(dataset).rooms
 
 
 def lengths_before(dataset: PreparedDataset) -> Counter[int]:
@@ -61,7 +67,10 @@ def lengths_before(dataset: PreparedDataset) -> Counter[int]:
     The folder holds rooms, and beside them the lengths of the sequences that were too long. A room is turned into the
     longest length that has it, which is the length itself unless the dataset was prepared with `align`. With it a
     length may come out up to align - 1 tokens too long. Its room is exact; how it splits into shorter pieces nearly so.
+    Of a grouped dataset it is the rooms of groups, without those that were left out.
     """
+    if dataset.has_groups:
+        return Counter(dataset.counts)
     rule = rule_of(dataset)
     lengths, counts = np.unique(dataset.over_length()[:, 1], return_counts=True)
     too_long = Counter(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))

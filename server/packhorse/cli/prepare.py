@@ -6,12 +6,14 @@ Owns the command's flags and its printed summary; leaves the work to `packhorse.
 import shlex
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import click
 
 from packhorse.cli.cut_off import CUT_OFF
+from packhorse.cli.groups_line import groups_line
 from packhorse.cli.real_tokens import real_tokens
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.dataset import (
@@ -58,6 +60,12 @@ class _Command(click.Command):
     help="Column of lengths in tokens, or of lists of tokens.  [default: the column that evidently holds tokens]",
 )
 @click.option("--id-column", metavar="NAME", help="Integer column of ids, each once.  [default: the row, from 0]")
+@click.option(
+    "--group-column",
+    metavar="NAME",
+    help="Integer column of groups: rows with equal numbers, which follow each other, always share a bin.",
+)
+@click.option("--group-size", type=int, metavar="N", help="Every N rows are such a group: 2 for chosen and rejected.")
 @click.option("--max-seq-len", required=True, type=int, metavar="N", help="A bin's capacity in tokens.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
 @click.option(
@@ -155,6 +163,8 @@ def command(
     sources: tuple[str, ...],
     length_column: str | None,
     id_column: str | None,
+    group_column: str | None,
+    group_size: int | None,
     max_seq_len: int,
     output: Path,
     algorithm: str,
@@ -181,6 +191,8 @@ def command(
             sources,
             length_column=length_column,
             id_column=id_column,
+            group_column=group_column,
+            group_size=group_size,
             max_seq_len=max_seq_len,
             output=output,
             algorithm=algorithm,
@@ -243,9 +255,11 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         max_sequences_per_bin=options.max_sequences_per_bin,
         proven_bound=manifest.lower_bound,
     )
-    click.echo(stats)
+    click.echo(replace(stats, n_sequences=manifest.n_sequences))
     if real := real_tokens(manifest):
         click.echo(f"real tokens  {real}")
+    if (groups := manifest.groups) is not None:
+        click.echo(groups_line(groups, manifest.n_sequences))
     _print_left_out(manifest.over_length, manifest.inputs, options.over_length)
     click.echo(f"planned by   {manifest.algorithm}")
     if manifest.plan_cut_off:

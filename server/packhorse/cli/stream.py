@@ -28,7 +28,8 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
     Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths; of a mixture its
-    component too. Where the dataset holds pieces, first_tokens says where each begins in its sequence.
+    component too. Where the dataset holds pieces, first_tokens says where each begins in its sequence;
+    where it has groups, groups says which each sequence is of.
     """
     left = limit
     with asking(target, timeout_seconds) as client, client.stream_bins(dataset, **options) as stream:
@@ -50,5 +51,8 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
                 if block.first_tokens is not None:
                     end = int(block.bin_ends[number])
                     line["first_tokens"] = block.first_tokens[end - len(ids) : end].tolist()
+                if block.group_ids is not None:
+                    end = int(block.bin_ends[number])
+                    line["groups"] = block.group_ids[end - len(ids) : end].tolist()
                 click.echo(json.dumps(line))
                 left = None if left is None else left - 1

@@ -11,7 +11,17 @@ from typing import Any
 from rich.table import Table
 
 from packhorse.cli.context_lengths import ContextLength
-from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of_plan
+from packhorse.dataset import PreparedDataset
+from packhorse.epoch import (
+    MAX_BINS_PER_WINDOW,
+    EpochView,
+    GroupedSource,
+    PlanIndex,
+    Waiting,
+    idle_share,
+    waiting_of,
+    waiting_of_plan,
+)
 from packhorse.topology import Balance, Topology
 
 _WORTH_SAYING = 0.001
@@ -57,12 +67,12 @@ class WaitingRow:
         }
 
 
-def waiting_rows(choices: Iterable[ContextLength], own: int, topology: Topology) -> list[WaitingRow]:
+def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, topology: Topology) -> list[WaitingRow]:
     """Measures a run in every context length, and in its own with a quarter of its ranks and with four times as many.
 
     Args:
         choices: context lengths, each with its plan.
-        own: the dataset's.
+        dataset: whose they are.
         topology: the run's shape.
 
     Raises:
@@ -75,11 +85,19 @@ def waiting_rows(choices: Iterable[ContextLength], own: int, topology: Topology)
         WaitingRow(
             max_seq_len=choice.max_seq_len,
             world_size=size,
-            waiting=waiting_of_plan(choice.plan, replace(topology, world_size=size)),
+            waiting=_measured(dataset, choice.plan, replace(topology, world_size=size)),
         )
         for choice in choices
-        for size in (sizes if choice.max_seq_len == own else [ranks])
+        for size in (sizes if choice.max_seq_len == dataset.manifest.max_seq_len else [ranks])
     ]
+
+
+def _measured(dataset: PreparedDataset, plan: PlanIndex, topology: Topology) -> dict[Balance, Waiting] | None:
+    """Measures a plan; of groups, what its bins cost depends on which sequences are in them."""
+    if dataset.groups is None:
+        return waiting_of_plan(plan, topology)
+    pool = dataset.pool[: plan.num_sequences]  # by room: a shorter context drops the longest groups
+    return waiting_of(GroupedSource(EpochView(plan, pool, seed=0, epoch=0), dataset.groups), topology)
 
 
 def advice(row: WaitingRow, topology: Topology) -> str:

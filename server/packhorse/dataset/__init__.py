@@ -1,14 +1,25 @@
 """The prepared folder: layout, checks, digest, pools."""
 
 from packhorse.dataset.appending import append_to_mixture
-from packhorse.dataset.arrays import create_array, write_entries
+from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts, parts_at
 from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.layout import INPUTS, MANIFEST, OVER_LENGTH, POOLS, SKIPPED, STARTS
+from packhorse.dataset.layout import (
+    GROUPS,
+    INPUTS,
+    MANIFEST,
+    MEMBER_ORDER,
+    MEMBERS,
+    OVER_LENGTH,
+    POOLS,
+    SKIPPED,
+    STARTS,
+)
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.lock import LOCK, locked
 from packhorse.dataset.manifest import (
     MOST_LISTED,
+    GroupRecord,
     InputRecord,
     Inputs,
     Keep,
@@ -42,9 +53,12 @@ from packhorse.dataset.whole import sync, written_whole
 from packhorse.dataset.write import read_records, seal, write_records
 
 __all__ = [
+    "GROUPS",
     "INPUTS",
     "LOCK",
     "MANIFEST",
+    "MEMBERS",
+    "MEMBER_ORDER",
     "MIXTURE_SUFFIX",
     "MOST_LISTED",
     "MOST_MIXTURE_BYTES",
@@ -55,6 +69,7 @@ __all__ = [
     "STARTS",
     "ComponentEntry",
     "Difference",
+    "GroupRecord",
     "InputRecord",
     "Inputs",
     "Keep",
@@ -78,6 +93,7 @@ __all__ = [
     "create_array",
     "differing_parts",
     "find_version",
+    "growing_array",
     "is_seqpack_layout",
     "link_versions",
     "load_seqpack_layout",

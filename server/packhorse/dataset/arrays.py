@@ -7,6 +7,8 @@ import errno
 import io
 import math
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,39 @@ def write_entries(path: Path, first: int, values: NDArray[Any]) -> None:
         while left:
             written = os.pwrite(file.fileno(), left, at)
             left, at = left[written:], at + written
+
+
+@contextmanager
+def growing_array(path: Path, dtype_name: str, num_columns: int) -> Iterator[Callable[[NDArray[Any]], None]]:
+    """Gives a function that appends rows to a new array file, whose length is known at the end only.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with growing_array(Path(folder, "members.npy"), "int64", 2) as append:
+        ...         append(np.array([[7, 5], [8, 3]]))
+        ...     np.load(Path(folder, "members.npy")).tolist()
+        [[7, 5], [8, 3]]
+
+    Args:
+        path: the file; nothing is there yet.
+        dtype_name: as in `create_array`.
+        num_columns: of every row.
+    """
+    num_rows = 0
+    with path.open("xb") as file:
+        file.write(bytes(len(_header(dtype_name, (0, num_columns)))))
+
+        def append(rows: NDArray[Any]) -> None:
+            nonlocal num_rows
+            file.write(np.ascontiguousarray(rows, _dtype(dtype_name)).data.cast("B") if len(rows) else b"")
+            num_rows += len(rows)
+
+        yield append
+        header = _header(dtype_name, (num_rows, num_columns))
+        assert len(header) == len(_header(dtype_name, (0, num_columns)))  # padded to 128 bytes for any length
+        file.seek(0)
+        file.write(header)
 
 
 def map_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> NDArray[Any]:

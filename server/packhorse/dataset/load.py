@@ -20,7 +20,10 @@ from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
+    GROUPS,
     MANIFEST,
+    MEMBER_ORDER,
+    MEMBERS,
     OVER_LENGTH,
     POOLS,
     SEQPACK_POOLS,
@@ -32,7 +35,7 @@ from packhorse.dataset.layout import (
 )
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
 from packhorse.dataset.write import dataset_digest, optional_files
-from packhorse.epoch import EpochView, PlanIndex, PoolArray
+from packhorse.epoch import EpochView, GroupedSource, Groups, PlanIndex, PoolArray, WindowedView
 from packhorse.packing import Template
 
 _Parsed = TypeVar("_Parsed")
@@ -54,11 +57,14 @@ class PreparedDataset:
     templates: Counter[Template]
     """Template → multiplicity."""
     pool: PoolArray
-    """Ids of all lengths, ascending by (length, id, start), memory-mapped read-only: uint32 or int64 [n_sequences]."""
+    """Ids of all lengths, ascending by (length, id, start), memory-mapped read-only: uint32 or int64 [n_sequences].
+    Of a grouped dataset, numbers of groups, by (sum of rooms, number)."""
     plan: PlanIndex
     """The plan laid out for random access."""
     first_tokens: PoolArray | None = None
     """First token of each pool entry in its sequence, mapped likewise: uint32 or int64 [n_sequences]; None: all 0."""
+    groups: Groups | None = None
+    """The groups that the plan is over, with their sequences; None where every sequence is planned by itself."""
 
     @cached_property
     def name(self) -> str:
@@ -69,21 +75,44 @@ class PreparedDataset:
     @property
     def max_sequences_per_bin(self) -> int:
         """The most sequences in any bin."""
-        return self.plan.max_sequences_per_bin
+        return self.groups.max_sequences_per_bin if self.groups else self.plan.max_sequences_per_bin
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the sequences are planned in groups."""
+        return self.groups is not None
 
     @property
     def num_lengths(self) -> int:
         """Distinct lengths."""
         return len(self.plan.lengths)
 
-    def epoch(self, number: int, seed: int) -> EpochView:
+    @property
+    def ids(self) -> NDArray[np.integer]:
+        """Ids of all sequences: those of the pool, or of the groups' members, in their order."""
+        return self.pool if self.groups is None else self.groups.members[:, 0]
+
+    def epoch(self, number: int, seed: int, *, num_windows: int = 1) -> EpochView | WindowedView | GroupedSource:
         """Returns one epoch of a run.
 
         Args:
             number: in [0, 2^64).
             seed: of the run, in [0, 2^64).
+            num_windows: locality windows; 1 for the plain epoch.
         """
-        return EpochView(self.plan, self.pool, seed=seed, epoch=number, first_tokens=self.first_tokens)
+        view: EpochView | WindowedView
+        if num_windows == 1:
+            view = EpochView(self.plan, self.pool, seed=seed, epoch=number, first_tokens=self.first_tokens)
+        else:
+            view = WindowedView(
+                self.plan,
+                self.pool,
+                seed=seed,
+                epoch=number,
+                num_windows=num_windows,
+                first_tokens=self.first_tokens,
+            )
+        return view if self.groups is None else GroupedSource(view, self.groups)
 
     def check_pool(self) -> None:
         """Compares every array file with its checksum, reading it whole; PreparedDatasetError where one differs."""
@@ -130,10 +159,11 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     templates_bytes = _ENTRY_BYTES * (manifest.distinct_templates + 1) + _LENGTH_BYTES * manifest.n_sequences
     counts = _read_json(folder / COUNTS, manifest, counts_bytes, parse_counts)
     templates = _read_json(folder / TEMPLATES, manifest, templates_bytes, parse_templates)
-    pool = map_array(folder / POOLS, manifest.id_dtype, (manifest.n_sequences,))
+    pool = map_array(folder / POOLS, *manifest.pool_shape)
     first_tokens = None
     if manifest.start_dtype:
         first_tokens = map_array(folder / STARTS, manifest.start_dtype, (manifest.n_sequences,))
+    groups = _map_groups(folder, manifest)
     if manifest.over_length.sequences:
         map_array(folder / OVER_LENGTH, "int64", (manifest.over_length.sequences, 2))
     if check_pool:
@@ -143,11 +173,10 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
         plan = PlanIndex.build(templates, counts, manifest.max_seq_len)
     except (ValueError, OverflowError) as error:
         raise PreparedDatasetError(f"{named(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
-    digest = dataset_digest(
-        counts, templates, manifest.options, manifest.checksums[POOLS], manifest.checksums.get(STARTS)
-    )
+    digest = dataset_digest(counts, templates, manifest.options, manifest.checksums)
+    in_plan = manifest.groups.n_groups if manifest.groups else manifest.n_sequences
     for what, stated, actual in (
-        ("n_sequences", manifest.n_sequences, plan.num_sequences),
+        ("n_groups" if manifest.groups else "n_sequences", in_plan, plan.num_sequences),
         ("n_bins", manifest.n_bins, plan.num_bins),
         ("total_tokens", manifest.total_tokens, sum(length * count for length, count in counts.items())),
         ("total_capacity", manifest.total_capacity, plan.num_bins * manifest.max_seq_len),
@@ -159,7 +188,26 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
             raise PreparedDatasetError(
                 f"{named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
             )
-    return PreparedDataset(folder, manifest, counts, templates, pool, plan, first_tokens)
+    return PreparedDataset(folder, manifest, counts, templates, pool, plan, first_tokens, groups)
+
+
+def _map_groups(folder: Path, manifest: Manifest) -> Groups | None:
+    """Maps the files of groups; None where the dataset has none."""
+    if manifest.groups is None:
+        return None
+    num_members = manifest.n_sequences
+    table = map_array(folder / GROUPS, "int64", (manifest.groups.n_groups, 2))
+    if table[-1, 1] != num_members:
+        raise PreparedDatasetError(
+            f"{named(folder / GROUPS)} ends at member {table[-1, 1]}, and {MANIFEST} states {num_members} sequences"
+        )
+    return Groups(
+        table=table,
+        members=map_array(folder / MEMBERS, "int64", (num_members, 2)),
+        rooms=manifest.options.rooms,
+        max_sequences_per_bin=manifest.groups.max_sequences_per_bin,
+        order=None if manifest.groups.ids_ascend else map_array(folder / MEMBER_ORDER, "int64", (num_members,)),
+    )
 
 
 def _check_sum(path: Path, manifest: Manifest, actual: str) -> None:
@@ -184,4 +232,4 @@ def _array_files(manifest: Manifest) -> list[str]:
 
 
 def _optional_files(manifest: Manifest) -> list[str]:
-    return optional_files(manifest.start_dtype, manifest.over_length, manifest.inputs)
+    return optional_files(manifest.start_dtype, manifest.over_length, manifest.inputs, manifest.groups)

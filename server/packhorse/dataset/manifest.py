@@ -134,6 +134,24 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupRecord:
+    """The groups of a dataset whose plan is over groups."""
+
+    by: str
+    """What says which rows are a group."""
+    n_groups: int
+    """Groups in the plan."""
+    n_dropped: int
+    """Groups that were too long for a bin and left out, with all their sequences."""
+    most_sequences: int
+    """Sequences of the largest group."""
+    max_sequences_per_bin: int
+    """No bin of the plan has more sequences."""
+    ids_ascend: bool
+    """Whether ids ascend from group to group, so that no file holds their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Facts about a prepared dataset."""
 
@@ -160,7 +178,7 @@ class Manifest:
     distinct_templates: int
     """Number of distinct templates."""
     id_dtype: Literal["uint32", "int64"]
-    """How pools.npy stores ids."""
+    """How ids are stored, in pools.npy and in messages; in a grouped dataset pools.npy holds groups' numbers."""
     start_dtype: Literal["uint32", "int64"] | None = None
     """How starts.npy stores each entry's first token; None where every one is 0 and there is no such file."""
     ids_sum_a: int
@@ -181,6 +199,8 @@ class Manifest:
     """Fingerprint of the dataset and its plan."""
     inputs: Inputs | None = None
     """What was read, file by file; None in a dataset of an earlier release."""
+    groups: GroupRecord | None = None
+    """Its groups; None where every sequence is planned by itself."""
     version: int = 1
     """Which version of a growing dataset it is, counted from 1; `prepare --append` makes the next one."""
     format_version: int = FORMAT_VERSION
@@ -193,11 +213,19 @@ class Manifest:
         """A bin's capacity in tokens."""
         return self.options.max_seq_len
 
+    @property
+    def pool_shape(self) -> tuple[str, tuple[int]]:
+        """Type and shape of pools.npy."""
+        if self.groups is None:
+            return self.id_dtype, (self.n_sequences,)
+        return "uint32" if self.groups.n_groups <= 2**32 else "int64", (self.groups.n_groups,)
+
     def render(self) -> bytes:
         """Returns the manifest's only valid bytes; they end with a checksum of themselves."""
         content = asdict(self)
-        if self.inputs is None:
-            del content["inputs"]
+        for name in ("inputs", "groups"):
+            if content[name] is None:
+                del content[name]
         if self.version == 1:
             del content["version"]
         return _render({**content, "checksum": _checksum(content)})
@@ -227,11 +255,12 @@ class Manifest:
         if not is_sound:
             raise PreparedDatasetError(f"{name} was altered: its content does not match its checksum")
         try:
-            if content.get("inputs", ...) is None:
-                raise ValueError("states inputs, but none")
+            for optional in ("inputs", "groups"):
+                if content.get(optional, ...) is None:
+                    raise ValueError(f"states {optional}, but none")
             if content.get("version", ...) == 1:
                 raise ValueError("states version 1, which goes without saying")
-            check_fields(cls, content, may_lack=("inputs", "version"))
+            check_fields(cls, content, may_lack=("inputs", "groups", "version"))
         except ValueError as error:
             raise PreparedDatasetError(f"{name} {error}: prepare the dataset again with this release") from None
         if content["epoch_version"] != EPOCH_VERSION:
@@ -243,6 +272,8 @@ class Manifest:
         content["over_length"] = OverLengthLedger(**content["over_length"])
         if "inputs" in content:
             content["inputs"] = _inputs(content["inputs"])
+        if "groups" in content:
+            content["groups"] = GroupRecord(**content["groups"])
         manifest = cls(**content)
         for what, holds in manifest._rules():
             if not holds:
@@ -288,6 +319,15 @@ class Manifest:
             yield "inputs counts from 0", min(files, skipped, self.inputs.rows) >= 0
             yield "inputs names the first files", len(self.inputs.files) == min(files, MOST_LISTED)
             yield "inputs names the first rows skipped", len(self.inputs.skipped.first) == min(skipped, MOST_LISTED)
+        if (groups := self.groups) is not None:
+            yield "groups has n_groups in [1, n_sequences]", 1 <= groups.n_groups <= self.n_sequences
+            yield "groups counts what it dropped from 0", groups.n_dropped >= 0
+            most, per_bin = groups.most_sequences, groups.max_sequences_per_bin
+            yield "groups fit bins", 1 <= most <= per_bin <= self.n_sequences
+            yield (
+                "groups are neither cut nor counted by sequence",
+                (options.over_length in ("error", "drop") and options.max_sequences_per_bin is None),
+            )
         yield "checksums are SHA-256", all(_SHA256.fullmatch(checksum) for checksum in self.checksums.values())
         yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
 

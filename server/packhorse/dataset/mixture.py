@@ -13,7 +13,7 @@ from packhorse.dataset.digest import mixture_digest
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
 from packhorse.dataset.mixture_file import ComponentEntry, MixtureError, MixtureFile, StageEntry, Unit
-from packhorse.epoch import Chain, Component, Mixture, MixtureEpoch, Source, Stage, WindowedView, bin_shares, derive_key
+from packhorse.epoch import Chain, Component, Mixture, MixtureEpoch, Source, Stage, bin_shares, derive_key
 
 _MOST_SEEDS = 4
 """Runs whose mixtures are remembered; another's is laid out again, in a millisecond."""
@@ -78,6 +78,11 @@ class MixtureDataset:
     def max_sequences_per_bin(self) -> int:
         """The most sequences in any bin."""
         return max(dataset.max_sequences_per_bin for dataset in self.datasets)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether a component's sequences are planned in groups."""
+        return any(dataset.has_groups for dataset in self.datasets)
 
     @property
     def num_lengths(self) -> int:
@@ -164,9 +169,7 @@ class MixtureDataset:
     def _component(self, dataset: PreparedDataset, seed: int) -> Component:
         manifest, entry = dataset.manifest, self.file.components.get(dataset.name, ComponentEntry())
         num_windows = entry.num_windows
-        source_of: Callable[[int], Source] = partial(dataset.epoch, seed=seed)
-        if num_windows > 1:
-            source_of = partial(_windowed, dataset, seed, num_windows)
+        source_of: Callable[[int], Source] = partial(dataset.epoch, seed=seed, num_windows=num_windows)
         return Component(
             name=dataset.name,
             source_of=lru_cache(maxsize=2)(source_of),
@@ -211,17 +214,6 @@ class MixtureDataset:
 
 def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
     return sum((share * value for share, value in zip(shares, values, strict=True)), Fraction(0))
-
-
-def _windowed(dataset: PreparedDataset, seed: int, num_windows: int, epoch: int) -> WindowedView:
-    return WindowedView(
-        dataset.plan,
-        dataset.pool,
-        seed=seed,
-        epoch=epoch,
-        num_windows=num_windows,
-        first_tokens=dataset.first_tokens,
-    )
 
 
 def _check_alike(name: str, datasets: Sequence[PreparedDataset]) -> None:

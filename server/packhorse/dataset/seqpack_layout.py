@@ -95,8 +95,11 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
         ['counts.json', 'manifest.json', 'pools', 'templates.json']
 
     Raises:
-        ValueError: some entries do not begin at their sequence's first token, which seqpack cannot say.
+        ValueError: some entries do not begin at their sequence's first token, or there are groups, which seqpack cannot
+            say.
     """
+    if dataset.groups is not None:
+        raise ValueError("seqpack's layout cannot say which sequences are a group; use --format packhorse")
     if dataset.first_tokens is not None:
         raise ValueError("seqpack's layout cannot say where a piece begins; use --format packhorse")
     (folder / SEQPACK_POOLS).mkdir()

@@ -132,11 +132,11 @@ def verify_lengths(
         ValueError: what gives lengths cannot be opened.
     """
     dataset = open_prepared(folder, check_pool=False)
-    report = LengthReport(entries=len(dataset.pool) + len(_dropped(dataset)))
+    report = LengthReport(entries=len(dataset.ids) + len(_dropped(dataset)))
     for kept in (_opened, _opened_lengths):
         kept.cache_clear()
     tasks = [_Task(folder, open_lengths, some) for some in _stretches(dataset, order, sample, workers)]
-    total = report.entries if sample is None else min(sample, len(dataset.pool))
+    total = report.entries if sample is None else min(sample, len(dataset.ids))
     with open_engine(workers) as engine, progress.task("comparing lengths", total, "sequences") as advance:
         for part in engine.map(_compare, tasks):
             report.add(part)
@@ -162,10 +162,11 @@ class _Task:
 
 
 def _stretches(dataset: PreparedDataset, order: Order, sample: int | None, workers: int) -> Iterator[_Stretch]:
-    num_entries = len(dataset.pool)
+    ids = dataset.ids
+    num_entries = len(ids)
     if sample is not None and sample < num_entries:
         chosen = np.random.default_rng(0).choice(num_entries, sample, replace=False)
-        chosen = chosen[np.argsort(dataset.pool[chosen], kind="stable")]
+        chosen = chosen[np.argsort(ids[chosen], kind="stable")]
         for some in np.array_split(chosen, min(max(workers, 1) * 4, sample)):
             yield _Stretch("chosen", chosen=some)
         return
@@ -174,7 +175,7 @@ def _stretches(dataset: PreparedDataset, order: Order, sample: int | None, worke
             yield _Stretch("entries", first, min(first + _ENTRIES_IN_A_TASK, num_entries))
     elif num_entries:
         # By ids, so that files are decoded once; every task looks through the whole pool for its own.
-        low, high = int(dataset.pool.min()), int(dataset.pool.max()) + 1
+        low, high = int(ids.min()), int(ids.max()) + 1
         num_tasks = min(max(4 * workers if workers > 1 else 1, -(-num_entries // _SCANNED_FOR_A_TASK)), high - low)
         edges = [low + (high - low) * number // num_tasks for number in range(num_tasks + 1)]
         for first, last in pairwise(edges):
@@ -192,7 +193,7 @@ def _compare(task: _Task) -> LengthReport:
         comparison.compare(dropped[:, 0], None)
     else:
         for entries in _entries(dataset, task.stretch):
-            comparison.compare(dataset.pool[entries].astype(np.int64), entries)
+            comparison.compare(dataset.ids[entries].astype(np.int64), entries)
     return report
 
 
@@ -215,7 +216,7 @@ class _Comparison:
 
         Args:
             ids: theirs: int64 [S].
-            entries: their places in the pool: int64 [S]; None for those that were dropped.
+            entries: their places among the dataset's ids: int64 [S]; None for those that were dropped.
         """
         for first, last, found in self._found(ids, 0, len(ids)):
             some = slice(first, last)
@@ -238,7 +239,7 @@ class _Comparison:
         if entries is None:
             return
         rule = self._rule
-        rooms = self._rooms[np.searchsorted(self._room_ends, entries, side="right")]
+        rooms = self._rooms_of(entries)
         starts = self._dataset.first_tokens
         firsts = np.zeros(len(ids), dtype=np.int64) if starts is None else starts[entries].astype(np.int64)
         own = np.where(is_over, np.minimum(found - firsts, rule.longest), found)
@@ -274,7 +275,14 @@ class _Comparison:
     def _planned(self, entries: NDArray[np.int64] | None, index: int) -> int:
         if entries is None:
             return int(self._over_length[index, 1])
-        return int(self._rooms[np.searchsorted(self._room_ends, entries[index], side="right")])
+        return int(self._rooms_of(entries[index : index + 1])[0])
+
+    def _rooms_of(self, entries: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Planned rooms of some entries: int64 [S]."""
+        if (groups := self._dataset.groups) is not None:
+            rooms: NDArray[np.int64] = self._rule.room(groups.members[entries, 1])
+            return rooms
+        return self._rooms[np.searchsorted(self._room_ends, entries, side="right")]
 
     def _differ(self, sequence_id: int, planned: int, found: int | None, why: str) -> None:
         self._report.differing += 1
@@ -284,7 +292,7 @@ class _Comparison:
 
 
 def _entries(dataset: PreparedDataset, stretch: _Stretch) -> Iterator[NDArray[np.int64]]:
-    """Yields places in the pool, some at a time."""
+    """Yields places among the dataset's ids, some at a time."""
     if stretch.chosen is not None:
         for first in range(0, len(stretch.chosen), _ENTRIES_AT_ONCE):
             yield stretch.chosen[first : first + _ENTRIES_AT_ONCE]
@@ -292,13 +300,13 @@ def _entries(dataset: PreparedDataset, stretch: _Stretch) -> Iterator[NDArray[np
         for first in range(stretch.first, stretch.last, _ENTRIES_AT_ONCE):
             yield np.arange(first, min(first + _ENTRIES_AT_ONCE, stretch.last))
     else:
-        pool = dataset.pool
+        ids = dataset.ids
         held = []
-        for first in range(0, len(pool), _ENTRIES_AT_ONCE):
-            some = pool[first : first + _ENTRIES_AT_ONCE]
+        for first in range(0, len(ids), _ENTRIES_AT_ONCE):
+            some = ids[first : first + _ENTRIES_AT_ONCE]
             held.append(first + np.flatnonzero((some >= stretch.first) & (some < stretch.last)))
         entries = np.concatenate(held)
-        entries = entries[np.argsort(pool[entries], kind="stable")]
+        entries = entries[np.argsort(ids[entries], kind="stable")]
         for first in range(0, len(entries), _ENTRIES_AT_ONCE):
             yield entries[first : first + _ENTRIES_AT_ONCE]
 

@@ -14,8 +14,11 @@ from packhorse.dataset.digest import make_digest
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
+    GROUPS,
     INPUTS,
     MANIFEST,
+    MEMBER_ORDER,
+    MEMBERS,
     OVER_LENGTH,
     POOLS,
     SKIPPED,
@@ -27,6 +30,7 @@ from packhorse.dataset.layout import (
 from packhorse.dataset.manifest import (
     EPOCH_VERSION,
     MOST_LISTED,
+    GroupRecord,
     InputRecord,
     Inputs,
     Manifest,
@@ -53,13 +57,15 @@ def seal(
     source: str,
     id_column: str | None,
     inputs: Inputs,
+    n_sequences: int | None = None,
+    groups: GroupRecord | None = None,
     version: int = 1,
 ) -> Manifest:
     """Writes counts.json, templates.json and manifest.json beside finished arrays.
 
     Args:
         folder: the folder being written; pools.npy and, where there are any, starts.npy and over_length.npy are in it.
-        counts: room in tokens → number of sequences.
+        counts: room in tokens → number of sequences, or of groups.
         plan: of exactly these counts.
         options: what shaped the plan.
         over_length: what the over-length policy did.
@@ -71,16 +77,18 @@ def seal(
         id_column: the column of it that ids come from; None where an id is a row number.
         inputs: what was read; all files are in inputs.jsonl, and all skipped rows in skipped.jsonl, where it names
             only the first.
+        n_sequences: sequences of a grouped dataset; None where each stands in the plan.
+        groups: its groups, whose files are in the folder too; None where every sequence is planned by itself.
         version: which version of a growing dataset it is.
     """
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
-    names = [*DATA_FILES, *optional_files(start_dtype, over_length, inputs)]
+    names = [*DATA_FILES, *optional_files(start_dtype, over_length, inputs, groups)]
     checksums = {name: sha256_of(folder / name) for name in names}
     manifest = Manifest(
         options=options,
         algorithm=plan.algorithm,
-        n_sequences=plan.num_sequences,
+        n_sequences=plan.num_sequences if n_sequences is None else n_sequences,
         n_bins=plan.num_bins,
         total_tokens=plan.total_tokens,
         own_tokens=own_tokens,
@@ -98,19 +106,25 @@ def seal(
         id_column=id_column,
         plan_cut_off=plan.cut_off,
         inputs=inputs,
+        groups=groups,
         version=version,
         checksums=checksums,
-        digest=dataset_digest(counts, plan.templates, options, checksums[POOLS], checksums.get(STARTS)),
+        digest=dataset_digest(counts, plan.templates, options, checksums),
     )
     (folder / MANIFEST).write_bytes(manifest.render())
     return manifest
 
 
-def optional_files(start_dtype: str | None, over_length: OverLengthLedger, inputs: Inputs | None) -> list[str]:
+def optional_files(
+    start_dtype: str | None, over_length: OverLengthLedger, inputs: Inputs | None, groups: GroupRecord | None
+) -> list[str]:
     """Returns the names of the files that such a folder has beside DATA_FILES."""
     present = {
         STARTS: start_dtype is not None,
         OVER_LENGTH: over_length.sequences > 0,
+        GROUPS: groups is not None,
+        MEMBERS: groups is not None,
+        MEMBER_ORDER: groups is not None and not groups.ids_ascend,
         INPUTS: inputs is not None and inputs.num_files > MOST_LISTED,
         SKIPPED: inputs is not None and inputs.skipped.rows > MOST_LISTED,
     }
@@ -150,14 +164,14 @@ def dataset_digest(
     counts: Mapping[int, int],
     templates: Mapping[tuple[int, ...], int],
     options: PrepareOptions,
-    pools_checksum: str,
-    starts_checksum: str | None = None,
+    checksums: Mapping[str, str],
 ) -> str:
-    """Returns the digest of a dataset with these counts, templates, options, pool file and starts file."""
+    """Returns the digest of a dataset with these counts, templates and options, and array files of these checksums."""
+    arrays = [checksums[name] for name in (POOLS, STARTS, GROUPS, MEMBERS) if name in checksums]
     parts: dict[str, Any] = {
         "counts": {str(length): count for length, count in counts.items()},
         "options": {**asdict(options), "epoch_version": EPOCH_VERSION},
         "templates": [[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)],
-        "pools": [pools_checksum, starts_checksum] if starts_checksum else pools_checksum,
+        "pools": arrays if len(arrays) > 1 else arrays[0],
     }
     return make_digest(parts)

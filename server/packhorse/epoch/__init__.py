@@ -5,6 +5,7 @@ from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
 from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compilation import compile_kernels
 from packhorse.epoch.component import Component
+from packhorse.epoch.groups import GroupedSource, Groups
 from packhorse.epoch.keys import derive_key, independent_seed
 from packhorse.epoch.materialize import materialize_epoch
 from packhorse.epoch.mixture import Chain, Mixture, Stage, WeightsBy, WhenOut, bin_shares, parting
@@ -14,7 +15,7 @@ from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.skip import SkipSource
 from packhorse.epoch.source import Locations, Source
 from packhorse.epoch.view import EpochView
-from packhorse.epoch.waiting import Waiting, idle_share, waiting_of_plan
+from packhorse.epoch.waiting import Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.epoch.windows import MAX_WINDOWS, WindowedView
 from packhorse.topology import Topology
 
@@ -27,6 +28,8 @@ __all__ = [
     "Component",
     "EpochView",
     "Given",
+    "GroupedSource",
+    "Groups",
     "Locations",
     "Mixture",
     "MixtureEpoch",
@@ -51,5 +54,6 @@ __all__ = [
     "joined",
     "materialize_epoch",
     "parting",
+    "waiting_of",
     "waiting_of_plan",
 ]

@@ -25,6 +25,7 @@ def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], posi
     if _is_in_order(places):
         return replace(parts[0] if len(parts) == 1 else joined(parts), positions=positions)
     has_first_tokens = any(part.first_tokens is not None for part in parts)
+    has_group_ids = any(part.group_ids is not None for part in parts)
     has_dataset_ids = any(part.dataset_ids is not None for part in parts)
     has_templates = any(part.templates is not None for part in parts)
     sizes = np.zeros(len(positions), dtype=np.int64)
@@ -42,10 +43,13 @@ def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], posi
     ids = np.empty(total, dtype=np.result_type(*(part.ids for part in parts)))
     lengths = np.empty(total, dtype=np.int32)
     first_tokens = np.zeros(total, dtype=np.int64) if has_first_tokens else None
+    group_ids = np.full(total, -1) if has_group_ids else None
     for part, where in zip(parts, places, strict=True):
         _scatter(part.ids, part.lengths, part.bin_ends, begins, where, ids, lengths)
         if first_tokens is not None and part.first_tokens is not None:
             _scatter(part.first_tokens, part.lengths, part.bin_ends, begins, where, first_tokens, lengths)
+        if group_ids is not None and part.group_ids is not None:
+            _scatter(part.group_ids, part.lengths, part.bin_ends, begins, where, group_ids, lengths)
     return Bins(
         ids=ids,
         lengths=lengths,
@@ -54,6 +58,7 @@ def interleaved(parts: Sequence[Bins], places: Sequence[NDArray[np.int64]], posi
         first_tokens=first_tokens,
         dataset_ids=dataset_ids,
         templates=templates,
+        group_ids=group_ids,
     )
 
 

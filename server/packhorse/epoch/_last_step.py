@@ -1,9 +1,9 @@
 """A last step that the epoch's bins do not fill, made whole as the remainder policy says.
 
 Owns the filling. SPREAD deals the sequences of the step over all its bins; REPEAT and EMPTY add bins. SPREAD only ever
-splits bins, so no bin outgrows its capacity or its number of sequences; the bins that were missing take what is split
-off. A bin of the epoch keeps its offset in the step, with one exception: where nothing is left to split, and its rank
-has two bins more than another, it moves there whole.
+splits bins, and never a group, so no bin outgrows its capacity or its number of sequences; the bins that were missing
+take what is split off. A bin of the epoch keeps its offset in the step, with one exception: where nothing is left to
+split, and its rank has two bins more than another, it moves there whole.
 """
 
 from dataclasses import dataclass, replace
@@ -68,23 +68,30 @@ def _dealt(tail: Bins, topology: Topology) -> FilledStep:
     """Deals the sequences of a partial step over its `bins_per_step` bins.
 
     The fullest bin that still has two sequences is halved, again and again, until no bin is empty or every bin has one
-    sequence. In the latter case bins move until no rank has two more than another.
+    sequence; a group counts as one. In the latter case bins move until no rank has two more than another.
     """
     num_tail, num_bins = len(tail.bin_ends), topology.bins_per_step
-    members = np.arange(len(tail.ids), dtype=np.int64)
-    sizes = np.concatenate((tail.sizes(), np.zeros(num_bins - num_tail, np.int64)))
-    starts = np.concatenate((tail.bin_ends - tail.sizes(), np.zeros(num_bins - num_tail, np.int64)))
+    items = tail.items()
+    ends = np.searchsorted(items, tail.bin_ends)  # of every bin among the items
+    members = np.arange(len(items) - 1, dtype=np.int64)
+    sizes = np.concatenate((np.diff(ends, prepend=0), np.zeros(num_bins - num_tail, np.int64)))
+    starts = np.concatenate((ends, np.zeros(num_bins - num_tail, np.int64))) - sizes
+    tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[items])
     positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
     offsets = np.arange(num_bins).reshape(topology.world_size, topology.batch_size).T.ravel()  # every rank's slot 0, …
     missing = offsets[offsets >= num_tail]
-    num_filled = halve_into(members, starts, sizes, tail.lengths, missing)
+    num_filled = halve_into(members, starts, sizes, tokens, missing)
     empty, filled = missing[num_filled:], offsets[sizes[offsets] > 0][::-1]
     pairs = min(len(empty), len(filled))
     moves = int((filled[:pairs] % topology.batch_size > empty[:pairs] % topology.batch_size).sum())
     old, new = filled[:moves], empty[:moves]
     for values in (starts, sizes, positions):
         values[new], values[old] = values[old], values[new]
-    order, bin_ends = laid_end_to_end(members, starts, sizes)
+    item_order, item_ends = laid_end_to_end(members, starts, sizes)
+    item_sizes = np.diff(items)[item_order]
+    bounds = np.concatenate(([0], np.cumsum(item_sizes)))
+    order = np.repeat(items[item_order] - bounds[:-1], item_sizes) + np.arange(len(tail.ids))
+    bin_ends = bounds[item_ends]
     dealt_index = np.empty(len(order), dtype=np.int64)
     dealt_index[order] = np.arange(len(order))
     bins = Bins(
@@ -94,6 +101,7 @@ def _dealt(tail: Bins, topology: Topology) -> FilledStep:
         positions=positions,
         first_tokens=None if tail.first_tokens is None else tail.first_tokens[order],
         dataset_ids=None if tail.dataset_ids is None else _dataset_ids(tail, order, bin_ends),
+        group_ids=None if tail.group_ids is None else tail.group_ids[order],
     )
     return FilledStep(bins, tail.bin_ends, dealt_index)
 

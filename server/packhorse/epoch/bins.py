@@ -34,6 +34,9 @@ class Bins:
     """Which of a mixture's datasets each bin is of, -1 for an empty bin: int32 [N]; None where there is one dataset."""
     templates: NDArray[np.int64] | None = None
     """Number of each bin's template in the source, -1 where it is of none: int64 [N]; None where no bin is of one."""
+    group_ids: NDArray[np.int64] | None = None
+    """The group of every sequence, -1 where it is of none: int64 [S]; None where there are no groups. A group's
+    sequences stand next to each other in one bin."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -44,6 +47,15 @@ class Bins:
         sizes = self.bin_ends.copy()
         sizes[1:] -= self.bin_ends[:-1]
         return sizes
+
+    def items(self) -> NDArray[np.int64]:
+        """Where everything begins that may not be parted, groups and sequences of none, and S: int64 [items + 1]."""
+        if self.group_ids is None:
+            return np.arange(len(self.ids) + 1)
+        begins = np.ones(len(self.ids) + 1, dtype=np.bool_)
+        begins[1:-1] = (self.group_ids[1:] != self.group_ids[:-1]) | (self.group_ids[1:] < 0)
+        begins[self.bin_ends] = True
+        return np.flatnonzero(begins)
 
     def costs(self, cost_linear: int) -> NDArray[np.int64]:
         """Cost of every bin, Σ (cost_linear · L + L²) over its sequences' lengths L: int64 [N]."""
@@ -69,6 +81,7 @@ class Bins:
             first_tokens=None if self.first_tokens is None else self.first_tokens[members],
             dataset_ids=None if self.dataset_ids is None else self.dataset_ids[which],
             templates=None if self.templates is None else self.templates[which],
+            group_ids=None if self.group_ids is None else self.group_ids[members],
         )
 
 
@@ -101,6 +114,11 @@ def joined(parts: Sequence[Bins]) -> Bins:
         templates = np.concatenate(
             [np.full(len(part), -1) if part.templates is None else part.templates for part in parts]
         )
+    group_ids = None
+    if any(part.group_ids is not None for part in parts):
+        group_ids = np.concatenate(
+            [np.full(len(part.ids), -1) if part.group_ids is None else part.group_ids for part in parts]
+        )
     return Bins(
         ids=np.concatenate([part.ids for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -109,4 +127,5 @@ def joined(parts: Sequence[Bins]) -> Bins:
         first_tokens=first_tokens,
         dataset_ids=np.concatenate(dataset_ids) if dataset_ids else None,
         templates=templates,
+        group_ids=group_ids,
     )

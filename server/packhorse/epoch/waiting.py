@@ -63,6 +63,12 @@ def waiting_of(
 ) -> dict[Balance, Waiting] | None:
     """Measures how long the ranks of a topology wait, under some balances, on the first windows of a real epoch.
 
+    Example:
+        >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)
+        >>> epoch = EpochView(plan, np.arange(20), seed=0, epoch=0)
+        >>> waiting_of(epoch, Topology(world_size=2, accumulation=10, cost_linear=1))[Balance.MICRO_STEP]
+        Waiting(at_steps=0.0, at_optimizer_steps=0.0)
+
     Args:
         source: the epoch.
         topology: the run's shape; its own balance does not matter.

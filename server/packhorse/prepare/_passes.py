@@ -168,8 +168,8 @@ def count_task(task: CountTask) -> TaskCounts:
             at = int(np.argmax(over))
             first_over = first_over or (int(ids[at]), int(lengths[at]), path, batch.row(at))
             num_over += num_over_here
-            tokens_over += _exact_sum(lengths[over])
-            pieces_over += _exact_sum((lengths[over] - 1) // limit + 1)
+            tokens_over += exact_sum(lengths[over])
+            pieces_over += exact_sum((lengths[over] - 1) // limit + 1)
             longest_over = max(longest_over, longest)
             if options.over_length == "truncate":
                 histogram[limit] += num_over_here
@@ -318,6 +318,6 @@ def _grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return grown
 
 
-def _exact_sum(values: NDArray[np.int64]) -> int:
+def exact_sum(values: NDArray[np.int64]) -> int:
     """Sums without overflow, whatever the values: a length column may hold anything."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())

@@ -28,6 +28,7 @@ from packhorse.dataset import (
 from packhorse.jobs import Engine, Progress
 from packhorse.packing import PackingPlan, pack_histogram
 from packhorse.prepare._duplicates import cut_windows, find_duplicate
+from packhorse.prepare._grouping import Grouped
 from packhorse.prepare._growth import added_ledgers, id_range, run_of
 from packhorse.prepare._merge import cut_merges, merge_task
 from packhorse.prepare._passes import (
@@ -104,6 +105,8 @@ class Sort:
     """Ends planning early."""
     before: PreparedDataset | None = None
     """The version that the rows are added to."""
+    groups: Grouped | None = None
+    """Where the rows are groups: their sequences."""
     version: int = 1
     """Which version it makes."""
 
@@ -122,7 +125,8 @@ class Sort:
         sizes = [task.num_rows for task in tasks]
         parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
         self._check_files()
-        ledger = _over_length_ledger(parts, options)
+        ledger = self.groups.over_length if self.groups else _over_length_ledger(parts, options)
+        own_tokens = self.groups.own_tokens if self.groups else sum(part.own_tokens for part in parts)
         planned = [part for part in parts if len(part.rooms)]
         if not planned:
             raise ValueError(f"all {num_rows:,} rows are bad, so nothing is left to prepare")
@@ -137,7 +141,7 @@ class Sort:
             rooms=rooms,
             counts=counts,
             over_length=added_ledgers(before.manifest.over_length, ledger) if before else ledger,
-            own_tokens=sum(part.own_tokens for part in parts) + (before.manifest.own_tokens if before else 0),
+            own_tokens=own_tokens + (before.manifest.own_tokens if before else 0),
             id_range=(low, high),
             id_dtype="uint32" if low >= 0 and high < 2**32 else "int64",
             start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
@@ -163,7 +167,7 @@ class Sort:
             work: holds runs, and records of what is finished.
         """
         counted = self.count(work)
-        arrays = _Arrays.claimed(folder, counted)
+        arrays = _Arrays.claimed(folder, counted, lists_over=self.groups is None)
         finished = work.records("filled", str, str)
         run_tasks = self._claim_runs(counted, work, finished)
         plan = self.plan(counted)
@@ -173,19 +177,23 @@ class Sort:
         sums = self._merge(arrays, counted, [task.run for task in run_tasks])
         if self.id_column is not None:
             self._check_unique(arrays, counted)
+        groups = self.groups
+        read = groups.read if groups else self.opened
         return seal(
             folder,
             counts=counted.by_room,
             plan=plan,
-            options=self.options,
+            options=groups.options if groups else self.options,
             over_length=counted.over_length,
             own_tokens=counted.own_tokens,
-            id_dtype=counted.id_dtype,
+            id_dtype=groups.id_dtype if groups else counted.id_dtype,
             start_dtype=counted.start_dtype,
-            ids_sum=sums,
+            ids_sum=groups.ids_sum if groups else sums,
             source=source,
-            id_column=self.id_column,
-            inputs=write_inputs(folder, self.opened, counted.skipped, self.before),
+            id_column=read.columns.id,
+            inputs=write_inputs(folder, read, counted.skipped, self.before),
+            n_sequences=groups.n_sequences if groups else None,
+            groups=groups.record(plan) if groups else None,
             version=self.version,
         )
 
@@ -308,10 +316,10 @@ class _Arrays:
     over: str | None
 
     @classmethod
-    def claimed(cls, folder: Path, counted: Counted) -> "_Arrays":
-        """Makes them, with their disk space."""
+    def claimed(cls, folder: Path, counted: Counted, *, lists_over: bool) -> "_Arrays":
+        """Makes them, with their disk space; the list of what is too long only where `lists_over`."""
         shape = (int(counted.counts.sum()),)
-        num_over = counted.over_length.sequences
+        num_over = counted.over_length.sequences if lists_over else 0
         return cls(
             pool=_create(folder / POOLS, counted.id_dtype, shape),
             first_tokens=_create(folder / STARTS, counted.start_dtype, shape) if counted.start_dtype else None,

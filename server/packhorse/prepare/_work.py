@@ -98,7 +98,15 @@ class JobRecord:
     """Of Packhorse: another may cut tasks otherwise."""
 
     @classmethod
-    def of(cls, opened: Opened, options: PrepareOptions, *, on_bad_row: str, appended_to: str | None) -> "JobRecord":
+    def of(
+        cls,
+        opened: Opened,
+        options: PrepareOptions,
+        *,
+        on_bad_row: str,
+        appended_to: str | None,
+        group_size: int | None,
+    ) -> "JobRecord":
         """Returns the record of a job.
 
         Args:
@@ -106,10 +114,17 @@ class JobRecord:
             options: what shapes its plan.
             on_bad_row: what it does with bad rows.
             appended_to: digest of the dataset that it appends to.
+            group_size: rows that are a group.
         """
-        columns = {"length_column": opened.columns.length, "id_column": opened.columns.id}
+        columns = {f"{name}_column": column for name, column in asdict(opened.columns).items()}
         return cls(
-            options={**asdict(options), **columns, "on_bad_row": on_bad_row, "append": appended_to},
+            options={
+                **asdict(options),
+                **columns,
+                "on_bad_row": on_bad_row,
+                "append": appended_to,
+                "group_size": group_size,
+            },
             files={
                 absolute(file.path): [
                     file.stamp.size_bytes,

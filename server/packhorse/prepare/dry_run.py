@@ -5,10 +5,12 @@ Owns what it tells, and the estimates of time and disk; leaves the arguments to 
 
 import inspect
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec
 
 from packhorse.dataset import Inputs, OverLengthLedger
@@ -68,7 +70,7 @@ def _with_arguments_of(
 
 @_with_arguments_of(prepare)
 def dry_run(**arguments: Any) -> DryRun:
-    """Reads lengths once and plans, and writes nothing.
+    """Reads lengths once and plans, and writes nothing; tables of groups lie in a temporary folder meanwhile.
 
     Example:
         >>> found = dry_run("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
@@ -87,25 +89,28 @@ def dry_run(**arguments: Any) -> DryRun:
     """
     began = time.perf_counter()
     job = checked_job(**arguments)
-    with job.started() as sort:
+    with tempfile.TemporaryDirectory(prefix="packhorse-") as scratch, job.started(Path(scratch)) as sort:
         finding = time.perf_counter() - began
         counted = sort.count()
         counting = time.perf_counter() - began - finding
         plan = sort.plan(counted)
         planning = time.perf_counter() - began - finding - counting
-    disk_bytes = counted.array_bytes + _OTHER_BYTES
+    disk_bytes = counted.array_bytes + _OTHER_BYTES + (sort.groups.array_bytes if sort.groups else 0)
+    stats = PackingStats.from_templates(
+        plan.templates,
+        job.options.max_seq_len,
+        max_sequences_per_bin=job.options.max_sequences_per_bin,
+        proven_bound=plan.lower_bound,
+    )
+    if sort.groups is not None:
+        stats = replace(stats, n_sequences=sort.groups.n_sequences)
     disk_bytes += sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)
     parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
     passes = 2 if sort.id_column is None else 3  # sorting and comparing ids take about as long as one more
     return DryRun(
         inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
         over_length=counted.over_length,
-        stats=PackingStats.from_templates(
-            plan.templates,
-            job.options.max_seq_len,
-            max_sequences_per_bin=job.options.max_sequences_per_bin,
-            proven_bound=plan.lower_bound,
-        ),
+        stats=stats,
         algorithm=plan.algorithm,
         plan_cut_off=plan.cut_off,
         disk_bytes=disk_bytes,

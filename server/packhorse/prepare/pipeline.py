@@ -32,6 +32,7 @@ from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.prepare._engines import open_engine
+from packhorse.prepare._grouping import Grouping, gather_groups, options_of_groups
 from packhorse.prepare._growth import continued, refuse_growth, refuse_rewritten
 from packhorse.prepare._sort import Sort
 from packhorse.prepare._work import JobRecord, working
@@ -61,6 +62,9 @@ def prepare(
     lengths: Any = None,
     length_column: str | None = None,
     id_column: str | None = None,
+    group_column: str | None = None,
+    group_size: int | None = None,
+    groups: Any = None,
     max_seq_len: int,
     output: str | os.PathLike[str],
     algorithm: str = "auto",
@@ -107,6 +111,12 @@ def prepare(
             the one that evidently holds tokens, as token sources choose it.
         id_column: the integer column of ids, each once in the dataset; None takes the row over all files of all
             inputs in order, counted from 0.
+        group_column: the integer column that says which rows are a group: those with equal numbers, from 0 on, which
+            must follow each other. A group's sequences always share a bin, in their order. One that does not fit a bin
+            is refused, or with over_length "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held
+            in memory, and 24 a sequence where ids do not ascend.
+        group_size: every so many rows are a group, counted from the first: 2 for pairs that stand one after the other.
+        groups: with `lengths`, one integer for each row, as in a group column.
         max_seq_len: a bin's capacity in tokens, in [1, 2^31).
         output: the folder to write.
         algorithm: "auto" or a name of `packhorse.packing.PACKERS`.
@@ -162,6 +172,9 @@ def prepare(
         lengths=lengths,
         length_column=length_column,
         id_column=id_column,
+        group_column=group_column,
+        group_size=group_size,
+        groups=groups,
         max_seq_len=max_seq_len,
         output=output,
         algorithm=algorithm,
@@ -190,7 +203,7 @@ def prepare(
             partial=work.partial,
             meanwhile=work.runs,
         ) as partial,
-        job.started() as sort,
+        job.started(partial) as sort,
     ):
         if job.before is not None:
             if versions_of(job.folder)[0].manifest != job.before.manifest:
@@ -220,6 +233,8 @@ class Job:
     options: PrepareOptions
     before: PreparedDataset | None
     """The version that is appended to."""
+    grouping: Grouping | None
+    """Which sequences are a group."""
     adds: bool
     """Whether the input holds new sequences only; else it holds those of the version before, too."""
     record: JobRecord | None
@@ -231,15 +246,23 @@ class Job:
     progress: bool
 
     @contextmanager
-    def started(self) -> Iterator[Sort]:
-        """Gives the passes, with processes to run them and progress to show; both end afterwards."""
+    def started(self, folder: Path) -> Iterator[Sort]:
+        """Gives the passes, with processes to run them and progress to show; both end afterwards.
+
+        Args:
+            folder: where tables of groups are written.
+        """
         opened = open_engine(self.engine, workers=self.workers, ray_address=self.ray_address)
         with opened as engine, show_progress(quiet=not self.progress) as shown:
+            grouped = None
+            if self.grouping is not None:
+                grouped = gather_groups(self.opened, self.grouping, self.options, folder, shown)
             yield Sort(
                 engine=engine,
                 progress=shown,
-                opened=self.opened,
-                options=self.options,
+                opened=grouped.opened if grouped else self.opened,
+                options=options_of_groups(self.options) if grouped else self.options,
+                groups=grouped,
                 time_limit_seconds=self.time_limit_seconds,
                 before=self.before if self.adds else None,
                 version=self.before.manifest.version + 1 if self.before else 1,
@@ -252,6 +275,9 @@ def checked_job(
     lengths: Any,
     length_column: str | None,
     id_column: str | None,
+    group_column: str | None,
+    group_size: int | None,
+    groups: Any,
     max_seq_len: int,
     output: str | os.PathLike[str],
     algorithm: str,
@@ -288,6 +314,9 @@ def checked_job(
         )
     if on_bad_row not in get_args(OnBadRow):
         raise ValueError(f"on_bad_row must be one of {', '.join(get_args(OnBadRow))}, got {on_bad_row!r}")
+    grouping = Grouping.of(group_column, group_size, groups)
+    if grouping is not None:
+        _refuse_with_groups(options, append=append, seqpack=format == "seqpack", skips=on_bad_row == "skip")
     if append and (overwrite or format == "seqpack"):
         raise ValueError(
             "append goes neither with --overwrite, which keeps no earlier version, nor with seqpack's layout"
@@ -302,6 +331,8 @@ def checked_job(
         checked_integer("workers", workers, 1)
     if (input is None) == (lengths is None):
         raise ValueError("give either input, for files, or lengths, for what Python holds")
+    if groups is not None and lengths is None:
+        raise ValueError("groups are for lengths, which Python holds: files have a --group-column or --group-size")
     if resume and lengths is not None:
         raise ValueError("resume is for files: nobody can tell whether lengths that Python holds are the same")
     if not append:
@@ -309,7 +340,9 @@ def checked_job(
     elif not folder.exists():
         raise FileNotFoundError(f"{folder} is not there to append to; leave out --append to begin a dataset")
     before = open_prepared(folder) if append else None
-    columns = Columns(length=length_column, id=id_column)
+    if before is not None and before.manifest.groups is not None:
+        raise ValueError(f"--append cannot continue {before.name}, whose plan is over groups: prepare all of it again")
+    columns = Columns(length=length_column, id=id_column, group=group_column)
     skips, adds, record = on_bad_row == "skip", True, None
     if input is None:
         opened = open_held(lengths, columns, skips_bad_rows=skips)
@@ -326,7 +359,7 @@ def checked_job(
         source = _name_of(sources)
         adds = not found.reader.is_alone
         digest = before.manifest.digest if before else None
-        record = JobRecord.of(opened, options, on_bad_row=on_bad_row, appended_to=digest)
+        record = JobRecord.of(opened, options, on_bad_row=on_bad_row, appended_to=digest, group_size=group_size)
     num_rows = sum(span.num_rows for span in opened.spans)
     if before is not None:
         refuse_growth(before, opened, options, adds=adds)
@@ -342,6 +375,7 @@ def checked_job(
         source=source,
         options=options,
         before=before,
+        grouping=grouping,
         adds=adds,
         record=record,
         engine=engine,
@@ -412,6 +446,26 @@ def _checked_options(
         align=rooms.align,
         extra_tokens=rooms.extra_tokens,
     )
+
+
+def _refuse_with_groups(options: PrepareOptions, *, append: bool, seqpack: bool, skips: bool) -> None:
+    """Refuses what makes no sense where sequences are planned in groups; a ValueError."""
+    if options.over_length in ("truncate", "split"):
+        raise ValueError(
+            f"over_length {options.over_length!r} would cut sequences out of their group: choose --over-length error, "
+            "or drop, which leaves out whole groups"
+        )
+    if options.max_sequences_per_bin is not None:
+        raise ValueError("max_sequences_per_bin cannot be kept where bins are made of groups: leave it out")
+    if append:
+        raise ValueError("append goes without groups: prepare all of the dataset again")
+    if seqpack:
+        raise ValueError("seqpack's layout cannot say which sequences are a group: use --format packhorse")
+    if skips:
+        raise ValueError(
+            "on_bad_row 'skip' would leave a group without one of its sequences: repair the rows, or leave out their "
+            "groups"
+        )
 
 
 def _default_workers(num_rows: int) -> int:

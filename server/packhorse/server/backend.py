@@ -425,6 +425,7 @@ def _describe(dataset: Served) -> pb.Dataset:
         over_length_tokens=manifest.over_length.tokens,
         source=manifest.source,
         skipped_rows=0 if manifest.inputs is None else manifest.inputs.skipped.rows,
+        num_groups=manifest.groups.n_groups if manifest.groups else 0,
         components=components_of(dataset),
         stages=stages_of(dataset),
     )

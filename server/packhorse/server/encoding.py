@@ -82,6 +82,7 @@ def encode(
     if positions is not None and not np.array_equal(bins.positions, positions):
         base, offsets = _offsets(bins.positions)
     starts = bins.first_tokens
+    group_ids = bins.group_ids
     arrays = {
         "ids": _bytes(bins.ids, bins.ids.dtype),
         "templates": _bytes(numbers, np.uint32),
@@ -91,6 +92,7 @@ def encode(
         "defined_datasets": b"" if defined.dataset_ids is None else _bytes(defined.dataset_ids, np.uint32),
         "position_offsets": offsets,
         "first_tokens": b"" if starts is None else _bytes(starts, starts.dtype),
+        "group_ids": b"" if group_ids is None else _bytes(group_ids, np.int64),
     }
     for name, data in arrays.items():
         setattr(message, name, data)

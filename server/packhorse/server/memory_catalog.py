@@ -69,7 +69,11 @@ def _planned(name: str, lengths: NDArray[np.int32], options: Mapping[str, Any]) 
         prepare(index, output=Path(folder, name), progress=False, workers=1, **options)
         dataset = open_prepared(Path(folder, name), check_pool=False)
         starts = None if dataset.first_tokens is None else _held(dataset.first_tokens)
-        return replace(dataset, pool=_held(dataset.pool), first_tokens=starts)
+        groups = dataset.groups
+        if groups is not None:
+            order = None if groups.order is None else _held(groups.order)
+            groups = replace(groups, table=_held(groups.table), members=_held(groups.members), order=order)
+        return replace(dataset, pool=_held(dataset.pool), first_tokens=starts, groups=groups)
 
 
 def _held(mapped: NDArray[Any]) -> NDArray[Any]:

@@ -35,6 +35,9 @@ BYTES_PER_BIN = 16
 """What a bin takes in a message beside its sequences: its template's number, twice where it is defined there, the
 template's size, and the bin's position."""
 
+_BYTES_PER_GROUP = 8
+"""What a sequence's group takes in a message of bins."""
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -262,11 +265,11 @@ def average_bytes_per_bin(served: Served) -> float:
 
 
 def _bytes_per_entry(served: Served) -> int:
-    """Returns what a sequence takes in a message of bins beside its length: its id, and where a piece begins."""
+    """Returns what a sequence takes in a message of bins beside its length: id, where a piece begins, and group."""
     manifest = served.manifest
-    return np.dtype(manifest.id_dtype).itemsize + (
-        np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
-    )
+    start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
+    group_bytes = BYTES_PER_LENGTH + _BYTES_PER_GROUP if served.has_groups else 0  # their bins are of no template
+    return np.dtype(manifest.id_dtype).itemsize + start_bytes + group_bytes
 
 
 def most_bytes_per_bin(served: Served) -> int:

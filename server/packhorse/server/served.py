@@ -42,6 +42,11 @@ class Served(Protocol):
         """Distinct lengths: what it costs to find an id."""
         ...
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether any sequences are planned in groups."""
+        ...
+
     def epoch(self, number: int, seed: int) -> SizedSource:
         """Returns one epoch of a run."""
         ...

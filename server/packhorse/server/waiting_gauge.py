@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily
 
 from packhorse.dataset import PreparedDataset
-from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of_plan
+from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.server.served import Served
 from packhorse.topology import Topology
 
@@ -85,7 +85,12 @@ class WaitingGauge:
             if dataset is None or dataset not in opened:
                 continue
             if not run.is_measured:
-                found = waiting_of_plan(dataset.plan, run.topology, [run.topology.balance])
+                balances = [run.topology.balance]
+                found = (
+                    waiting_of(dataset.epoch(0, seed=0), run.topology, balances)
+                    if dataset.has_groups  # their bins cost what their members do
+                    else waiting_of_plan(dataset.plan, run.topology, balances)
+                )
                 run.waiting = None if found is None else found[run.topology.balance]
                 run.is_measured = True
             if run.waiting is not None:

@@ -67,6 +67,8 @@ class PackedBatch(TypedDict):
     """Ids of the sequences, row after row: int64 [n]."""
     layout: PackLayout
     """Where each sequence lies, in host memory: what masks are made from."""
+    group_ids: NotRequired[torch.Tensor]
+    """Of a dataset with groups, the group of every sequence, -1 for one of none, in the order of `ids`: int64 [n]."""
     dataset_ids: NotRequired[torch.Tensor]
     """Of a mixture, which component every sequence is of, in the order of `ids`: int32 [n]."""
     bin_dataset_ids: NotRequired[torch.Tensor]
@@ -260,6 +262,8 @@ class BatchAssembler:
             ids=torch.from_numpy(content.ids.copy()),
             layout=layout,
         )
+        if layout.group_ids is not None:
+            batch["group_ids"] = torch.from_numpy(layout.group_ids.copy())
         return cast(PackedBatch, SeenDict(batch, **of_mixture))
 
     def _of_mixture(self, layout: PackLayout, dataset_ids: NDArray[np.int32] | None) -> dict[str, Any]:
@@ -326,7 +330,9 @@ class BatchAssembler:
 
     def _layout(self, block: BinBlock, content: Content) -> PackLayout:
         try:
-            return PackLayout.of_rows(content.rooms, block.bin_ends, self.max_seq_len, lengths=content.lengths)
+            return PackLayout.of_rows(
+                content.rooms, block.bin_ends, self.max_seq_len, lengths=content.lengths, group_ids=block.group_ids
+            )
         except OverfullRowError as error:
             raise ValueError(
                 f"the bin at position {block.positions[error.row]} (row {error.row} of the block) holds {error.filled} "

@@ -55,6 +55,9 @@ class PackLayout:
     """Index in T of every run: each row's rooms, then what is left of the row: int64 [n + B]."""
     run_lengths: NDArray[np.int64]
     """Tokens of every run, 0 where nothing is left of a row: int64 [n + B]."""
+    group_ids: NDArray[np.int64] | None = None
+    """The group of every sequence, -1 for one of none: int64 [n]; None without groups. A group's sequences stand next
+    to each other in one row, in their order."""
 
     @classmethod
     def of_rows(
@@ -64,6 +67,7 @@ class PackLayout:
         row_tokens: int,
         *,
         lengths: NDArray[Any] | None = None,
+        group_ids: NDArray[np.int64] | None = None,
     ) -> Self:
         """Lays sequences into rows, each row from its beginning.
 
@@ -72,6 +76,7 @@ class PackLayout:
             row_ends: exclusive end of every row in `rooms`, ascending to n: integers [B].
             row_tokens: L, at least what any row holds.
             lengths: tokens of every sequence, at most its room: integers [n]; None where rooms are full.
+            group_ids: the group of every sequence: int64 [n]; None without groups.
 
         Raises:
             OverfullRowError: a row holds more than `row_tokens`.
@@ -100,6 +105,7 @@ class PackLayout:
             row_ends=row_ends,
             run_starts=run_starts,
             run_lengths=run_lengths,
+            group_ids=group_ids,
         )
 
     @classmethod
@@ -140,6 +146,7 @@ class PackLayout:
             row_ends=np.array([self.num_sequences]),
             run_starts=offsets,
             run_lengths=np.append(self.lengths, num_padding),
+            group_ids=self.group_ids,
         )
         flat.cu_seqlens, flat.num_tokens, flat.max_seqlen = self.cu_seqlens, self.num_tokens, self.max_seqlen
         flat.run_labels = np.arange(self.num_sequences + 1, dtype=np.int32)
@@ -186,6 +193,7 @@ class PackLayout:
                 row_ends=row_ends[row:end],
                 run_starts=run_starts[first + row : last + end],
                 run_lengths=self.run_lengths[first + row : last + end],
+                group_ids=None if self.group_ids is None else self.group_ids[first:last],
             )
             part.cu_seqlens = self.cu_seqlens[first : last + 1] - self.cu_seqlens[first]
             part.num_tokens = int(part.cu_seqlens[-1])

@@ -29,6 +29,8 @@ class SeenSequence:
     """Its tokens in that room; None where only the room is known."""
     first_token: int = 0
     """Where it begins in its sequence; not 0 for later pieces."""
+    group: int | None = None
+    """Of the sequences that share its bin; None where it is of none."""
     cost: int | None = None
     """cost_linear · room + room²; None where nobody asked."""
     origin: str = ""
@@ -48,6 +50,8 @@ class SeenSequence:
         facts: dict[str, Any] = {"id": self.id, "room": self.room, "length": self.length}
         if self.first_token:
             facts["first_token"] = self.first_token
+        if self.group is not None:
+            facts["group"] = self.group
         rest = {"cost": self.cost, "origin": self.origin, "first_tokens": list(self.first_tokens), "text": self.text}
         return facts | {name: value for name, value in rest.items() if value}
 

@@ -190,6 +190,8 @@ def _about(sequence: SeenSequence, index: int) -> str:
     lines = [f"sequence {index}: id {sequence.id}, {sequence.tokens:,} tokens"]
     if sequence.first_token:
         lines[0] += f" from its token {sequence.first_token:,} on"
+    if sequence.group is not None:
+        lines[0] += f", group {sequence.group}"
     return "\n".join([*lines, *filter(None, (sequence.origin, sequence.text))])
 
 

@@ -44,7 +44,7 @@ def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] |
             "this batch carries no 'layout', which says where sequences lie; draw a batch made without a preset"
         )
     tokens, labels, ids = (_host(batch[name]) if name in batch else None for name in ("input_ids", "labels", "ids"))
-    rows = []
+    rows, groups = [], layout.group_ids
     num_rows = min(layout.num_rows, MOST_ROWS)
     row_begins = [0, *layout.row_ends.tolist()]
     for row in range(num_rows):
@@ -57,6 +57,7 @@ def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] |
                     id=i if ids is None else int(ids[i]),
                     room=int(layout.rooms[i]),
                     length=length,
+                    group=None if groups is None or groups[i] < 0 else int(groups[i]),
                     text=shortened(decode, first),
                 )
             )

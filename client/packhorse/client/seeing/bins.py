@@ -249,6 +249,7 @@ class _Reader:
         """Returns the bins of a block."""
         lengths = self._lengths(block)
         first_tokens = np.zeros_like(block.ids) if block.first_tokens is None else block.first_tokens
+        groups = [-1] * len(block.ids) if block.group_ids is None else block.group_ids.tolist()
         rows, start = [], 0
         dataset_ids = [None] * len(block) if block.dataset_ids is None else block.dataset_ids.tolist()
         for position, end, dataset_id in zip(
@@ -261,6 +262,7 @@ class _Reader:
                     None if lengths is None else int(lengths[i]),
                     int(first_tokens[i]),
                     dataset_id,
+                    groups[i] if groups[i] >= 0 else None,
                 )
                 for i in range(start, end)
             )
@@ -290,7 +292,13 @@ class _Reader:
         return np.array([rule.longest if cut else 2**62 for rule, cut in zip(rules, cuts, strict=True)])
 
     def _sequence(
-        self, sequence_id: int, room: int, length: int | None, first_token: int, dataset_id: int | None
+        self,
+        sequence_id: int,
+        room: int,
+        length: int | None,
+        first_token: int,
+        dataset_id: int | None,
+        group: int | None,
     ) -> SeenSequence:
         first: tuple[int, ...] = ()
         info, tokens = self._info, self._tokens
@@ -310,6 +318,7 @@ class _Reader:
             room=room,
             length=length,
             first_token=first_token,
+            group=group,
             cost=self._cost_linear * room + room * room,
             origin=origin,
             first_tokens=first,
@@ -324,6 +333,7 @@ def _summary(rows: Sequence[SeenRow], capacity: int) -> str:
 
 def _line(sequence: SeenSequence, cost_of_bin: int) -> str:
     piece = f" from token {sequence.first_token:,}" if sequence.first_token else ""
+    piece += "" if sequence.group is None else f" of group {sequence.group}"
     parts = [f"    id {sequence.id}{piece}", f"{sequence.tokens:,} tokens"]
     if cost_of_bin:
         parts.append(f"{100 * (sequence.cost or 0) / cost_of_bin:.0f} % of the cost")

@@ -109,6 +109,7 @@ def _sequences(row: SeenRow, width: int) -> list[str]:
     for sequence in row.sequences[:_NAMED_SEQUENCES]:
         begins = repr(sequence.text) if sequence.text else " ".join(map(str, sequence.first_tokens))
         piece = f" from token {sequence.first_token:,}" if sequence.first_token else ""
+        piece += "" if sequence.group is None else f" of group {sequence.group}"
         line = f"    id {sequence.id}{piece}, {sequence.tokens:,} tokens: {begins}"
         lines.append(line if len(line) <= width else line[: width - 1] + "…")
     if len(row.sequences) > _NAMED_SEQUENCES:

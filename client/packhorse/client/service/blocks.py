@@ -18,13 +18,14 @@ from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, WIRE_VERSION, arrays_checks
 
 _ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
 
-_DTYPES = {
+_DTYPES: dict[str, np.dtype[Any]] = {
     "templates": np.dtype("<u4"),
     "defined_templates": np.dtype("<u4"),
     "defined_sizes": np.dtype("<u4"),
     "defined_lengths": np.dtype("<i4"),
     "defined_datasets": np.dtype("<u4"),
     "position_offsets": np.dtype("<u4"),
+    "group_ids": np.dtype("<i8"),
 }
 """The arrays of one type in every message."""
 
@@ -56,6 +57,9 @@ class BinBlock:
     """First token of each entry of `ids` in its sequence: int64 [S]; None where all of the dataset begin at token 0."""
     dataset_ids: NDArray[np.int32] | None = None
     """Which of a mixture's components every bin is of, -1 for an empty bin: int32 [N]; None without a mixture."""
+    group_ids: NDArray[np.int64] | None = None
+    """The group of every sequence, -1 for one of none: int64 [S]; None without groups. A group's sequences stand next
+    to each other in one bin, in their order."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -97,6 +101,7 @@ class BinBlock:
             positions=self.positions[first:last],
             first_tokens=None if self.first_tokens is None else self.first_tokens[start:end],
             dataset_ids=None if self.dataset_ids is None else self.dataset_ids[first:last],
+            group_ids=None if self.group_ids is None else self.group_ids[start:end],
         )
 
     def split(self, num_bins: int) -> Iterator["BinBlock"]:
@@ -124,6 +129,7 @@ class BinBlock:
                 range(0),
                 None if self.first_tokens is None else self.first_tokens[start:end],
                 None if self.dataset_ids is None else self.dataset_ids[first:last],
+                None if self.group_ids is None else self.group_ids[start:end],
             )
 
     def padded(self, num_bins: int) -> "BinBlock":
@@ -154,6 +160,11 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         num_before += len(block.ids)
     firsts = [block.first_tokens for block in blocks if block.first_tokens is not None]
     datasets = _joined_dataset_ids(blocks)
+    groups = None
+    if any(block.group_ids is not None for block in blocks):
+        groups = np.concatenate(
+            [np.full(len(block.ids), -1) if block.group_ids is None else block.group_ids for block in blocks]
+        )
     return BinBlock(
         ids=np.concatenate([block.ids for block in blocks]),
         lengths=np.concatenate([block.lengths for block in blocks]),
@@ -161,6 +172,7 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         positions=np.concatenate([block.positions for block in blocks]),
         first_tokens=np.concatenate(firsts) if firsts else None,
         dataset_ids=datasets,
+        group_ids=groups,
     )
 
 
@@ -232,8 +244,10 @@ def decode_bins(
         steps=steps,
         first_tokens=first_tokens,
         dataset_ids=dataset_ids,
+        group_ids=arrays["group_ids"].astype(np.int64, copy=False) if data["group_ids"] else None,
     )
-    if len(block.positions) != len(block) or (first_tokens is not None and len(first_tokens) != len(ids)):
+    of_sequences = [each for each in (first_tokens, block.group_ids) if each is not None]
+    if len(block.positions) != len(block) or any(len(each) != len(ids) for each in of_sequences):
         raise DamagedAnswerError("the arrays of the bins do not fit each other")
     return block
 

@@ -43,6 +43,7 @@ class MemoryDatasets:
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         align: a sequence's room is a multiple of so many tokens.
         extra_tokens: tokens kept free for each sequence beside its own (BOS, EOS).
+        group_size: every so many sequences share a bin; None for no groups.
 
     Raises:
         ValueError: a name or a length is none; options are checked by `connect`.
@@ -59,6 +60,7 @@ class MemoryDatasets:
         max_sequences_per_bin: int | None = None,
         align: int = 1,
         extra_tokens: int = 0,
+        group_size: int | None = None,
     ) -> None:
         if not isinstance(datasets, Mapping) or not datasets:
             raise ValueError(f"datasets must be a dict from name to lengths or tokens, got {shortened(datasets)}")
@@ -73,6 +75,7 @@ class MemoryDatasets:
             "max_sequences_per_bin": max_sequences_per_bin,
             "align": align,
             "extra_tokens": extra_tokens,
+            "group_size": group_size,
         }
 
     def __repr__(self) -> str:

@@ -11,7 +11,18 @@ from pathlib import Path
 
 from packhorse.formats.files import exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.prepare.readers._base import Batch, Columns, Fault, InputFile, Opened, Reader, Span, changed
+from packhorse.prepare.readers._base import (
+    Batch,
+    Columns,
+    Fault,
+    InputFile,
+    Opened,
+    RawRows,
+    Reader,
+    Span,
+    changed,
+    cut,
+)
 from packhorse.prepare.readers.arrow import ArrowReader
 from packhorse.prepare.readers.elsewhere import HistogramReader, TextReader
 from packhorse.prepare.readers.mds import MdsReader
@@ -28,9 +39,11 @@ __all__ = [
     "Found",
     "InputFile",
     "Opened",
+    "RawRows",
     "Reader",
     "Span",
     "changed",
+    "cut",
     "find_inputs",
     "open_held",
 ]

@@ -30,6 +30,18 @@ class Columns:
     """Lengths in tokens, or lists of tokens; None for what is evident."""
     id: str | None = None
     """Ids; None where a sequence's id is its row over all files in order."""
+    group: str | None = None
+    """Groups; None where no column says which rows are one."""
+
+    @property
+    def integers(self) -> tuple[str | None, str | None]:
+        """Those of plain integers: ids and groups."""
+        return self.id, self.group
+
+    @property
+    def names(self) -> list[str]:
+        """All that are read, each once."""
+        return list(dict.fromkeys(name for name in (self.length, *self.integers) if name is not None))
 
 
 class Fault(IntEnum):
@@ -41,6 +53,8 @@ class Fault(IntEnum):
     LONG_LENGTH = 3
     NULL_ID = 4
     LONG_ID = 5
+    NULL_GROUP = 6
+    LONG_GROUP = 7
 
     @property
     def reason(self) -> str:
@@ -55,6 +69,8 @@ _REASONS = {
     Fault.LONG_LENGTH: "the length is beyond int64",
     Fault.NULL_ID: "the id is null",
     Fault.LONG_ID: "the id is beyond int64",
+    Fault.NULL_GROUP: "the group is null",
+    Fault.LONG_GROUP: "the group is beyond int64",
 }
 
 
@@ -68,6 +84,10 @@ class RawRows(NamedTuple):
     ids: NDArray[np.integer] | None = None
     """Integers [n]; None where an id is a row number."""
     null_ids: NDArray[np.bool_] | None = None
+    """bool [n]; None where none is null."""
+    groups: NDArray[np.integer] | None = None
+    """Integers [n]; None where no column says which rows are a group."""
+    null_groups: NDArray[np.bool_] | None = None
     """bool [n]; None where none is null."""
 
     def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "RawRows":
@@ -89,6 +109,8 @@ class Batch(NamedTuple):
     """Row of each behind `first_row`: int64 [n]; None where none was skipped, so that it is its index."""
     skipped: NDArray[np.int64] | None = None
     """(row of the file, Fault) of those that were skipped: int64 [k, 2]; None without any."""
+    groups: NDArray[np.int64] | None = None
+    """int64 [n]; None where no column says which rows are a group."""
 
     def row(self, index: int) -> int:
         """Returns the row of the file that one sequence of the batch stands in."""
@@ -175,7 +197,8 @@ class Span(ABC):
             ids = np.arange(first_index, first_index + len(raw.lengths), dtype=np.int64)
         faults = _faults(raw)
         if faults is None:
-            return Batch(_as_int64(raw.lengths), _as_int64(ids), first_row)
+            groups = None if raw.groups is None else _as_int64(raw.groups)
+            return Batch(_as_int64(raw.lengths), _as_int64(ids), first_row, groups=groups)
         bad = np.flatnonzero(faults)
         if not self.skips_bad_rows:
             self._refuse(raw, first_row, int(bad[0]), Fault(faults[bad[0]]))
@@ -185,14 +208,17 @@ class Span(ABC):
 
     def _refuse(self, raw: RawRows, first_row: int, index: int, fault: Fault) -> None:
         row = first_row + index
-        is_id = fault in (Fault.NULL_ID, Fault.LONG_ID)
-        column = self.columns.id if is_id else self.columns.length
-        what = f"column {column!r}" if column is not None else "length"
-        value = raw.ids[index] if is_id and raw.ids is not None else raw.lengths[index]
+        column, values = self.columns.length, raw.lengths
+        if fault in (Fault.NULL_ID, Fault.LONG_ID) and raw.ids is not None:
+            column, values = self.columns.id, raw.ids
+        if fault in (Fault.NULL_GROUP, Fault.LONG_GROUP) and raw.groups is not None:
+            column, values = self.columns.group, raw.groups
+        what, value = f"column {column!r}" if column is not None else "length", values[index]
         said = {
             Fault.SHORT_LENGTH: f"is {value}{self.part(row)}; a sequence has at least 1 token",
             Fault.LONG_LENGTH: f"is {value}{self.part(row)}, which int64 cannot hold",
             Fault.LONG_ID: f"is {value}{self.part(row)}, which int64 cannot hold",
+            Fault.LONG_GROUP: f"is {value}{self.part(row)}, which int64 cannot hold",
         }.get(fault, f"is null{self.part(row)}")
         raise ValueError(
             f"{self.path}: row {row}, {what} {said}; repair the row or leave it out, or choose --on-bad-row skip"
@@ -205,6 +231,8 @@ def _faults(raw: RawRows) -> NDArray[np.uint8] | None:
     if not len(lengths):
         return None
     masks = [
+        (Fault.LONG_GROUP, _beyond_int64(raw.groups)),
+        (Fault.NULL_GROUP, raw.null_groups),
         (Fault.LONG_ID, _beyond_int64(ids)),
         (Fault.NULL_ID, raw.null_ids),
         (Fault.LONG_LENGTH, _beyond_int64(lengths)),
@@ -315,6 +343,8 @@ def first_bytes(path: str, size: int) -> bytes:
 
 def refuse_columns(path: str, kind: str, columns: Columns) -> None:
     """Refuses columns that were named for what has none; a ValueError."""
+    if columns.group is not None:
+        raise ValueError(f"{path} is {kind}, which has no columns: --group-size N makes groups of every N entries")
     if columns.length is not None or columns.id is not None:
         raise ValueError(f"{path} is {kind}, which has no columns: leave out --length-column/--id-column")
 
@@ -330,25 +360,43 @@ def piece(column: NDArray[Any], first: int, size: int) -> NDArray[Any]:
     return column[first : first + size]
 
 
-def arrow_ids(ids: Any) -> dict[str, Any]:
-    """Returns an Arrow array of ids as the fields of `RawRows` that hold them."""
-    values, is_null = _values_and_nulls(ids)
-    return {"ids": values, "null_ids": is_null}
+def with_integers(rows: RawRows, table: Any, columns: Columns) -> RawRows:
+    """Returns rows with the ids and groups of an Arrow table or record batch of them."""
+    found = [(None, None) if name is None else _values_and_nulls(_joined(table, name)) for name in columns.integers]
+    (ids, null_ids), (groups, null_groups) = found
+    return rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
 
 
-def arrow_rows(lengths: Any, ids: Any | None, is_list: bool) -> RawRows:
-    """Returns Arrow arrays of lengths, or of lists whose lengths are taken from their offsets, and of ids.
+def arrow_lengths(lengths: Any, is_list: bool) -> RawRows:
+    """Returns an Arrow array of lengths, or of lists, whose lengths are taken from their offsets.
 
     Args:
         lengths: integers, or lists.
-        ids: integers; None where an id is a row number.
-        is_list: whether `lengths` holds lists.
+        is_list: which of them.
     """
     if is_list:
         import pyarrow.compute as pc
 
         lengths = pc.list_value_length(lengths)
-    return RawRows(*_values_and_nulls(lengths), *((None, None) if ids is None else _values_and_nulls(ids)))
+    return RawRows(*_values_and_nulls(lengths))
+
+
+def arrow_rows(batch: Any, columns: Columns, is_list: bool) -> RawRows:
+    """Returns the rows of an Arrow record batch.
+
+    Args:
+        batch: has the columns, by name.
+        columns: which they are.
+        is_list: whether the length column holds lists.
+    """
+    lengths = arrow_lengths(batch.column(batch.schema.get_field_index(columns.length)), is_list)
+    return with_integers(lengths, batch, columns)
+
+
+def _joined(table: Any, name: str) -> Any:
+    """Returns a column of an Arrow table or record batch as one array."""
+    column = table.column(table.schema.get_field_index(name))
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
 def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:

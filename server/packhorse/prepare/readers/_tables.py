@@ -3,6 +3,7 @@
 Owns that judgement, for Parquet, Arrow files and Arrow streams alike.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from packhorse.formats import require
@@ -38,7 +39,12 @@ def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, 
         )
     if columns.id is not None and not types.is_integer(id_kind := column_type(schema, columns.id, where)):
         raise ValueError(f"{where}: column {columns.id!r} holds {id_kind}, but ids are integers")
-    return Columns(length=length, id=columns.id), is_tokens(kind)
+    if columns.group is not None and not types.is_integer(group_kind := column_type(schema, columns.group, where)):
+        raise ValueError(
+            f"{where}: column {columns.group!r} holds {group_kind}, but groups are integers: number them, for example "
+            "by `pandas.factorize`"
+        )
+    return replace(columns, length=length), is_tokens(kind)
 
 
 def is_tokens(kind: Any) -> bool:

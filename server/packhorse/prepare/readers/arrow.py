@@ -43,12 +43,9 @@ class ArrowSpan(Span):
 
     def _read(self) -> Iterator[RawRows]:
         names = _open(self.path).schema.names
-        wanted = [names.index(name) for name in (self.columns.length, self.columns.id) if name is not None]
-        reader = _open(self.path, wanted)
+        reader = _open(self.path, [names.index(name) for name in self.columns.names])
         for found in record_batches(reader, self.path, *self.record_batches):
-            at = found.schema.get_field_index
-            ids = None if self.columns.id is None else found.column(at(self.columns.id))
-            yield arrow_rows(found.column(at(self.columns.length)), ids, self.is_list)
+            yield arrow_rows(found, self.columns, self.is_list)
 
 
 class ArrowReader(WholeFiles):
@@ -87,7 +84,7 @@ class ArrowReader(WholeFiles):
             reader = _open(path)
             chosen, is_list = chosen_columns(reader.schema, chosen, path)
             num_rows = 0
-            wanted = [reader.schema.names.index(name) for name in (chosen.length, chosen.id) if name is not None]
+            wanted = [reader.schema.names.index(name) for name in chosen.names]
             for first_batch, end_batch, first_row, size in _cut(_open(path, wanted), path):
                 spans.append(
                     ArrowSpan(

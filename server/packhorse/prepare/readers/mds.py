@@ -81,6 +81,8 @@ class MdsReader(WholeFiles):
 
 def _chosen(shards: MdsShards, columns: Columns) -> Columns:
     where = shards.path
+    if columns.group is not None:
+        raise ValueError(f"{where} is read without groups' columns: --group-size N makes groups of every N entries")
     there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
     for name in (columns.length, columns.id):
         if name is not None and name not in shards.columns:

@@ -13,7 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.prepare.readers._base import BATCH_ROWS, Columns, Opened, RawRows, Span, arrow_rows, cut, piece
+from packhorse.prepare.readers._base import (
+    BATCH_ROWS,
+    Columns,
+    Opened,
+    RawRows,
+    Span,
+    arrow_lengths,
+    arrow_rows,
+    cut,
+    piece,
+)
 from packhorse.prepare.readers._tables import chosen_columns, is_tokens
 from packhorse.prepare.readers.npy import array_rows, check_array
 
@@ -89,19 +99,17 @@ def _of_batches(reader: Any, columns: Columns, where: str) -> tuple[Iterator[Raw
 
     def pieces() -> Iterator[RawRows]:
         for batch in reader:
-            at = batch.schema.get_field_index
-            ids = None if chosen.id is None else batch.column(at(chosen.id))
-            yield _kept(arrow_rows(batch.column(at(chosen.length)), ids, is_list))
+            yield _kept(arrow_rows(batch, chosen, is_list))
 
     return _joined(pieces()), chosen
 
 
 def _of_arrays(array: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
-    if columns.length is not None or columns.id is not None:
-        raise ValueError(f"{where} is one column of lengths: leave out length_column and id_column")
+    if columns != Columns():
+        raise ValueError(f"{where} is one column of lengths: leave out length_column, id_column and group_column")
     if not (require("pyarrow").types.is_integer(array.type) or is_tokens(array.type)):
         raise ValueError(f"{where} holds {array.type}, but integers (lengths) or lists of integers (tokens) are needed")
-    return (_kept(arrow_rows(chunk, None, is_tokens(array.type))) for chunk in array.chunks), columns
+    return (_kept(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks), columns
 
 
 def _of_dataset(dataset: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
@@ -144,4 +152,4 @@ def _concatenated(pieces: list[RawRows]) -> RawRows:
         return np.concatenate([b if a[number] is None else a[number] for a, b in zip(pieces, no_nulls, strict=True)])
 
     lengths = np.concatenate([np.empty(0, dtype=np.int64), *(piece.lengths for piece in pieces)])
-    return RawRows(lengths, *(joined(number) for number in (1, 2, 3)))
+    return RawRows(lengths, *(joined(number) for number in range(1, len(RawRows._fields))))

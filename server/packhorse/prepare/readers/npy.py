@@ -139,15 +139,16 @@ def check_array(array: "NDArray[Any] | _StoredArray", columns: Columns, where: s
     if array.ndim != 1:
         raise ValueError(f"{where} has shape {list(array.shape)}, but lengths are a list: one number for each sequence")
     if names is None:
-        if columns.length is not None or columns.id is not None:
+        if columns != Columns():
             raise ValueError(
-                f"{where} is one array of {array.dtype}, which has no columns: leave out --length-column/--id-column"
+                f"{where} is one array of {array.dtype}, which has no columns: leave out --length-column/--id-column/"
+                "--group-column"
             )
         kinds = {"lengths": array.dtype}
     else:
         if columns.length is None:
             raise ValueError(f"{where} has fields {listed(map(repr, names))}: --length-column must name the lengths")
-        wanted = [name for name in (columns.length, columns.id) if name is not None]
+        wanted = columns.names
         for name in wanted:
             if name not in names:
                 raise ValueError(f"{where} has no field {name!r}; its fields are: {listed(map(repr, names))}")
@@ -167,7 +168,5 @@ def array_rows(
         if columns.length is None:
             yield RawRows(np.asarray(rows))
         else:
-            yield RawRows(
-                np.ascontiguousarray(rows[columns.length]),
-                ids=None if columns.id is None else np.ascontiguousarray(rows[columns.id]),
-            )
+            ids, groups = (None if name is None else np.ascontiguousarray(rows[name]) for name in columns.integers)
+            yield RawRows(np.ascontiguousarray(rows[columns.length]), ids=ids, groups=groups)

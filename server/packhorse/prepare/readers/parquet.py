@@ -19,10 +19,10 @@ from packhorse.prepare.readers._base import (
     RawRows,
     Span,
     WholeFiles,
-    arrow_ids,
     arrow_rows,
     cut,
     piece,
+    with_integers,
 )
 from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.readers._tables import chosen_columns
@@ -83,7 +83,7 @@ class ParquetSpan(Span):
 
     def _of_levels(self, file: Any) -> Iterator[RawRows]:
         """Reads the lengths of lists without their values, where this is known to be possible."""
-        length, identity = self.columns.length, self.columns.id
+        length, integers = self.columns.length, [name for name in self.columns.integers if name is not None]
         assert length is not None  # the reader chose one
         leaf = None if is_url(self.path) else list_column(file, length)
         data = np.memmap(self.path, np.uint8, "r") if leaf is not None else None
@@ -100,22 +100,18 @@ class ParquetSpan(Span):
             except UnknownPageError:
                 yield from self._decoded(file, (group, group + 1))
                 continue
-            if identity is not None:
-                ids = file.read_row_group(group, columns=[identity], use_threads=False)
-                found = ids.column(ids.schema.get_field_index(identity)).combine_chunks()
-                rows = rows._replace(**arrow_ids(found))
+            if integers:
+                table = file.read_row_group(group, columns=integers, use_threads=False)
+                rows = with_integers(rows, table, self.columns)
             for first, size in cut(metadata.num_rows, BATCH_ROWS):
                 yield rows.each(partial(piece, first=first, size=size))
 
     def _decoded(self, file: Any, row_groups: tuple[int, int]) -> Iterator[RawRows]:
         """Reads the columns as pyarrow does."""
-        length, identity = self.columns.length, self.columns.id
-        names = list(dict.fromkeys(name for name in (length, identity) if name is not None))
+        names = self.columns.names
         rows = self._batch_rows(file) if self.is_list else BATCH_ROWS
         for found in file.iter_batches(rows, row_groups=list(range(*row_groups)), columns=names, use_threads=False):
-            at = found.schema.get_field_index
-            ids = None if identity is None else found.column(at(identity))
-            yield arrow_rows(found.column(at(length)), ids, self.is_list)
+            yield arrow_rows(found, self.columns, self.is_list)
 
     def _batch_rows(self, file: Any) -> int:
         group = file.metadata.row_group(self.row_groups[0])
