@@ -63,6 +63,41 @@ def topologies():
     return of
 
 
+@pytest.fixture(scope="session")
+def scheduled():
+    """Strategy factory: (a topology whose batch size changes within some epochs, its stages by bins of the run).
+
+    Stages that begin at tokens do so with bins of 8.
+    """
+    from hypothesis import strategies as st
+
+    from packhorse.topology import Balance, BatchSchedule, BatchStage, RemainderPolicy, Topology
+
+    @st.composite
+    def of(draw, num_bins, epochs=1, policies=tuple(RemainderPolicy), balances=tuple(Balance)):
+        world_size, accumulation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+        begins = draw(st.lists(st.integers(1, num_bins * epochs + 1), max_size=4, unique=True).map(sorted))
+        stages = [(begin, draw(st.integers(1, 3)) * world_size * accumulation) for begin in (0, *begins)]
+        written = [
+            BatchStage(begin * 8 + draw(st.integers(0, 7)), True, size)
+            if begin and draw(st.booleans())
+            else BatchStage(begin, False, size)
+            for begin, size in stages
+        ]
+        topology = Topology(
+            world_size=world_size,
+            workers_per_rank=draw(st.integers(1, 3)),
+            batch_size=BatchSchedule(tuple(written)),
+            start_position=draw(st.integers(0, num_bins)),
+            remainder=draw(st.sampled_from(policies)),
+            accumulation=accumulation,
+            balance=draw(st.sampled_from(balances)),
+        )
+        return topology, stages
+
+    return of
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Sequences, their token files and the datasets prepared from them."""

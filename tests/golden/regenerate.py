@@ -132,6 +132,31 @@ def assignments() -> list[dict[str, Any]]:
     return rows
 
 
+def schedules() -> list[dict[str, Any]]:
+    """Positions that every rank gets where the batch size changes, in two epochs, balanced and in order."""
+    templates = pack_histogram(COUNTS, MAX_SEQ_LEN, algorithm="best-fit").templates
+    index = PlanIndex.build(templates, COUNTS, MAX_SEQ_LEN)
+    pool = np.arange(1000, 1000 + index.num_sequences)
+    rows = []
+    for epoch, start_position, balance in ((0, 0, "none"), (0, 5, "micro-step"), (1, 0, "optimizer-step")):
+        view = EpochView(index, pool, seed=7, epoch=epoch)
+        shape = Topology(
+            world_size=2, accumulation=2, batch_size="0:4 1K:8 50:12", start_position=start_position, balance=balance
+        )
+        topology = shape.of_epoch(epoch, num_bins=view.num_bins, max_seq_len=MAX_SEQ_LEN)
+        stream = Assignment(view, topology, seed=7, epoch=epoch)
+        rows.append(
+            {
+                "epoch": epoch,
+                "start_position": start_position,
+                "balance": balance,
+                "resume_at": [topology.position_after(step, view.num_bins) for step in range(stream.num_steps)],
+                "positions": [stream.bins(range(stream.num_steps), rank).positions.tolist() for rank in range(2)],
+            }
+        )
+    return rows
+
+
 def sources() -> list[dict[str, Any]]:
     """Every bin of each kind of source made of the plan's epoch, in one whose plan is over groups its members."""
     templates = pack_histogram(COUNTS, MAX_SEQ_LEN, algorithm="best-fit").templates
@@ -211,6 +236,7 @@ def vectors() -> dict[str, list[dict[str, Any]]]:
         "permutations": permutations(),
         "seeds": seeds(),
         "plans": plans(),
+        "schedules": schedules(),
         "epochs": epochs(),
         "assignments": assignments(),
         "sources": sources(),

@@ -34,6 +34,10 @@ WHOLE = {
 """Fields of a topology that nothing is missing in."""
 
 
+STAGES = [{"bins": 0, "global_batch_size": 4}]
+"""A schedule of one stage."""
+
+
 def raw_stream(client, topology=None, **fields):
     """Sends a request past the client's own checks, to a server or embedded; the first message of the answer."""
     shape = pb.Topology(**(WHOLE | (topology or {})))
@@ -86,6 +90,17 @@ RAW_FIELDS = [  # what the client's Topology and Skips refuse before a request i
     ("topology.workers_per_rank", {"topology": {"workers_per_rank": -1}}),
     ("topology.batch_size", {"topology": {"batch_size": 0}}),
     ("topology.batch_size", {"topology": {"batch_size": -1}}),
+    ("topology.batch_size", {"topology": {"batch_schedule": STAGES}}),
+    ("topology.batch_schedule", {"topology": {"batch_size": 0, "batch_schedule": [{"global_batch_size": 4}]}}),
+    ("topology.batch_schedule", {"topology": {"batch_size": 0, "batch_schedule": STAGES * 1001}}),
+    ("topology.batch_size", {"topology": {"batch_size": 0, "batch_schedule": STAGES * 2}}),
+    ("topology.batch_size", {"topology": {"batch_size": 0, "batch_schedule": [{"bins": 3, "global_batch_size": 4}]}}),
+    ("topology.batch_size", {"topology": {"batch_size": 0, "batch_schedule": [{"tokens": 0}]}}),
+    ("topology.batch_size", {"topology": {"batch_size": 0, "batch_schedule": STAGES, "accumulation": 3}}),
+    (
+        "topology.batch_size",
+        {"topology": {"batch_size": 0, "batch_schedule": STAGES, "mode": "STREAM_MODE_INDEPENDENT"}},
+    ),
     ("topology.start_position", {"topology": {"start_position": -1}}),
     ("topology.remainder", {"topology": {"remainder": 99}}),
     ("topology.mode", {"topology": {"mode": 3}}),

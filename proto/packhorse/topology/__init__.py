@@ -6,18 +6,23 @@ Plain Python without a dependency, so that server, client and command line share
 from packhorse.topology.checks import checked_integer
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice
 from packhorse.topology.rooms import RoomRule
+from packhorse.topology.schedule import BatchSchedule, BatchStage, as_batch_size
 from packhorse.topology.skips import Skips
-from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Topology
+from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Stretch, Topology
 
 __all__ = [
     "ADDED",
     "DEFAULT_COST_LINEAR",
     "Balance",
+    "BatchSchedule",
+    "BatchStage",
     "RemainderPolicy",
     "RoomRule",
     "Skips",
     "StreamMode",
+    "Stretch",
     "Topology",
+    "as_batch_size",
     "as_choice",
     "checked_integer",
 ]

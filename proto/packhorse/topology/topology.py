@@ -4,16 +4,43 @@ Owns the arithmetic of steps, ranks, workers, slots and windows. Leaves which bi
 what a last step that is not full holds, to the server's assignments.
 """
 
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 from packhorse.topology.checks import checked_integer
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice
+from packhorse.topology.schedule import BatchSchedule, as_batch_size
 
 ADDED = -1
 """Position of a bin that the remainder policy added."""
 
 DEFAULT_COST_LINEAR = 24_576
 """Cost of a token beside attention, in units of one attended pair: six times a hidden size of 4,096."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps in a row that have the same size.
+
+    Example:
+        >>> Topology(world_size=2, batch_size=3).stretches
+        (Stretch(first_step=0, first_offset=0, batch_size=3, bins_per_step=6),)
+    """
+
+    first_step: int
+    """Where it begins, in steps."""
+    first_offset: int
+    """Where it begins, in positions from start_position."""
+    batch_size: int
+    """Bins per rank and step."""
+    bins_per_step: int
+    """Bins of all ranks in a step."""
+
+    def offset_of(self, step: int) -> int:
+        """Where one of its steps begins, in positions from start_position."""
+        return self.first_offset + (step - self.first_step) * self.bins_per_step
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -25,6 +52,11 @@ class Topology:
     order in which a PyTorch DataLoader asks its workers, so a rank's batches do not depend on their number.
 
     With a `balance`, the positions of `accumulation` steps form a window, and change places within it.
+
+    Where `batch_size` is a schedule, a window is an optimizer step of its size: the first one that begins at or behind
+    a stage's first position has the stage's size. It counts from the run's beginning, so ask `of_epoch` for the
+    topology of an epoch before asking for steps. Steps of one size in a row are a stretch; in each, step s and position
+    are the formula above, counted from the stretch's beginning.
 
     Example:
         >>> shape = Topology(world_size=4, batch_size=2)
@@ -39,8 +71,8 @@ class Topology:
     """Data-parallel degree, at least 1."""
     workers_per_rank: int = 1
     """Dataloader workers within a rank, at least 1."""
-    batch_size: int = 1
-    """Bins per rank and step, at least 1."""
+    batch_size: int | BatchSchedule = 1
+    """Bins per rank and step, at least 1; or the run's global batch sizes, each from some point on."""
     start_position: int = 0
     """The position where step 0 begins, at least 0."""
     remainder: RemainderPolicy = RemainderPolicy.SPREAD
@@ -48,7 +80,7 @@ class Topology:
     mode: StreamMode = StreamMode.PARTITION
     """Whether the ranks share the epoch."""
     accumulation: int = 1
-    """Steps that make one optimizer step, at least 1. Of no effect without a balance."""
+    """Steps that make one optimizer step, at least 1. Of no effect without a balance or a schedule."""
     balance: Balance = Balance.NONE
     """Where ranks wait for each other."""
     cost_linear: int = DEFAULT_COST_LINEAR
@@ -56,38 +88,80 @@ class Topology:
 
     def __post_init__(self) -> None:
         """Checks every field."""
-        for name in ("world_size", "workers_per_rank", "batch_size", "accumulation"):
+        for name in ("world_size", "workers_per_rank", "accumulation"):
             object.__setattr__(self, name, checked_integer(name, getattr(self, name), 1))
+        object.__setattr__(self, "batch_size", as_batch_size(self.batch_size))
         for name in ("start_position", "cost_linear"):
             object.__setattr__(self, name, checked_integer(name, getattr(self, name), 0))
         for name, kind in (("remainder", RemainderPolicy), ("mode", StreamMode), ("balance", Balance)):
             object.__setattr__(self, name, as_choice(name, kind, getattr(self, name)))
         if self.mode is StreamMode.INDEPENDENT and self.balance is not Balance.NONE:
             raise ValueError("balance must be none where mode is independent: such ranks share no bins to balance")
+        if self.mode is StreamMode.INDEPENDENT and isinstance(self.batch_size, BatchSchedule):
+            raise ValueError("batch_size must be a number where mode is independent: such ranks share no global batch")
 
     def __repr__(self) -> str:
         """What differs from one rank with one worker and one bin a step."""
         given = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         differs = (
-            f"{name}={str(value)!r}" if isinstance(value, str) else f"{name}={value}"
+            f"{name}={value}" if isinstance(value, int) else f"{name}={str(value)!r}"
             for name, value, default in given
             if value != default
         )
         return f"Topology({', '.join(differs)})"
 
+    @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """Steps of the same size in a row, from step 0 on; the last one has no end.
+
+        Raises:
+            ValueError: a stage's size does not divide among the ranks, or begins at a number of tokens.
+        """
+        if not isinstance(self.batch_size, BatchSchedule):
+            bins = self.batch_size * (self.world_size if self.mode is StreamMode.PARTITION else 1)
+            return (Stretch(0, 0, self.batch_size, bins),)
+        stages = self.batch_size.stages
+        if any(stage.in_tokens for stage in stages):
+            raise ValueError("batch_size has stages in tokens: ask of_epoch for the topology of an epoch")
+        found: list[Stretch] = []
+        step = offset = 0
+        for stage, following in zip(stages, (*stages[1:], None), strict=True):
+            until = None if following is None else following.begin - self.start_position - offset
+            if until is not None and until <= 0:
+                continue  # done before start_position, or within the optimizer step that another stage began
+            batch_size, rest = divmod(stage.size, self.world_size * self.accumulation)
+            if rest:
+                raise ValueError(
+                    f"batch_size {stage.size}, from position {stage.begin} on, does not divide among world_size "
+                    f"{self.world_size} times accumulation {self.accumulation}; take a multiple of "
+                    f"{self.world_size * self.accumulation}, or other numbers of ranks or steps"
+                )
+            found.append(Stretch(step, offset, batch_size, batch_size * self.world_size))
+            if until is not None:
+                windows = -(-until // stage.size)
+                step, offset = step + windows * self.accumulation, offset + windows * stage.size
+        return tuple(found)
+
+    @property
+    def most_bins_of_rank(self) -> int:
+        """Bins of a rank in its largest step."""
+        size = self.batch_size
+        return size if isinstance(size, int) else -(-max(size.sizes) // (self.world_size * self.accumulation))
+
     @property
     def bins_per_step(self) -> int:
-        """G: bins that the ranks of an epoch take in one step."""
-        return self.batch_size * (self.world_size if self.mode is StreamMode.PARTITION else 1)
+        """G: bins that the ranks of an epoch take in one step; of a schedule's steps, in the largest."""
+        return max(stretch.bins_per_step for stretch in self.stretches)
 
     @property
     def steps_per_window(self) -> int:
-        """Steps whose positions may change places: `accumulation` with a balance, else 1."""
-        return 1 if self.balance is Balance.NONE else self.accumulation
+        """Steps that make an optimizer step: `accumulation` with a balance or a schedule, else 1."""
+        is_plain = self.balance is Balance.NONE and not isinstance(self.batch_size, BatchSchedule)
+        return 1 if is_plain else self.accumulation
 
     @property
     def bins_per_window(self) -> int:
-        """Positions that may change places."""
+        """Positions of an optimizer step, which may change places; of a schedule's, in the largest."""
         return self.steps_per_window * self.bins_per_step
 
     @property
@@ -105,13 +179,54 @@ class Topology:
             raise ValueError(f"start_position must be in [0, {num_bins}], got {self.start_position}")
         return num_bins - self.start_position
 
+    def of_epoch(self, epoch: int, *, num_bins: int, max_seq_len: int) -> "Topology":
+        """Returns the topology of one epoch: where the batch size is a schedule, it counts this epoch's positions.
+
+        Example:
+            >>> shape = Topology(world_size=2, batch_size="0:4 100:8")
+            >>> [shape.of_epoch(epoch, num_bins=60, max_seq_len=8).num_steps(60) for epoch in (0, 1, 2)]
+            [15, 13, 8]
+
+        Args:
+            epoch: 0-based.
+            num_bins: of an epoch, without what is skipped.
+            max_seq_len: a bin's capacity in tokens.
+        """
+        if not isinstance(self.batch_size, BatchSchedule):
+            return self
+        of_epoch = self.batch_size.of_epoch(epoch, num_bins=num_bins, max_seq_len=max_seq_len)
+        return replace(self, batch_size=of_epoch)
+
+    def stretch_of(self, step: int) -> Stretch:
+        """The stretch that a step is of."""
+        return self.stretches[bisect_right(self.stretches, step, key=lambda stretch: stretch.first_step) - 1]
+
+    def stretch_at(self, offset: int) -> Stretch:
+        """The stretch that a position is of, counted from start_position."""
+        return self.stretches[bisect_right(self.stretches, offset, key=lambda stretch: stretch.first_offset) - 1]
+
+    def by_stretch(self, steps: range) -> Iterator[tuple[Stretch, range]]:
+        """Divides ascending steps into those of the same size: (their stretch, the steps) in order."""
+        begins = [stretch.first_step for stretch in self.stretches[1:]]
+        for stretch, end in zip(self.stretches, (*begins, steps.stop), strict=True):
+            own = range(steps.start, min(steps.stop, end), steps.step)
+            if own:
+                yield stretch, own
+                steps = steps[len(own) :]
+
+    def num_rank_bins(self, steps: range) -> int:
+        """Bins that a rank gets in some steps."""
+        return sum(len(own) * stretch.batch_size for stretch, own in self.by_stretch(steps))
+
     def num_full_steps(self, num_bins: int) -> int:
         """Steps that the epoch's own bins fill."""
-        return self.num_left(num_bins) // self.bins_per_step
+        stretch = self.stretch_at(self.num_left(num_bins))
+        return stretch.first_step + (self.num_left(num_bins) - stretch.first_offset) // stretch.bins_per_step
 
     def num_tail_bins(self, num_bins: int) -> int:
         """Bins of the last step where they do not fill it; 0 where they do."""
-        return self.num_left(num_bins) % self.bins_per_step
+        stretch = self.stretch_at(self.num_left(num_bins))
+        return (self.num_left(num_bins) - stretch.first_offset) % stretch.bins_per_step
 
     def num_steps(self, num_bins: int) -> int:
         """Steps that every rank takes from start_position to the epoch's end."""
@@ -140,15 +255,18 @@ class Topology:
 
         Within a window that is its beginning: the window's other bins have not all been consumed.
         """
+        stretch = self.stretch_of(step + 1)
         if step + 1 == self.num_steps(num_bins):
-            return min(self.start_position + (step + 1) * self.bins_per_step, num_bins)
-        windows = (step + 1) // self.steps_per_window
-        return self.start_position + windows * self.bins_per_window
+            return min(self.start_position + stretch.offset_of(step + 1), num_bins)
+        steps_into = (step + 1 - stretch.first_step) % self.steps_per_window
+        return self.start_position + stretch.offset_of(step + 1 - steps_into)
 
     def steps_into_window(self, step: int, num_bins: int) -> int:
         """How many steps of an unfinished window have been consumed once `step` has."""
-        return 0 if step + 1 == self.num_steps(num_bins) else (step + 1) % self.steps_per_window
+        if step + 1 == self.num_steps(num_bins):
+            return 0
+        return (step + 1 - self.stretch_of(step + 1).first_step) % self.steps_per_window
 
-    def place(self, offset: int) -> tuple[int, int]:
-        """(rank, slot) of the bin at `offset` in [0, G) of its step."""
-        return divmod(offset, self.batch_size)
+    def place(self, offset: int, step: int = 0) -> tuple[int, int]:
+        """(rank, slot) of the bin at `offset` in [0, G) of a step."""
+        return divmod(offset, self.stretch_of(step).batch_size)

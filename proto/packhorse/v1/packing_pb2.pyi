@@ -213,7 +213,7 @@ class Bins(_message.Message):
     def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., defined_datasets: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., group_ids: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Topology(_message.Message):
-    __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder", "mode", "balance", "accumulation", "cost_linear")
+    __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder", "mode", "balance", "accumulation", "cost_linear", "batch_schedule")
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     WORKERS_PER_RANK_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +223,7 @@ class Topology(_message.Message):
     BALANCE_FIELD_NUMBER: _ClassVar[int]
     ACCUMULATION_FIELD_NUMBER: _ClassVar[int]
     COST_LINEAR_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     world_size: int
     workers_per_rank: int
     batch_size: int
@@ -232,7 +233,18 @@ class Topology(_message.Message):
     balance: Balance
     accumulation: int
     cost_linear: int
-    def __init__(self, world_size: _Optional[int] = ..., workers_per_rank: _Optional[int] = ..., batch_size: _Optional[int] = ..., start_position: _Optional[int] = ..., remainder: _Optional[_Union[RemainderPolicy, str]] = ..., mode: _Optional[_Union[StreamMode, str]] = ..., balance: _Optional[_Union[Balance, str]] = ..., accumulation: _Optional[int] = ..., cost_linear: _Optional[int] = ...) -> None: ...
+    batch_schedule: _containers.RepeatedCompositeFieldContainer[BatchStage]
+    def __init__(self, world_size: _Optional[int] = ..., workers_per_rank: _Optional[int] = ..., batch_size: _Optional[int] = ..., start_position: _Optional[int] = ..., remainder: _Optional[_Union[RemainderPolicy, str]] = ..., mode: _Optional[_Union[StreamMode, str]] = ..., balance: _Optional[_Union[Balance, str]] = ..., accumulation: _Optional[int] = ..., cost_linear: _Optional[int] = ..., batch_schedule: _Optional[_Iterable[_Union[BatchStage, _Mapping]]] = ...) -> None: ...
+
+class BatchStage(_message.Message):
+    __slots__ = ("bins", "tokens", "global_batch_size")
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    bins: int
+    tokens: int
+    global_batch_size: int
+    def __init__(self, bins: _Optional[int] = ..., tokens: _Optional[int] = ..., global_batch_size: _Optional[int] = ...) -> None: ...
 
 class PositionRange(_message.Message):
     __slots__ = ("first", "end")

@@ -28,13 +28,22 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
         [2, 3, 6, 7]
 
     Args:
-        topology: of the stream.
+        topology: of the stream; where it has a schedule, `of_epoch`.
         rank: likewise.
         first_step: the worker's step where the bins begin.
         num_bins: how many.
     """
-    steps = np.arange(-(-num_bins // topology.batch_size), dtype=np.int64)[:, None]
-    within = rank * topology.batch_size if topology.mode is StreamMode.PARTITION else 0
-    begin = topology.start_position + first_step * topology.bins_per_step + within
-    first_of_steps = begin + steps * (topology.step_stride * topology.bins_per_step)
-    return (first_of_steps + np.arange(topology.batch_size)).ravel()[:num_bins]
+    parts = [np.empty(0, dtype=np.int64)]
+    step, missing = first_step, num_bins
+    stretches = topology.stretches
+    for stretch, following in zip(stretches, (*stretches[1:], None), strict=True):
+        num_steps = -(-missing // stretch.batch_size)
+        if following is not None:
+            num_steps = min(num_steps, max(0, -(-(following.first_step - step) // topology.step_stride)))
+        within = rank * stretch.batch_size if topology.mode is StreamMode.PARTITION else 0
+        first = topology.start_position + stretch.offset_of(step) + within
+        first_of_steps = first + np.arange(num_steps, dtype=np.int64) * (topology.step_stride * stretch.bins_per_step)
+        parts.append((first_of_steps[:, None] + np.arange(stretch.batch_size)).ravel())
+        step += num_steps * topology.step_stride
+        missing -= num_steps * stretch.batch_size
+    return np.concatenate(parts)[:num_bins]

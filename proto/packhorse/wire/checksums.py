@@ -223,7 +223,7 @@ def is_of_version_1(bins: pb.Bins, context: int = 0) -> bool:
     return bool(bins.ids) or bins.checksum == xxhash.xxh3_64_intdigest(bytes(5 * 8), seed=context)
 
 
-def _topology(topology: pb.Topology) -> tuple[int, ...]:
+def _topology(topology: pb.Topology) -> tuple[str | int, ...]:
     return (
         topology.world_size,
         topology.workers_per_rank,
@@ -234,7 +234,12 @@ def _topology(topology: pb.Topology) -> tuple[int, ...]:
         topology.balance,
         topology.accumulation,
         topology.cost_linear,
+        *(_stage(stage) for stage in topology.batch_schedule),
     )
+
+
+def _stage(stage: pb.BatchStage) -> str:
+    return f"{stage.WhichOneof('begin')}:{stage.bins}:{stage.tokens}:{stage.global_batch_size}"
 
 
 def _numbers(numbers: Iterable[int]) -> int:

@@ -12,7 +12,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from packhorse.topology import DEFAULT_COST_LINEAR, Balance, RemainderPolicy, Skips, Topology
+from packhorse.topology import (
+    DEFAULT_COST_LINEAR,
+    Balance,
+    BatchSchedule,
+    RemainderPolicy,
+    Skips,
+    Topology,
+    as_batch_size,
+)
 
 
 class Seconds(click.FloatRange):
@@ -26,6 +34,19 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return seconds
+
+
+class BatchSize(click.ParamType[int | BatchSchedule]):
+    """A number of bins, or a schedule of it."""
+
+    name = "bins or schedule"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | BatchSchedule:
+        """Returns the number, or the schedule."""
+        try:
+            return as_batch_size(int(value) if str(value).isdecimal() else value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 ACCESS = f"{__name__}.access"
@@ -128,7 +149,14 @@ def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="What happens to a last step that is not full.",
         ),
         click.option("--start-position", default=0, type=click.IntRange(0), help="Position where step 0 begins."),
-        click.option("--batch-size", default=1, type=click.IntRange(1), help="Bins per rank and step."),
+        click.option(
+            "--batch-size",
+            default=1,
+            type=BatchSize(),
+            metavar="BINS|SCHEDULE",
+            help="Bins per rank and step; or bins of all ranks in an optimizer step, each number from some point of "
+            'the run on: "0:768 250B:1536", in bins, or in tokens with K, M, B or T.',
+        ),
         click.option("--workers-per-rank", default=1, type=click.IntRange(1), help="Dataloader workers of a rank."),
         click.option("--world-size", default=1, type=click.IntRange(1), help="Data-parallel degree."),
     ):

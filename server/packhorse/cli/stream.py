@@ -34,12 +34,17 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
     left = limit
     with asking(target, timeout_seconds) as client, client.stream_bins(dataset, **options) as stream:
         for block in stream:
-            for number, (ids, lengths) in enumerate(block.bins()):
+            places = (
+                (step, slot)
+                for stretch, steps in stream.topology.by_stretch(block.steps)
+                for step in steps
+                for slot in range(stretch.batch_size)
+            )
+            for number, ((step, slot), (ids, lengths)) in enumerate(zip(places, block.bins(), strict=True)):
                 if left == 0:
                     return
-                index, slot = divmod(number, stream.topology.batch_size)
                 line: dict[str, Any] = {
-                    "step": block.steps[index],
+                    "step": step,
                     "slot": slot,
                     "position": int(block.positions[number]),
                     "ids": ids.tolist(),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packhorse.epoch.bins import Bins, joined
 from packhorse.epoch.source import Source
 from packhorse.packing import halve_into, laid_end_to_end
-from packhorse.topology import ADDED, RemainderPolicy, Topology
+from packhorse.topology import ADDED, RemainderPolicy, Stretch, Topology
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +22,7 @@ class FilledStep:
     """A partial step made whole."""
 
     bins: Bins
-    """The step's bins by offset: as many as `topology.bins_per_step`."""
+    """The step's bins by offset, as many as a whole step has."""
     tail_ends: NDArray[np.int64]
     """Exclusive end of every bin of the partial step among its sequences: int64 [bins of the epoch in it]."""
     dealt_index: NDArray[np.int64]
@@ -47,9 +47,10 @@ def fill_last_step(source: Source, topology: Topology) -> FilledStep:
     """Returns the last step of an epoch that does not fill it, under any policy but DROP."""
     num_tail = topology.num_tail_bins(source.num_bins)
     tail = source.bins(np.arange(source.num_bins - num_tail, source.num_bins))
-    num_added = topology.bins_per_step - num_tail
+    stretch = topology.stretch_at(topology.num_left(source.num_bins))
+    num_added = stretch.bins_per_step - num_tail
     if topology.remainder is RemainderPolicy.SPREAD:
-        return _dealt(tail, topology)
+        return _dealt(tail, stretch)
     if topology.remainder is RemainderPolicy.REPEAT:
         added = source.bins(np.arange(num_added) % source.num_bins)
         added = replace(added, positions=np.full(num_added, ADDED))
@@ -64,13 +65,13 @@ def fill_last_step(source: Source, topology: Topology) -> FilledStep:
     return FilledStep(joined((tail, added)), tail.bin_ends, np.arange(len(tail.ids)))
 
 
-def _dealt(tail: Bins, topology: Topology) -> FilledStep:
-    """Deals the sequences of a partial step over its `bins_per_step` bins.
+def _dealt(tail: Bins, stretch: Stretch) -> FilledStep:
+    """Deals the sequences of a partial step over all bins of the step.
 
     The fullest bin that still has two sequences is halved, again and again, until no bin is empty or every bin has one
     sequence; a group counts as one. In the latter case bins move until no rank has two more than another.
     """
-    num_tail, num_bins = len(tail.bin_ends), topology.bins_per_step
+    num_tail, num_bins = len(tail.bin_ends), stretch.bins_per_step
     items = tail.items()
     ends = np.searchsorted(items, tail.bin_ends)  # of every bin among the items
     members = np.arange(len(items) - 1, dtype=np.int64)
@@ -78,12 +79,12 @@ def _dealt(tail: Bins, topology: Topology) -> FilledStep:
     starts = np.concatenate((ends, np.zeros(num_bins - num_tail, np.int64))) - sizes
     tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[items])
     positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
-    offsets = np.arange(num_bins).reshape(topology.world_size, topology.batch_size).T.ravel()  # every rank's slot 0, …
+    offsets = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # every rank's slot 0, …
     missing = offsets[offsets >= num_tail]
     num_filled = halve_into(members, starts, sizes, tokens, missing)
     empty, filled = missing[num_filled:], offsets[sizes[offsets] > 0][::-1]
     pairs = min(len(empty), len(filled))
-    moves = int((filled[:pairs] % topology.batch_size > empty[:pairs] % topology.batch_size).sum())
+    moves = int((filled[:pairs] % stretch.batch_size > empty[:pairs] % stretch.batch_size).sum())
     old, new = filled[:moves], empty[:moves]
     for values in (starts, sizes, positions):
         values[new], values[old] = values[old], values[new]

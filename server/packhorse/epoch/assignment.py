@@ -19,7 +19,7 @@ from packhorse.epoch.bins import Bins, joined
 from packhorse.epoch.keys import derive_key
 from packhorse.epoch.permutation import GOLDEN
 from packhorse.epoch.source import Source
-from packhorse.topology import Balance, RemainderPolicy, Topology
+from packhorse.topology import Balance, RemainderPolicy, Stretch, Topology
 
 _CHUNK_BINS = 8192
 """Windows are arranged several at a time, up to about so many bins."""
@@ -37,7 +37,7 @@ class Places:
     ranks: NDArray[np.int64]
     """Data-parallel rank."""
     slots: NDArray[np.int64]
-    """Which of the rank's batch_size bins of that step."""
+    """Which of the rank's bins of that step."""
     index_in_bin: NDArray[np.int64]
     """The sequence's index within the bin as it is streamed."""
 
@@ -47,7 +47,7 @@ class Assignment:
 
     Args:
         source: the epoch.
-        topology: how it is divided; of PARTITION mode.
+        topology: how it is divided; of PARTITION mode, and where it has a schedule, `of_epoch`.
         seed: of the run; with the epoch it decides which rank gets which share of a balanced window.
         epoch: 0-based.
 
@@ -60,20 +60,21 @@ class Assignment:
         self.topology = topology
         self.num_steps = topology.num_steps(source.num_bins)
         self._num_full_steps = topology.num_full_steps(source.num_bins)
+        self._num_full_bins = topology.num_left(source.num_bins) - topology.num_tail_bins(source.num_bins)
         self._key = derive_key(seed, epoch, "balance")
         self._lock = threading.RLock()
         self._filled_step: FilledStep | None = None
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
 
     def bins(self, steps: range, rank: int) -> Bins:
-        """Returns a rank's bins of some steps, batch_size for each, in order.
+        """Returns a rank's bins of some steps, a batch for each, in order.
 
         Args:
             steps: ascending, within [0, num_steps).
             rank: in [0, world_size).
         """
-        offsets = self._offsets(steps, rank).ravel()
-        num_full = self._num_full_steps * self.topology.bins_per_step
+        offsets = self._offsets(steps, rank)
+        num_full = self._num_full_bins
         is_filled = offsets >= num_full
         if not is_filled.any():
             return self.source.bins(self.topology.start_position + offsets)
@@ -102,19 +103,25 @@ class Assignment:
         offsets = positions - topology.start_position
         offsets = np.where((positions < 0) | (offsets < 0), -1, offsets)
         index_in_bin = index_in_bin.copy()
-        in_tail = offsets >= self._num_full_steps * topology.bins_per_step
+        in_tail = offsets >= self._num_full_bins
         if in_tail.any():
             if self.num_steps == self._num_full_steps:
                 offsets[in_tail] = -1
             elif topology.remainder is RemainderPolicy.SPREAD:
-                first = self._num_full_steps * topology.bins_per_step
+                first = self._num_full_bins
                 where, index_in_bin[in_tail] = self._filled.find(offsets[in_tail] - first, index_in_bin[in_tail])
                 offsets[in_tail] = first + where
         is_there = offsets >= 0
         if topology.balance is not Balance.NONE:
             offsets[is_there] = self._moved(offsets[is_there])
-        steps, offsets = np.divmod(offsets, topology.bins_per_step)
-        ranks, slots = np.divmod(offsets, topology.batch_size)
+        stretches = topology.stretches
+        which = np.searchsorted([stretch.first_offset for stretch in stretches[1:]], offsets, side="right")
+        per_step, per_rank, first_steps, first_offsets = np.array(
+            [(each.bins_per_step, each.batch_size, each.first_step, each.first_offset) for each in stretches]
+        ).T[:, which]
+        steps, offsets = np.divmod(offsets - first_offsets, per_step)
+        steps += first_steps
+        ranks, slots = np.divmod(offsets, per_rank)
         return Places(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
 
     @property
@@ -126,76 +133,80 @@ class Assignment:
             return self._filled_step
 
     def _offsets(self, steps: range, rank: int) -> NDArray[np.int64]:
-        """Which bins a rank gets: int64 [len(steps), batch_size], counted from start_position.
+        """Which bins a rank gets in some steps: int64 [bins], counted from start_position.
 
         Those behind the last full step are the filled step's.
         """
-        topology = self.topology
-        if topology.balance is Balance.NONE:
-            every = np.arange(steps.start, steps.stop, steps.step, dtype=np.int64)
-            first = every * topology.bins_per_step + rank * topology.batch_size
-            return first[:, None] + np.arange(topology.batch_size, dtype=np.int64)
-        parts = []
-        while steps:
-            chunk = self._chunk(steps[0])
-            inside = range(steps.start, min(steps.stop, chunk.steps.stop), steps.step)
-            own = slice(inside.start - chunk.steps.start, inside.stop - chunk.steps.start, steps.step)
-            parts.append(chunk.offsets[rank, own])
-            steps = steps[len(inside) :]
-        return np.concatenate(parts) if parts else np.empty((0, topology.batch_size), dtype=np.int64)
+        parts = [np.empty(0, dtype=np.int64)]
+        for stretch, own in self.topology.by_stretch(steps):
+            if self.topology.balance is Balance.NONE:
+                every = np.arange(own.start, own.stop, own.step, dtype=np.int64)
+                first = stretch.offset_of(0) + every * stretch.bins_per_step + rank * stretch.batch_size
+                parts.append((first[:, None] + np.arange(stretch.batch_size, dtype=np.int64)).ravel())
+            while self.topology.balance is not Balance.NONE and own:
+                chunk = self._chunk(stretch, own[0])
+                inside = range(own.start, min(own.stop, chunk.steps.stop), own.step)
+                of_chunk = slice(inside.start - chunk.steps.start, inside.stop - chunk.steps.start, own.step)
+                parts.append(chunk.offsets[rank, of_chunk].ravel())
+                own = own[len(inside) :]
+        return np.concatenate(parts)
 
     def _moved(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns where balancing puts the bins at these offsets from start_position: int64 [n], likewise."""
-        topology = self.topology
-        steps = offsets // topology.bins_per_step // topology.steps_per_window * topology.steps_per_window
         moved = np.empty_like(offsets)
-        while len(still := np.flatnonzero(steps >= 0)):
-            chunk = self._chunk(int(steps[still[0]]))
-            first = chunk.steps.start * topology.bins_per_step
+        is_left = np.ones(len(offsets), dtype=bool)
+        while is_left.any():
+            offset = int(offsets[is_left.argmax()])
+            stretch = self.topology.stretch_at(offset)
+            step = stretch.first_step + (offset - stretch.first_offset) // stretch.bins_per_step
+            chunk = self._chunk(stretch, step)
+            first = stretch.offset_of(chunk.steps.start)
             arranged = chunk.offsets.transpose(1, 0, 2).ravel()
             inverse = np.empty_like(arranged)
             inverse[arranged - first] = np.arange(first, first + len(arranged))
-            ours = (steps >= chunk.steps.start) & (steps < chunk.steps.stop)
+            ours = is_left & (offsets >= first) & (offsets < first + len(arranged))
             moved[ours] = inverse[offsets[ours] - first]
-            steps[ours] = -1
+            is_left &= ~ours
         return moved
 
-    def _chunk(self, step: int) -> "_Chunk":
-        """Returns the windows that are arranged together with a step's.
+    def _chunk(self, stretch: Stretch, step: int) -> "_Chunk":
+        """Returns the windows that are arranged together with a step's, all of its stretch.
 
         The last window is arranged alone: it may have fewer steps, or a filled one.
         """
         per_window = self.topology.steps_per_window
-        per_chunk = max(1, _CHUNK_BINS // self.topology.bins_per_window) * per_window
-        whole = self._num_full_steps // per_window * per_window
+        per_chunk = max(1, _CHUNK_BINS // (per_window * stretch.bins_per_step)) * per_window
+        following = [each.first_step for each in self.topology.stretches if each.first_step > step]
+        begin, end = stretch.first_step, min(following, default=self.num_steps)
+        whole = begin + (min(end, self._num_full_steps) - begin) // per_window * per_window
         if step >= whole:
-            return self._remembered(range(whole, self.num_steps))
-        first = step // per_chunk * per_chunk
-        return self._remembered(range(first, min(first + per_chunk, whole)))
+            return self._remembered(stretch, range(whole, min(end, self.num_steps)))
+        first = begin + (step - begin) // per_chunk * per_chunk
+        return self._remembered(stretch, range(first, min(first + per_chunk, whole)))
 
-    def _remembered(self, steps: range) -> "_Chunk":
+    def _remembered(self, stretch: Stretch, steps: range) -> "_Chunk":
         with self._lock:  # the streams of other ranks ask for the same windows, and wait for this one
             if steps.start not in self._chunks:
-                self._chunks[steps.start] = self._arranged(steps)
+                self._chunks[steps.start] = self._arranged(stretch, steps)
                 while len(self._chunks) > 1 and sum(each.offsets.size for each in self._chunks.values()) > _MOST_BINS:
                     self._chunks.popitem(last=False)
             self._chunks.move_to_end(steps.start)
             return self._chunks[steps.start]
 
-    def _arranged(self, steps: range) -> "_Chunk":
-        """Arranges the windows of some steps: whole ones, or the last one alone."""
+    def _arranged(self, stretch: Stretch, steps: range) -> "_Chunk":
+        """Arranges the windows of some steps of a stretch: whole ones, or the last one alone."""
         topology = self.topology
-        begin, end = (min(each, self._num_full_steps) * topology.bins_per_step for each in (steps.start, steps.stop))
+        begin, end = (stretch.offset_of(min(each, self._num_full_steps)) for each in (steps.start, steps.stop))
         positions = np.arange(topology.start_position + begin, topology.start_position + end)
         costs = self.source.costs(positions, topology.cost_linear)
         if steps.stop > self._num_full_steps:
             costs = np.concatenate((costs, self._filled.bins.costs(topology.cost_linear)))
         per_window = min(topology.steps_per_window, len(steps))
-        costs = costs.reshape(-1, per_window * topology.bins_per_step)
-        begins = begin + np.arange(len(costs)) * topology.bins_per_window
+        costs = costs.reshape(-1, per_window * stretch.bins_per_step)
+        begins = begin + np.arange(len(costs)) * per_window * stretch.bins_per_step
         arranged = arrange(costs, topology.balance, per_window, topology.world_size, self._keys(begins))
         arranged += begins[:, None, None, None]
-        shape = (topology.world_size, len(steps), topology.batch_size)
+        shape = (topology.world_size, len(steps), stretch.batch_size)
         return _Chunk(steps, arranged.transpose(2, 0, 1, 3).reshape(shape))
 
     def _keys(self, begins: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -71,7 +71,7 @@ def waiting_of(
 
     Args:
         source: the epoch.
-        topology: the run's shape; its own balance does not matter.
+        topology: the run's shape, with one batch size; its own balance does not matter.
         balances: those to measure.
 
     Returns:
@@ -117,7 +117,7 @@ def waiting_of_costs(
     costs: NDArray[np.int64], topology: Topology, balances: Collection[Balance] = tuple(Balance)
 ) -> dict[Balance, Waiting]:
     """As `waiting_of`, of the costs of any bins in the order of an epoch: int64 [n windows, bins of a window]."""
-    shape = (len(costs), topology.accumulation, topology.world_size, topology.batch_size)
+    shape = (len(costs), topology.accumulation, topology.world_size, topology.stretches[0].batch_size)
     return {balance: Waiting.of_costs(_arranged(costs, topology, balance).reshape(shape)) for balance in balances}
 
 

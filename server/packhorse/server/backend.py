@@ -121,14 +121,15 @@ class Backend:
         skips = requests.skips(request.skip)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         num_bins = source.num_bins
-        topology = requests.topology(request.topology, source, dataset.manifest.n_sequences)
-        requests.check_message_size("topology.batch_size", topology.batch_size, dataset)
+        topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
+        batch_size = max(stretch.batch_size for stretch in topology.stretches)
+        requests.check_message_size("topology.batch_size", batch_size, dataset)
         rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
         worker = requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
         first_step = requests.integer("first_step", request.first_step, 0)
         begin = topology.position_after(first_step - 1, num_bins)
-        if topology.steps_into_window(first_step - 1, num_bins):
-            begin += topology.bins_per_window  # bins of this window have been consumed, so all of it must be as it was
+        if topology.steps_into_window(first_step - 1, num_bins):  # bins of it were consumed: all must be as they were
+            begin += topology.steps_per_window * topology.stretch_of(first_step).bins_per_step
         requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin)
         seed = request.seed
         if topology.mode is StreamMode.INDEPENDENT:
@@ -176,12 +177,12 @@ class Backend:
             encode(bins, message.block.bins, context, sent, positions)
             yield message
             taken += len(block)
-            at_once = min(GROWTH * at_once, most, _steps_per_block(dataset, topology.batch_size, self._num_streams()))
+            at_once = min(GROWTH * at_once, most, _steps_per_block(dataset, batch_size, self._num_streams()))
 
     def _bins(self, dataset: Served, assignment: Assignment, steps: range, rank: int) -> Bins:
         """Returns a rank's bins of some steps, which two threads make where they are many."""
         half = len(steps) // 2
-        num_bins = len(steps) * assignment.topology.batch_size
+        num_bins = assignment.topology.num_rank_bins(steps)
         if not half or num_bins * requests.average_bytes_per_bin(dataset) < _SHARED_BYTES:
             return assignment.bins(steps, rank)
         return joined(
@@ -249,7 +250,7 @@ class Backend:
         assignment = None
         num_arranged = 1
         if request.HasField("topology"):
-            topology = requests.topology(request.topology, source, dataset.manifest.n_sequences)
+            topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
             if topology.mode is StreamMode.INDEPENDENT:
                 raise invalid_field(
                     "topology.mode",

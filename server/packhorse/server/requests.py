@@ -14,7 +14,16 @@ from packhorse.dataset import MixtureDataset, StageEntry, differing_parts, parts
 from packhorse.epoch import MAX_BINS_PER_WINDOW, Source, WeightsBy
 from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.server.served import Served
-from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode, Topology, checked_integer
+from packhorse.topology import (
+    Balance,
+    BatchSchedule,
+    BatchStage,
+    RemainderPolicy,
+    Skips,
+    StreamMode,
+    Topology,
+    checked_integer,
+)
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
 
@@ -26,6 +35,9 @@ MAX_SEQUENCES_PER_STEP = 1 << 23
 
 MAX_SKIPS = 1000
 """Ranges of positions that a request may leave out."""
+
+MAX_BATCH_STAGES = 1000
+"""Stages that a batch schedule may have."""
 
 _SKIPPING = "+skip="
 """Stands in a digest between the dataset's own and what is skipped."""
@@ -81,12 +93,13 @@ def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choi
     raise invalid_field(field, f"{field} must be specified, one of: {', '.join(member.name for member in kind)}")
 
 
-def topology(message: pb.Topology, source: Source, num_sequences: int) -> Topology:
+def topology(message: pb.Topology, source: Source, epoch: int, num_sequences: int) -> Topology:
     """Returns a checked topology for an epoch.
 
     Args:
         message: of the request.
         source: the epoch.
+        epoch: its number.
         num_sequences: of its dataset.
     """
     integer("topology.start_position", message.start_position, 0, source.num_bins)
@@ -97,26 +110,45 @@ def topology(message: pb.Topology, source: Source, num_sequences: int) -> Topolo
         shape = Topology(
             world_size=message.world_size,
             workers_per_rank=message.workers_per_rank,
-            batch_size=message.batch_size,
+            batch_size=_batch_size(message),
             start_position=message.start_position,
             remainder=remainder,
             mode=mode,
             accumulation=message.accumulation,
             balance=balance,
             cost_linear=message.cost_linear,
-        )
+        ).of_epoch(epoch, num_bins=source.num_bins, max_seq_len=source.max_seq_len)
+        largest = max(stretch.batch_size for stretch in shape.stretches)
     except ValueError as error:
-        field = f"topology.{str(error).partition(' ')[0]}"
+        field = f"topology.{str(error).partition(' ')[0].rstrip(':')}"
         raise invalid_field(field, f"topology.{error}") from None
     _check_cost(shape, source.max_seq_len)
-    factors = {"batch_size": shape.batch_size, "world_size": message.world_size, "accumulation": shape.accumulation}
-    if shape.balance is Balance.NONE:
+    factors = {"batch_size": largest, "world_size": message.world_size, "accumulation": shape.accumulation}
+    if shape.steps_per_window == 1:
         del factors["accumulation"]
     sequences_per_bin = num_sequences / max(source.num_bins, 1)
     most_in_step = max(1, min(MAX_BINS_PER_WINDOW, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
     _check_product({name: factors[name] for name in ("batch_size", "world_size")}, most_in_step, "step")
     _check_product(factors, MAX_BINS_PER_WINDOW, "optimizer step")
     return shape
+
+
+def _batch_size(message: pb.Topology) -> int | BatchSchedule:
+    """Returns the batch size of a topology; a ValueError where its schedule is none."""
+    if not message.batch_schedule:
+        return message.batch_size
+    if message.batch_size:
+        raise ValueError(f"batch_size must be 0 where there is a batch_schedule, got {message.batch_size}")
+    if len(message.batch_schedule) > MAX_BATCH_STAGES:
+        raise ValueError(f"batch_schedule holds {len(message.batch_schedule)} stages; give at most {MAX_BATCH_STAGES}")
+    if any(stage.WhichOneof("begin") is None for stage in message.batch_schedule):
+        raise ValueError("batch_schedule has a stage that begins nowhere; set its bins or its tokens")
+    return BatchSchedule(
+        tuple(
+            BatchStage(stage.tokens or stage.bins, stage.HasField("tokens"), stage.global_batch_size)
+            for stage in message.batch_schedule
+        )
+    )
 
 
 def _check_product(factors: dict[str, int], most: int, what: str) -> None:

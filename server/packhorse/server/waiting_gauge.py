@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.server.served import Served
-from packhorse.topology import Topology
+from packhorse.topology import BatchSchedule, Topology
 
 WAITING_GAUGE = "packhorse_waiting_ratio"
 """Its name."""
@@ -58,9 +58,12 @@ class WaitingGauge:
     def saw(self, dataset: Served, topology: Topology) -> None:
         """Remembers a run that streams; costs no measuring.
 
-        One rank alone waits for nobody, and is not remembered; nor is a mixture, which has no plan of its own.
+        One rank alone waits for nobody, and is not remembered; nor is a mixture, which has no plan of its own, or a run
+        whose batch size follows a schedule.
         """
         if not isinstance(dataset, PreparedDataset) or topology.world_size == 1:
+            return
+        if isinstance(topology.batch_size, BatchSchedule):
             return
         if topology.bins_per_step * topology.accumulation > MAX_BINS_PER_WINDOW:
             return

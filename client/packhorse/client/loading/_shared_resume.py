@@ -13,7 +13,7 @@ import torch
 from packhorse.client.service.cursor import Resume
 
 _DIGEST_BYTES = 16 << 10  # a digest names every range that is skipped
-_CHOICE, _ITERATION, _GONE_THROUGH = 5, 6, 7
+_CHOICE, _ITERATION, _GONE_THROUGH = 6, 7, 8
 
 
 class SharedResume:
@@ -24,17 +24,18 @@ class SharedResume:
     """
 
     def __init__(self, resume: Resume) -> None:
-        self._numbers = torch.zeros(8, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._numbers = torch.zeros(9, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._digest = torch.zeros(_DIGEST_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self.choose(resume)
 
     def load(self) -> Resume:
         """Returns what was stored last."""
-        epoch, start_position, first_step, first_turn, is_resumed = self._numbers[:_CHOICE].tolist()
+        epoch, start_position, position, first_step, first_turn, is_resumed = self._numbers[:_CHOICE].tolist()
         digest = self._digest.numpy().tobytes().rstrip(b"\0").decode()
         return Resume(
             epoch=epoch,
             start_position=start_position,
+            position=position,
             first_step=first_step,
             first_turn=first_turn,
             digest=digest,
@@ -71,8 +72,8 @@ class SharedResume:
         digest = resume.digest.encode().ljust(_DIGEST_BYTES, b"\0")
         if len(digest) > _DIGEST_BYTES:
             raise ValueError(f"no digest of ours has {len(resume.digest)} characters")
-        numbers = [resume.epoch, resume.start_position, resume.first_step, resume.first_turn, resume.is_resumed]
-        self._numbers[:_CHOICE] = torch.tensor(numbers, dtype=torch.int64)
+        where = [resume.epoch, resume.start_position, resume.position, resume.first_step, resume.first_turn]
+        self._numbers[:_CHOICE] = torch.tensor([*where, resume.is_resumed], dtype=torch.int64)
         self._digest.copy_(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
 
     def mark_gone_through(self, iteration: int) -> None:

@@ -23,15 +23,25 @@ from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
 from packhorse.client.service._messages import shortened
 from packhorse.client.service.access import Access
-from packhorse.client.service.cursor import NO_POSITION, STATE_VERSION, Cursor, Resume, window_shape
+from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.cursor import (
+    NO_POSITION,
+    STATE_VERSION,
+    Cursor,
+    Resume,
+    bins_per_step_of,
+    window_shape,
+)
 from packhorse.client.service.stream import BinStream
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import (
     DEFAULT_COST_LINEAR,
     Balance,
+    BatchSchedule,
     RemainderPolicy,
     StreamMode,
     Topology,
+    as_batch_size,
     as_choice,
     checked_integer,
 )
@@ -67,7 +77,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
         dataset: its name on the server.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; see
             `as_token_source`.
-        batch_size: bins in a batch, for each rank.
+        batch_size: bins in a batch, for each rank; or, as Megatron writes it, `"0:768 250B:1536"`: bins of all ranks in
+            an optimizer step, each number from some point of the run on (see `BatchSchedule`).
         seed: of the run, in [0, 2^64).
         epoch: to begin with.
         rank: data-parallel rank; when None, as the device mesh, Megatron, torch.distributed or the launcher says.
@@ -107,7 +118,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         dataset: str,
         tokens: Any,
         *,
-        batch_size: int,
+        batch_size: int | str | BatchSchedule,
         seed: int = 0,
         epoch: int = 0,
         rank: int | None = None,
@@ -135,7 +146,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self.rank, self.world_size = find_rank(rank, world_size, device_mesh)
         self.topology = Topology(
             world_size=self.world_size,
-            batch_size=batch_size,
+            batch_size=as_batch_size(batch_size),
             remainder=as_choice("remainder", RemainderPolicy, remainder),
             mode=as_choice("mode", StreamMode, mode),
             balance=as_choice("balance", Balance, balance),
@@ -143,7 +154,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             cost_linear=cost_linear,
         )
         self.dataset = dataset
-        self.batch_size = batch_size
+        self.batch_size = self.topology.batch_size
         self.skip = SkipsByEpoch(skip)
         self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
         self._connection = Connection(target, timeout_seconds, retry, access)
@@ -158,7 +169,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             continue_positions=continue_positions,
         )
         if self.maker.preset is not None:
-            self.maker.preset.warn_of_cost(batch_size)
+            self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)
         self.progress = SharedResume(Resume(epoch=checked_integer("epoch", epoch, 0)))
         self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
         self._state: tuple[int, dict[str, Any]] | None = None  # of which choice, and where it stands
@@ -195,7 +206,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         if self._state is not None and self._state[0] == self.progress.choice:
             return self._state[1]
         resume = self._next_resume()
-        state = self._state_at(resume, resume.digest, resume.first_step)
+        state = self._state_at(resume, resume.digest, resume.first_step, resume.position)
         if steps := resume.first_step % self.topology.steps_per_window:
             state |= {"window_steps": steps, "window_shape": window_shape(self.topology)}
         return state
@@ -304,8 +315,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             if stream.header.digest != header.digest:  # stages were appended to a mixture
                 header = stream.header
                 self.maker.prepare(header, pin_memory=pin_memory)
-            batches = self.maker.assemble_steps(block, self.batch_size)
-            for step, batch in zip(block.steps, batches, strict=True):
+            for step, batch in self._batches_of(stream, block):
                 has_position = not self._is_independent or workers_per_rank == 1
                 cursor = Cursor(
                     digest=header.digest,
@@ -315,10 +325,20 @@ class PackedDataset(IterableDataset[PackedBatch]):
                 )
                 if steps := stream.topology.steps_into_window(step, header.num_bins):
                     cursor |= {"window_steps": steps, "window_shape": window_shape(self.topology)}
-                self._state = choice, self._state_at(resume, header.digest, step + 1) | dict(cursor)
+                state = self._state_at(resume, header.digest, step + 1, cursor["position"])
+                self._state = choice, state | dict(cursor)
                 yield self._deliver(batch, cursor)
-        finished = {"position": stream.position_after(header.num_steps - 1), "finished": True}
-        self._state = choice, self._state_at(resume, header.digest, header.num_steps) | finished
+        position = stream.position_after(header.num_steps - 1)
+        state = self._state_at(resume, header.digest, header.num_steps, position)
+        self._state = choice, state | {"finished": True}
+
+    def _batches_of(self, stream: BinStream, block: BinBlock) -> Iterator[tuple[int, PackedBatch]]:
+        """Yields a block's steps with their batches."""
+        end = 0
+        for stretch, steps in stream.topology.by_stretch(block.steps):
+            begin, end = end, end + len(steps) * stretch.batch_size
+            batches = self.maker.assemble_steps(block.slice(begin, end), stretch.batch_size)
+            yield from zip(steps, batches, strict=True)
 
     def _count_steps(self, resume: Resume) -> int:
         with self._connection.open() as client, self._stream(client, resume, 0, 1) as stream:
@@ -334,7 +354,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
     def _next_resume(self) -> Resume:
         return self._own or self.progress.load()
 
-    def _state_at(self, resume: Resume, digest: str, next_step: int) -> dict[str, Any]:
+    def _state_at(self, resume: Resume, digest: str, next_step: int, position: int) -> dict[str, Any]:
         topology = self.topology
         return {
             "version": STATE_VERSION,
@@ -342,11 +362,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
             "digest": digest,
             "seed": self.seed,
             "epoch": resume.epoch,
-            "position": resume.start_position + next_step // topology.steps_per_window * topology.bins_per_window,
+            "position": position,
             "start_position": resume.start_position,
             "first_step": next_step,
             "first_turn": resume.first_turn,
-            "bins_per_step": topology.bins_per_step,
+            "bins_per_step": bins_per_step_of(topology),
             "steps_per_window": topology.steps_per_window,
             "shape": window_shape(topology),
         }

@@ -20,7 +20,7 @@ from packhorse.client.loading.prefetch import DevicePrefetcher
 from packhorse.client.service._grpc import has_used_grpc
 from packhorse.client.service.cursor import Cursor
 from packhorse.client.service.memory import MemoryDatasets
-from packhorse.topology import checked_integer
+from packhorse.topology import BatchSchedule, checked_integer
 
 _PRELOADED = ["__main__", "packhorse.client.loading.dataset"]
 
@@ -178,7 +178,7 @@ def create_packed_dataloader(
     dataset: str,
     tokens: Any,
     *,
-    batch_size: int,
+    batch_size: int | str | BatchSchedule,
     **options: Unpack[LoadingOptions],
 ) -> PackedDataLoader:
     """Returns a loader of one rank's batches, with what training usually wants for defaults.
@@ -195,7 +195,7 @@ def create_packed_dataloader(
         target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.
         dataset: its name on the server.
         tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
-        batch_size: bins in a batch, for each rank.
+        batch_size: bins in a batch, for each rank; or global batch sizes, `"0:768 250B:1536"`, see `PackedDataset`.
         options: further ones of `PackedDataset`, such as `seed`, `preset` or `shift_labels`, and of `PackedDataLoader`,
             such as `num_workers` or `device`.
 

@@ -130,7 +130,6 @@ class _Check:
         ]
         self._splits = [part.over_length == "split" for part in parts]
         self._repeats = audit.streams.topology.remainder is RemainderPolicy.REPEAT
-        self._batch_size = audit.streams.topology.batch_size
         self._num_whole = 0  # sequences whose first token came
         self._whole_tokens = 0
         self._has_failed = False
@@ -138,8 +137,9 @@ class _Check:
     def __call__(self, block: BinBlock, header: StreamHeader) -> None:
         """Makes a block's bins into batches and compares them."""
         self._maker.prepare(header)
-        for first in range(0, len(block), self._batch_size):
-            bins = block.slice(first, min(first + self._batch_size, len(block)))
+        batch_size = len(block) // len(block.steps) if block.steps else 1
+        for first in range(0, len(block), batch_size):
+            bins = block.slice(first, min(first + batch_size, len(block)))
             try:
                 batch = self._maker.assemble(bins)
                 self._compare(bins, batch)

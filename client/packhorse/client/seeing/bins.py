@@ -199,6 +199,8 @@ def explain_step(
     if step < 0:
         raise ValueError(f"step must be at least 0, got {step}")
     info = client.get_dataset(dataset)
+    num_bins = info.num_bins - skip.within(info.num_bins).num_skipped
+    of_epoch = topology.of_epoch(epoch, num_bins=num_bins, max_seq_len=info.max_seq_len)
     with client.stream_bins(
         dataset,
         epoch=epoch,
@@ -207,7 +209,7 @@ def explain_step(
         worker=topology.worker_of(step),
         topology=topology,
         skip=skip,
-        first_step=min(step, topology.num_steps(info.num_bins)),
+        first_step=min(step, of_epoch.num_steps(num_bins)),
     ) as stream:
         num_steps = stream.header.num_steps
         if step >= num_steps:
@@ -215,7 +217,7 @@ def explain_step(
                 f"step must be in [0, {num_steps}), got {step}: from position {topology.start_position} on the epoch "
                 f"has {num_steps} steps"
             )
-        block = next(stream).slice(0, topology.batch_size)
+        block = next(stream).slice(0, stream.topology.stretch_of(step).batch_size)
     return ExplainedStep(
         dataset=dataset,
         epoch=epoch,

@@ -36,6 +36,12 @@ def furthest_state(state: Mapping[str, Any]) -> dict[str, Any]:
         return cursor | {name: last[name] for name in ("window_steps", "window_shape") if name in last}
     if last["position"] < 0:  # of mode "independent": as it is, for whoever reads it to refuse
         return cursor
+    if isinstance(last["bins_per_step"], str):
+        raise ValueError(
+            f"this loader's state was saved {num_since} batches behind what its workers told of, under batch_size "
+            f"{last['bins_per_step']!r}, by which they cannot be counted; resume from a batch's 'cursor', or save "
+            "with snapshot_every_n_steps=1"
+        )
     windows, steps = divmod(last["first_step"] + num_since, last["steps_per_window"])
     cursor["position"] = last["start_position"] + windows * last["steps_per_window"] * last["bins_per_step"]
     return cursor | ({"window_steps": steps, "window_shape": last["shape"]} if steps else {})

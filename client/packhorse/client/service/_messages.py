@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packhorse.client.errors import InvalidRequestError
-from packhorse.topology import Skips, Topology
+from packhorse.topology import BatchSchedule, Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 
 _Message = TypeVar("_Message")
@@ -39,12 +39,15 @@ def topology_message(topology: Topology) -> pb.Topology:
     """Returns a topology as it travels; an InvalidRequestError names a number that does not fit."""
     if not isinstance(topology, Topology):
         raise invalid("topology", f"must be a Topology, e.g. Topology(world_size=8), got {shortened(topology)}")
+    size = topology.batch_size
+    stages = _stages(size) if isinstance(size, BatchSchedule) else []
     return message(
         pb.Topology,
         within="topology.",
         world_size=topology.world_size,
         workers_per_rank=topology.workers_per_rank,
-        batch_size=topology.batch_size,
+        batch_size=0 if stages else size,
+        batch_schedule=stages,
         start_position=topology.start_position,
         remainder=f"REMAINDER_POLICY_{topology.remainder.name}",
         mode=f"STREAM_MODE_{topology.mode.name}",
@@ -52,6 +55,18 @@ def topology_message(topology: Topology) -> pb.Topology:
         accumulation=topology.accumulation,
         cost_linear=topology.cost_linear,
     )
+
+
+def _stages(schedule: BatchSchedule) -> list[pb.BatchStage]:
+    return [
+        message(
+            pb.BatchStage,
+            within="topology.batch_schedule.",
+            global_batch_size=size,
+            **{"tokens" if in_tokens else "bins": begin},
+        )
+        for begin, in_tokens, size in schedule.stages
+    ]
 
 
 def skip_message(skips: Skips) -> list[pb.PositionRange]:

@@ -198,7 +198,7 @@ class EpochOfStreams:
             assert header is not None
             streamed_bins += num_bins
             report.num_steps = header.num_steps
-            if num_bins != header.num_steps * self.topology.batch_size:
+            if num_bins != stream.topology.num_rank_bins(range(header.num_steps)):
                 report.problems.append(f"rank {rank} got {num_bins} bins in {header.num_steps} steps")
         report.streamed_bins = streamed_bins
         if not streamed_bins:

@@ -65,6 +65,16 @@ def window_shape(topology: Topology) -> str:
     )
 
 
+def bins_per_step_of(topology: Topology) -> int | str:
+    """Returns what decides where steps begin: the bins of all ranks in one, or the schedule of their number.
+
+    Example:
+        >>> bins_per_step_of(Topology(world_size=4, batch_size=2)), bins_per_step_of(Topology(batch_size="0:8 1B:16"))
+        (8, '0:8 1B:16')
+    """
+    return topology.bins_per_step if isinstance(topology.batch_size, int) else str(topology.batch_size)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
     """Where an iteration begins."""
@@ -75,6 +85,8 @@ class Resume:
     """Where step 0 is counted from."""
     first_step: int = 0
     """Steps below it are left out."""
+    position: int = 0
+    """Where the optimizer step of first_step begins: what a cursor says."""
     first_turn: int = 0
     """A step that worker 0 serves; the others take their turns from there. A DataLoader asks worker 0 first."""
     digest: str = ""
@@ -132,6 +144,7 @@ class Resume:
             return cls(
                 epoch=epoch,
                 start_position=int(state["position"]),
+                position=int(state["position"]),
                 first_step=done,
                 first_turn=done,
                 digest=digest,
@@ -139,15 +152,17 @@ class Resume:
             )
         then, now = state.get("shape"), window_shape(topology)
         has_windows = max(state.get("steps_per_window", 1), topology.steps_per_window) > 1
-        if state["bins_per_step"] != topology.bins_per_step or (has_windows and then != now):
+        bins_per_step = bins_per_step_of(topology)
+        if state["bins_per_step"] != bins_per_step or (has_windows and then != now):
             raise ValueError(
                 f"this state was saved with {state['bins_per_step']} bins in a step ({then}), now there are "
-                f"{topology.bins_per_step} ({now}): under another world_size, batch_size or balance resume from a "
+                f"{bins_per_step} ({now}): under another world_size, batch_size or balance resume from a "
                 "batch's 'cursor' instead"
             )
         return cls(
             epoch=epoch,
             start_position=int(state["start_position"]),
+            position=int(state["position"]),
             first_step=int(state["first_step"]),
             first_turn=int(state.get("first_turn", 0)),
             digest=digest,
@@ -156,4 +171,4 @@ class Resume:
 
     def at_epoch(self, epoch: int) -> "Resume":
         """The beginning of another epoch of the same run."""
-        return replace(self, epoch=epoch, start_position=0, first_step=0, first_turn=0)
+        return replace(self, epoch=epoch, start_position=0, position=0, first_step=0, first_turn=0)

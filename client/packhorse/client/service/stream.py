@@ -79,7 +79,7 @@ class BinStream:
     Args:
         transport: reaches the service.
         request: the stream wanted.
-        topology: as in the request.
+        topology: as in the request; once the stream is open, `topology` is `of_epoch`.
         retry: how long to try again.
     """
 
@@ -108,7 +108,8 @@ class BinStream:
 
     def position_after(self, step: int) -> int:
         """The position to resume at once every rank has consumed `step`, under any topology."""
-        return self.topology.position_after(step, self.header.num_bins)
+        num_bins = self.header.num_bins  # opens the stream, which tells the epoch's topology
+        return self.topology.position_after(step, num_bins)
 
     def __iter__(self) -> "BinStream":
         """Returns itself."""
@@ -163,6 +164,10 @@ class BinStream:
             raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
         if header_checksum(self._request, first.header) != first.header.checksum:
             raise DamagedAnswerError("the stream's header does not match its checksum: bytes changed on the way")
+        if self._header is None:
+            self.topology = self.topology.of_epoch(
+                self._request.epoch, num_bins=first.header.num_bins, max_seq_len=first.header.max_seq_len
+            )
         self._header, self._facts = first.header, _facts_of(first.header)
         self._request.expected_digest = first.header.digest
         self._messages = messages
@@ -203,7 +208,7 @@ class BinStream:
             block.first_step != self._next_step()
             or not steps
             or steps[-1] >= header.num_steps
-            or len(decoded) != len(steps) * topology.batch_size
+            or len(decoded) != topology.num_rank_bins(steps)
         ):
             raise DamagedAnswerError(
                 f"{self._transport.target} sent {len(decoded)} bins for {block.num_steps} steps from "

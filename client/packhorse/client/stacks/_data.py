@@ -12,6 +12,7 @@ from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.loading._options import check_options
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
 from packhorse.client.service.memory import MemoryDatasets
+from packhorse.topology import BatchSchedule
 
 
 class PackedData:
@@ -51,6 +52,21 @@ class PackedData:
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"PackedData({self.target!r}, {self.dataset!r}{options})"
+
+
+def refuse_schedule(batch_size: object, name: str, why: str) -> None:
+    """Refuses a batch size that changes as training goes on, where a trainer counts by one.
+
+    Args:
+        batch_size: as it was given.
+        name: of the argument.
+        why: what the trainer does, and the way out.
+
+    Raises:
+        ValueError: it is a schedule.
+    """
+    if isinstance(batch_size, str | BatchSchedule):
+        raise ValueError(f"{name} must be a number, got {str(batch_size)!r}: {why}")
 
 
 class ValidationBatches:

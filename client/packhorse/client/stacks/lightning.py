@@ -15,7 +15,7 @@ from packhorse.client.loading._options import LoadingOptions, check_options
 from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.service.memory import MemoryDatasets
-from packhorse.client.stacks._data import PackedData, ValidationBatches
+from packhorse.client.stacks._data import PackedData, ValidationBatches, refuse_schedule
 
 try:
     from lightning.pytorch import LightningDataModule, Trainer
@@ -66,6 +66,11 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
             raise ImportError("PackedDataModule needs Lightning: install packhorse[lightning]")
         super().__init__()
         check_options("PackedDataModule", options)
+        refuse_schedule(
+            batch_size,
+            "batch_size",
+            "Lightning counts every epoch by the first one's steps; loop over a loader yourself",
+        )
         self._data = PackedData(target, dataset, tokens, batch_size=batch_size, **options)
         self._validation = validation
         self._epochs: _TrainerEpochs | None = None

@@ -21,6 +21,7 @@ from packhorse.client.loading._ranks import megatron_state
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
 from packhorse.client.presets import megatron_lm_preset
 from packhorse.client.service.cursor import Resume
+from packhorse.client.stacks._data import refuse_schedule
 
 _NO_STEP = (
     "an epoch of this dataset has no step of this size; take fewer ranks or a smaller micro_batch_size, or a remainder "
@@ -117,7 +118,8 @@ class MegatronIterator:
         Raises:
             ValueError: it is negative or no multiple of a step's bins.
         """
-        bins_per_step = self._loader.dataset.topology.bins_per_step
+        topology = self._loader.dataset.topology
+        bins_per_step = topology.bins_per_step
         steps, rest = divmod(consumed_samples, bins_per_step)
         if rest or consumed_samples < 0:
             raise ValueError(
@@ -134,7 +136,8 @@ class MegatronIterator:
             steps -= num_steps
             resume = resume.at_epoch(resume.epoch + 1)
             progress.choose(resume)
-        progress.choose(replace(resume, first_step=steps, first_turn=steps, is_resumed=True))
+        position = steps // topology.steps_per_window * topology.bins_per_window
+        progress.choose(replace(resume, first_step=steps, first_turn=steps, position=position, is_resumed=True))
 
     def close(self) -> None:
         """Ends the workers."""
@@ -205,6 +208,12 @@ def create_megatron_iterator(
     check_options("create_megatron_iterator", options)
     if "preset" in options:
         raise ValueError("create_megatron_iterator sets the preset itself; leave preset out")
+    refuse_schedule(
+        micro_batch_size,
+        "micro_batch_size",
+        "Megatron itself changes how many micro-batches make a step; give the schedule to its "
+        "--step-batch-size-schedule",
+    )
     state = megatron_state()
     if state is not None and state.get_tensor_model_parallel_rank() != 0:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from packhorse.client.loading.loader import PackedDataLoader
-from packhorse.client.stacks._data import PackedData, ValidationBatches
+from packhorse.client.stacks._data import PackedData, ValidationBatches, refuse_schedule
 from packhorse.topology import StreamMode
 
 try:
@@ -269,6 +269,11 @@ class PackedTrainerMixin(_AnyTrainer):
             options["prefetch_factor"] = args.dataloader_prefetch_factor
         if (mesh := getattr(self.accelerator.state, "device_mesh", None)) is not None:
             options["device_mesh"] = mesh
+        refuse_schedule(
+            data.options.get("batch_size"),
+            "batch_size",
+            "a Trainer counts every epoch by per_device_train_batch_size; loop over a loader yourself",
+        )
         loader = data.loader(**options)
         if loader.dataset.topology.mode is StreamMode.INDEPENDENT:
             raise ValueError("mode 'independent' gives an epoch no length, by which a Trainer counts; leave it out")
