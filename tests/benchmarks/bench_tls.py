@@ -26,7 +26,7 @@ def run(workspace: Workspace) -> list[Row]:
     """Measures, and returns rows."""
     sizes, size = workspace.sizes, workspace.sizes.medium
     root, num_ids, epochs = workspace.root_of(size), min(sizes.streamed_ids, size * 3 // 4), count()
-    flags, access = _papers(workspace.root)
+    flags, access = papers(workspace.root)
     with (
         serving(root) as (plain_address, _),
         serving(root, *flags) as (tls_address, _),
@@ -86,7 +86,7 @@ def _slower(size: str, tls: tuple[float, ...], plain: tuple[float, ...]) -> Row:
     )
 
 
-def _papers(folder: Path) -> tuple[list[str], dict[str, Any]]:
+def papers(folder: Path) -> tuple[list[str], dict[str, Any]]:
     """Makes a certificate that vouches for itself, and a token: flags of the server, arguments of `connect`."""
     cert, key, tokens, token_file = (folder / name for name in ("tls.pem", "tls.key", "tokens", "token"))
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(key)]

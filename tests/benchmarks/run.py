@@ -14,6 +14,7 @@ import bench_attacks
 import bench_balanced_training
 import bench_epoch_end
 import bench_first_bin
+import bench_many_streams
 import bench_masks
 import bench_materialising
 import bench_memory
@@ -59,7 +60,10 @@ BENCHMARKS = {
     "tokenize": bench_tokenize,
     "object-store": bench_object_store,
     "prepare": bench_prepare,
+    "many-streams": bench_many_streams,
 }
+ONLY_WHEN_NAMED = ("many-streams",)
+"""What takes minutes by itself."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
@@ -67,14 +71,16 @@ def main() -> None:
     """Parses, measures, shows."""
     parser = argparse.ArgumentParser(description="Measures packhorse beside the packages it is compared to.")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, to see that all works: two minutes")
-    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=", ".join(BENCHMARKS))
+    named = f"{', '.join(BENCHMARKS)}; when left out, all but {', '.join(ONLY_WHEN_NAMED)}"
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=named)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurements as JSON")
     parser.add_argument("--write", action="store_true", help="write what this run measured to RESULTS.md")
     arguments = parser.parse_args()
     if arguments.write and arguments.quick:
         parser.error("--write is for full sizes: leave out --quick")
     facts = environment(sys.argv[1:])
-    chosen = {name: module for name, module in BENCHMARKS.items() if name in (arguments.only or BENCHMARKS)}
+    names = arguments.only or [name for name in BENCHMARKS if name not in ONLY_WHEN_NAMED]
+    chosen = {name: module for name, module in BENCHMARKS.items() if name in names}
     rows: list[Row] = []
     with Workspace(QUICK if arguments.quick else FULL) as workspace:
         facts["data"] = workspace.description

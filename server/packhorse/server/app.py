@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,7 +53,7 @@ _LOG = logging.getLogger(__name__)
 SERVICE_NAME = packing_pb2.DESCRIPTOR.services_by_name["PackingService"].full_name
 
 PROBE_SECONDS = 10.0
-"""How long the streams' lane may take to answer before health turns NOT_SERVING; it is asked again at once."""
+"""How long a lane of streams may take to answer before health turns NOT_SERVING; it is asked again at once."""
 
 _PROBE_EVERY_SECONDS = 2.0
 
@@ -144,7 +144,7 @@ async def serve(
     gc.freeze()  # what is there now stays, so no collection walks over it while streams wait
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    probing = asyncio.create_task(_probe(lanes.streams, health_servicer))
+    probing = asyncio.create_task(_probe((lanes.streams, lanes.small_blocks), health_servicer))
     watching = asyncio.create_task(_watch(catalog, looking))
     ready(address, None if metrics_server is None else metrics_server.url, mixtures.names())
     if sibling is not None:
@@ -275,12 +275,12 @@ def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event, asynci
     return stopping, hurrying, looking
 
 
-async def _probe(lane: Lane, health_servicer: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]
-    """Sets the service's health by whether the lane answers."""
+async def _probe(lanes: Sequence[Lane], health_servicer: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]
+    """Sets the service's health by whether all lanes answer."""
     status = health_pb2.HealthCheckResponse
     while True:
         try:
-            await asyncio.wait_for(lane.submit(int), PROBE_SECONDS)
+            await asyncio.wait_for(asyncio.gather(*(lane.submit(int) for lane in lanes)), PROBE_SECONDS)
             await health_servicer.set(SERVICE_NAME, status.SERVING)
             await asyncio.sleep(_PROBE_EVERY_SECONDS)
         except TimeoutError:

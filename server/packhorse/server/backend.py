@@ -33,7 +33,7 @@ BLOCK_BYTES = 1 << 20
 LEAST_BLOCK_BYTES = 16 << 10
 """The same where very many are."""
 
-STREAMS_BYTES = 32 << 20
+STREAMS_BYTES = 16 << 20
 """What the blocks of all streams take together, one of each. A stream holds some four times its block: as a message, as
 bytes on their way, twice, and the next one."""
 
@@ -375,7 +375,7 @@ def block_bytes(num_streams: int) -> int:
 
     Example:
         >>> [block_bytes(num_streams) >> 10 for num_streams in (1, 100, 1000, 4000)]
-        [1024, 327, 32, 16]
+        [1024, 163, 16, 16]
     """
     return min(BLOCK_BYTES, max(LEAST_BLOCK_BYTES, STREAMS_BYTES // max(1, num_streams)))
 

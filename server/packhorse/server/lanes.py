@@ -121,8 +121,11 @@ class Lanes:
     """A server's lanes."""
 
     streams: Lane
-    """Blocks of StreamBins. Each stream has one piece here at most, so the limit of streams bounds the queue. Two
-    threads make one block where there is no other to make."""
+    """Blocks of StreamBins. Each stream has one piece here or in `small_blocks` at most, so the limit of streams bounds
+    both queues. Two threads make one block where there is no other to make."""
+    small_blocks: Lane
+    """Blocks that are mostly Python: a stream's first ones, and all of them where very many streams are open. One
+    thread makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""
     answers: Lane
     """Single answers: ListDatasets, GetDataset, GetBins, LocateSequences."""
     packing: Lane
@@ -137,6 +140,7 @@ class Lanes:
         others = max(1, cores // 2)
         return cls(
             streams=Lane("streams", threads=cores),
+            small_blocks=Lane("small-blocks", threads=1),
             answers=Lane("answers", threads=others, most_requests=256, niceness=5),
             packing=Lane("packing", threads=others, most_requests=256, niceness=10),
             searching=Lane("searching", threads=max(1, cores // 4), most_requests=max(8, 2 * cores), niceness=10),

@@ -43,6 +43,9 @@ MEMORY_WAIT_SECONDS = 1.0
 UNREAD_SECONDS = 1.0
 """How long a drain waits for a stream whose consumer does not read."""
 
+SMALL_BLOCK_BYTES = 40 << 10
+"""After a smaller block the next one is made among the small ones too."""
+
 BYTES_PER_REQUEST_BYTE = 8
 """A decoded request takes at most so many times its size on the wire: a number of one byte becomes one of eight."""
 
@@ -146,18 +149,19 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks, making the next block while one is sent."""
+        """Streams a header and blocks, making the next block while one is sent. The first comes with the header."""
         started = time.perf_counter()
         async with self._call(context) as memory:
             with self._stream():
                 messages = self._backend.stream_bins(_admitted(request))
-                upcoming = self._make(messages, 2, OPENING_HEAD_START_SECONDS)  # header and first block
+                upcoming = self._make(messages, self._lanes.small_blocks, 2, OPENING_HEAD_START_SECONDS)
                 num_blocks = 0
                 try:
                     while made := await self._unless_draining(upcoming):
                         size = made[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > BLOCK_BYTES + BLOCK_BYTES // 2 else 0)
-                        upcoming = self._make(messages)
+                        is_small = size < SMALL_BLOCK_BYTES
+                        upcoming = self._make(messages, self._lanes.small_blocks if is_small else self._lanes.streams)
                         CALLER.get().check_again()
                         for message in made:
                             with self._sending():
@@ -270,9 +274,9 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             work.cancel()
 
     def _make(
-        self, messages: Iterator[pb.StreamBinsResponse], most: int = 1, head_start_seconds: float = 0.0
+        self, messages: Iterator[pb.StreamBinsResponse], lane: Lane, most: int = 1, head_start_seconds: float = 0.0
     ) -> "asyncio.Future[list[pb.StreamBinsResponse]]":
-        """Makes the next messages in one turn of the lane; none at the stream's end."""
+        """Makes the next messages in one turn of a lane; none at the stream's end."""
 
         def timed() -> list[pb.StreamBinsResponse]:
             started = time.perf_counter()
@@ -281,7 +285,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                 self._metrics.block.observe(time.perf_counter() - started)
             return made
 
-        return self._lanes.streams.submit(timed, head_start_seconds=head_start_seconds)
+        return lane.submit(timed, head_start_seconds=head_start_seconds)
 
     def _count(self, dataset: str, block: pb.StreamBlock) -> None:
         self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)
