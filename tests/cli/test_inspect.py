@@ -142,3 +142,15 @@ def test_a_seqpack_folder_is_refused_with_the_way_out(prepared: PreparedDataset,
     )
     with pytest.raises(ValueError, match=r"seqpack has seqpack's layout.*prepare it with --format packhorse"):
         CliRunner().invoke(command, [str(folder)], catch_exceptions=False)
+
+
+def test_windows_are_compared(prepared: PreparedDataset, tmp_path: Path) -> None:
+    plot = tmp_path / "plot.png"
+    shown = run(str(prepared.path), "--windows", "--plot", str(plot))
+    assert "windowed(8)" in shown
+    assert "windowed(32)" not in shown  # of fewer than 16 bins each
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    rows = json.loads(run(str(prepared.path), "--windows", "--json"))["windows"]
+    assert [row["num_windows"] for row in rows] == [1, 8]
+    assert rows[1]["chi_square"] > 2 > rows[0]["chi_square"]
+    assert rows[1]["neighbours"] > 1.5

@@ -17,6 +17,7 @@ from matplotlib import pyplot
 from packhorse.cli.context_lengths import ContextLength
 from packhorse.cli.waiting import WaitingRow
 from packhorse.dataset import PreparedDataset
+from packhorse.epoch import ShuffleQuality
 from packhorse.topology import Balance, Topology
 
 _WAITS = (
@@ -34,8 +35,9 @@ def save_plot(
     choices: Sequence[ContextLength] = (),
     topology: Topology | None = None,
     waiting: Sequence[WaitingRow] = (),
+    windows: Sequence[ShuffleQuality] = (),
 ) -> None:
-    """Saves a PNG: the length histogram, the share of rows by fullness, padding by context length, and waiting.
+    """Saves a PNG: the length histogram, the share of rows by fullness, padding by context length, waiting, windows.
 
     Args:
         dataset: what was prepared.
@@ -43,6 +45,7 @@ def save_plot(
         choices: context lengths to draw a curve of padding waste over; without any there is none, and no waiting.
         topology: the run whose waiting is drawn; None for none.
         waiting: what waiting costs it, in these context lengths and with several numbers of ranks.
+        windows: what numbers of locality windows do to shuffle and disk.
     """
     capacity = dataset.manifest.max_seq_len
     lengths = dataset.plan.lengths
@@ -50,7 +53,7 @@ def save_plot(
     sums = np.array([sum(template) for template in dataset.templates])
     multiplicities = np.array(list(dataset.templates.values()))
 
-    panels = 2 + bool(choices) + 2 * bool(waiting)
+    panels = 2 + bool(choices) + 2 * bool(waiting) + bool(windows)
     figure, all_axes = pyplot.subplots(1, panels, figsize=(5.5 * panels, 4.2), layout="constrained")
     left, right = all_axes[:2]
     left.hist(lengths, bins=60, weights=counts, color="#4c72b0")
@@ -74,8 +77,26 @@ def save_plot(
         _draw_waiting(all_axes[3], own_ranks, "max_seq_len", f"waiting, {topology.world_size:,} ranks", capacity)
         own_context = [row for row in waiting if row.max_seq_len == capacity]
         _draw_waiting(all_axes[4], own_context, "world_size", f"waiting, {capacity:,} tokens", topology.world_size)
+    if windows:
+        _draw_windows(all_axes[-1], windows)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
+
+
+def _draw_windows(axes: Any, rows: Sequence[ShuffleQuality]) -> None:
+    """Draws bytes read over the number of windows, and how near to each other neighbours come."""
+    numbers = [row.num_windows for row in rows]
+    axes.plot(numbers, [row.read_globally for row in rows], "--", marker="o", label="read, global", color="#c44e52")
+    axes.plot(numbers, [row.read for row in rows], marker="o", label="read, windowed", color="#55a868")
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(bottom=0)
+    axes.set(title="locality windows; the cache holds one", xlabel="windows", ylabel="bytes read, all tokens = 1")
+    neighbours = axes.twinx()
+    neighbours.plot(numbers, [row.neighbours for row in rows], ":", marker="x", label="neighbours", color="#4c72b0")
+    neighbours.set_ylim(bottom=0)
+    neighbours.set_ylabel("neighbours near each other, by chance = 1")
+    axes.legend(loc="upper left")
+    neighbours.legend(loc="lower right")
 
 
 def _draw_padding(axes: Any, choices: Sequence[ContextLength], own: int) -> None:

@@ -1,7 +1,7 @@
 """`packhorse inspect`: one prepared dataset, in numbers and pictures.
 
-Owns what is shown; leaves the numbers to `packhorse.packing`, `context_lengths`, `unpacked` and `waiting`, and the
-pictures to `dataset_plot`.
+Owns what is shown; leaves the numbers to `packhorse.packing`, `context_lengths`, `unpacked`, `waiting` and `windows`,
+and the pictures to `dataset_plot`.
 """
 
 import json
@@ -24,6 +24,7 @@ from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.cli.versions import facts, line_of
 from packhorse.cli.waiting import WaitingRow, advice, waiting_rows, waiting_table
+from packhorse.cli.windows import quality_rows, quality_table
 from packhorse.dataset import PreparedDataset, open_prepared, versions_of
 from packhorse.epoch import Groups
 from packhorse.formats import require
@@ -46,7 +47,15 @@ _DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split"
     help="Cost of a token beside attention: a sequence of L tokens costs this times L, plus L².",
 )
 @click.option(
-    "--plot", type=click.Path(path_type=Path), help="Save lengths, fullness, waste by max_seq_len and waiting as a PNG."
+    "--windows",
+    is_flag=True,
+    help='Compare locality windows (shuffle = "windowed(W)" of a mixture): how well they shuffle, what they read from '
+    "disk. Looks at every sequence.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Save lengths, fullness, waste by max_seq_len, waiting and windows as a PNG.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def command(
@@ -56,6 +65,7 @@ def command(
     batch_size: int,
     accumulation: int,
     cost_linear: int,
+    windows: bool,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -88,6 +98,7 @@ def command(
             world_size=world_size, batch_size=batch_size, accumulation=accumulation, cost_linear=cost_linear
         )
         rows = waiting_rows(choices, dataset, topology)
+    qualities = quality_rows(dataset) if windows else []
     if as_json:
         content = {
             "manifest": json.loads(manifest.render()),
@@ -98,16 +109,19 @@ def command(
             "context_lengths": [choice.facts() for choice in choices],
             "without_packing": [asdict(way) for way in ways],
             "waiting": [row.facts() for row in rows],
+            "windows": [asdict(quality) for quality in qualities],
         }
         click.echo(json.dumps(content, indent=2))
     else:
         console = output_console()
         _print(console, dataset, stats, num_templates, choices, ways)
+        if qualities:
+            console.print(quality_table(qualities))
         _print_waiting(console, dataset, topology, rows)
     if plot is not None:
         from packhorse.cli.dataset_plot import save_plot
 
-        save_plot(dataset, plot, choices, topology, rows)
+        save_plot(dataset, plot, choices, topology, rows, qualities)
         click.echo(f"plot: {plot}", err=True)
 
 

@@ -12,6 +12,7 @@ from packhorse.epoch.mixture import Chain, Mixture, Stage, WeightsBy, WhenOut, b
 from packhorse.epoch.mixture_epoch import Given, MixtureEpoch
 from packhorse.epoch.permutation import Permutation
 from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.shuffle_quality import ShuffleQuality, shuffle_quality
 from packhorse.epoch.skip import SkipSource
 from packhorse.epoch.source import Locations, Source
 from packhorse.epoch.view import EpochView
@@ -37,6 +38,7 @@ __all__ = [
     "Places",
     "PlanIndex",
     "PoolArray",
+    "ShuffleQuality",
     "SkipSource",
     "Source",
     "Stage",
@@ -54,6 +56,7 @@ __all__ = [
     "joined",
     "materialize_epoch",
     "parting",
+    "shuffle_quality",
     "waiting_of",
     "waiting_of_plan",
 ]

@@ -96,6 +96,11 @@ class WindowedView:
         return self._shifts.nbytes + self._window_at.nbytes + self._starts.nbytes + _MOST_BYTES
 
     @property
+    def window_starts(self) -> NDArray[np.int64]:
+        """Where the windows begin, in the order in which they come, and one past the last position: int64 [W + 1]."""
+        return self._starts
+
+    @property
     def max_seq_len(self) -> int:
         """A bin's capacity in tokens."""
         return self._plan.max_seq_len
