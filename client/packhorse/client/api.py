@@ -172,8 +172,9 @@ class Client:
         A server wants a token whose methods name AppendStage. Asking again for what was done already changes nothing.
 
         Example:
-            >>> Path("datasets/two.mixture.toml").write_text("epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}\n")
-            47
+            >>> stages = "epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}\n"
+            >>> with open("datasets/two.mixture.toml", "w") as file:
+            ...     print(stages, end="", file=file)
             >>> with connect("embedded:datasets") as client:
             ...     info = client.append_stage("two", from_position=20, weights={"corpus": "0.5"})
             >>> [stage.first_position for stage in info.stages]

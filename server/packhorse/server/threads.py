@@ -31,7 +31,7 @@ class Threads:
     Args:
         name: of the threads.
         number: of threads, at least 1.
-        niceness: of the threads, 0 to 19, on Linux.
+        niceness: of the threads, beyond the process's own, 0 to 19, on Linux.
     """
 
     def __init__(self, name: str, number: int, niceness: int = 0) -> None:
@@ -102,4 +102,4 @@ class Threads:
 
 def _be_nice(niceness: int) -> None:
     if niceness and sys.platform == "linux":  # elsewhere a priority is the whole process's
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        os.nice(niceness)  # of this thread alone, and nicer than the process already is: anything else takes privileges
