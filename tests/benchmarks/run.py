@@ -12,6 +12,7 @@ from pathlib import Path
 import bench_assembling
 import bench_attacks
 import bench_balanced_training
+import bench_endurance
 import bench_epoch_end
 import bench_first_bin
 import bench_many_streams
@@ -61,8 +62,9 @@ BENCHMARKS = {
     "object-store": bench_object_store,
     "prepare": bench_prepare,
     "many-streams": bench_many_streams,
+    "endurance": bench_endurance,
 }
-ONLY_WHEN_NAMED = ("many-streams",)
+ONLY_WHEN_NAMED = ("many-streams", "endurance")
 """What takes minutes by itself."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
