@@ -24,6 +24,7 @@ import bench_object_store
 import bench_online
 import bench_pack_sequences
 import bench_packers
+import bench_peers_streaming
 import bench_planning
 import bench_prepare
 import bench_processes
@@ -63,8 +64,9 @@ BENCHMARKS = {
     "prepare": bench_prepare,
     "many-streams": bench_many_streams,
     "endurance": bench_endurance,
+    "peers-streaming": bench_peers_streaming,
 }
-ONLY_WHEN_NAMED = ("many-streams", "endurance")
+ONLY_WHEN_NAMED = ("many-streams", "endurance", "peers-streaming")
 """What takes minutes by itself."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
