@@ -31,7 +31,7 @@ Masks       build_packing_attention_bias, AttentionBiasBuffer, build_packing_cu_
 Presets     get_preset, list_presets, Preset, jax_preset, llama_factory_preset, megatron_preset, megatron_lm_preset,
             padding_free_preset, rows_preset, torchtune_preset
 Rollouts    pack_rollouts, RolloutBatch, OpenInstructPacks, to_open_instruct
-Pairs       pack_pairs, PairBatch, pair_log_probs, PairLogProbs
+Pairs       pack_pairs, as_pair_batch, PairBatch, pair_log_probs, PairLogProbs
 Megatron    create_megatron_iterator, MegatronIterator, get_megatron_batch, MegatronBatch
 Errors      PackhorseError, above those of the service (`help(packhorse.client.errors)` draws them); TokenSourceError,
             TokenStoreError
@@ -131,6 +131,7 @@ if TYPE_CHECKING:
         PairBatch,
         PairLogProbs,
         RolloutBatch,
+        as_pair_batch,
         pack_pairs,
         pack_rollouts,
         pair_log_probs,
@@ -207,6 +208,7 @@ _TORCH_PARTS = {
     "PairBatch": "rollouts",
     "PairLogProbs": "rollouts",
     "RolloutBatch": "rollouts",
+    "as_pair_batch": "rollouts",
     "pack_pairs": "rollouts",
     "pack_rollouts": "rollouts",
     "pair_log_probs": "rollouts",
@@ -324,6 +326,7 @@ __all__ = [
     "VarlenOffsets",
     "VersionMismatchError",
     "as_layout",
+    "as_pair_batch",
     "as_token_source",
     "ask_activity",
     "ask_health",

@@ -1,23 +1,34 @@
 """Groups from a real server to batches: whole in every bin, under every topology, and after every resume."""
 
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from click.testing import CliRunner
 from torch.utils.data import DataLoader
 
 from packhorse.cli import main
 from packhorse.client import (
     EpochOfStreams,
+    LossCounts,
     MemoryDatasets,
     PackedBins,
     PackedDataset,
+    SequenceGroups,
     Skips,
     Topology,
+    as_pair_batch,
+    build_boolean_mask,
+    build_loss_weights,
+    build_packing_attention_bias,
     connect,
     draw_bins,
     explain_step,
+    pack_pairs,
+    pair_log_probs,
 )
 from packhorse.prepare import prepare
 
@@ -178,3 +189,115 @@ def test_datasets_in_memory_have_groups(groups):
     with connect(datasets) as client:
         block = client.get_bins("pairs", seed=1, positions=[0, 1, 2])
     assert sorted(pair.tolist() for pair in np.split(block.ids, 3)) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_members_see_the_prefix_of_their_group_and_count_on_from_it(root, rollouts):
+    tokens = str(root / "rollouts.parquet")
+    options = {"batch_size": 3, "seed": 4, "rank": 0, "world_size": 1}
+    dataset = PackedDataset(f"embedded:{root}/root", "rollouts", tokens, shared_prefix=True, **options)
+    for batch, plain in zip(
+        dataset, PackedDataset(f"embedded:{root}/root", "rollouts", tokens, **options), strict=True
+    ):
+        layout, positions = batch["layout"], batch["position_ids"].ravel()
+        assert torch.equal(batch["input_ids"], plain["input_ids"])
+        assert torch.equal(batch["labels"], plain["labels"])
+        first = {}
+        for i, group in enumerate(layout.group_ids.tolist()):
+            prefix = first.setdefault(group, i)
+            assert int(layout.prefixes[i]) == (prefix if prefix != i else -1)
+            begin = int(layout.lengths[prefix]) if prefix != i else 0
+            start, length = int(layout.starts[i]), int(layout.lengths[i])
+            assert positions[start : start + length].tolist() == list(range(begin, begin + length))
+        mask = build_boolean_mask(batch, "cpu", causal=True, head_dim=False)
+        assert mask.sum() > build_boolean_mask(plain, "cpu", causal=True, head_dim=False).sum()
+    with pytest.raises(ValueError, match="shared_prefix goes without a preset"):
+        PackedDataset(f"embedded:{root}/root", "rollouts", tokens, shared_prefix=True, preset="rows", **options)
+
+
+def test_a_shared_prefix_gives_each_response_the_logits_that_it_has_alone(no_launcher):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    )
+    model = LlamaForCausalLM(config).double().eval()
+    prompts, responses = [[5, 6, 7], [8, 9]], [[[1, 2], [3], [4, 5, 6]], [[7, 7], [8]]]
+    sequences = [part for prompt, some in zip(prompts, responses, strict=True) for part in (prompt, *some)]
+    table = np.array(
+        [(len(part), group) for group, some in enumerate(responses) for part in (prompts[group], *some)],
+        dtype=[("n", "i8"), ("g", "i8")],
+    )
+    with TemporaryDirectory() as folder:
+        columns = {"length_column": "n", "group_column": "g"}
+        prepare(lengths=table, **columns, max_seq_len=16, output=f"{folder}/set", progress=False)
+        dataset = PackedDataset(f"embedded:{folder}", "set", sequences, batch_size=2, shared_prefix=True)
+        batch = next(iter(dataset))
+    bias = build_packing_attention_bias(batch, torch.float64, "cpu", causal=True)
+    inputs = {name: batch[name] for name in ("input_ids", "position_ids")}
+    with torch.no_grad():
+        packed = model(**inputs, attention_mask=bias, use_cache=False).logits.flatten(0, 1)
+        for i, number in enumerate(batch["ids"].tolist()):
+            start, length = int(batch["layout"].starts[i]), int(batch["layout"].lengths[i])
+            prefix = int(batch["layout"].prefixes[i])
+            before = [] if prefix < 0 else sequences[int(batch["ids"][prefix])]
+            alone = model(torch.tensor([before + sequences[number]]), use_cache=False).logits[0, len(before) :]
+            torch.testing.assert_close(packed[start : start + length], alone)
+
+
+def test_loss_weights_count_groups(root):
+    tokens = str(root / "rollouts.parquet")
+    dataset = PackedDataset(f"embedded:{root}/root", "rollouts", tokens, batch_size=4, seed=1, rank=0, world_size=1)
+    batches = [batch for _, batch in zip(range(3), dataset, strict=False)]
+    groups = SequenceGroups.of_batches(*batches)
+    pairs = list(zip(batches, groups, strict=True))
+    counts = sum(LossCounts.of_batch(batch, groups=numbers) for batch, numbers in pairs)
+    weights = [build_loss_weights(batch, "sample", counts=counts, groups=numbers) for batch, numbers in pairs]
+    of_groups = {}
+    for batch, each in zip(batches, weights, strict=True):
+        layout = batch["layout"]
+        for i, group in enumerate(layout.group_ids.tolist()):
+            begin = int(layout.starts[i])
+            part = each.ravel()[begin : begin + int(layout.lengths[i])].sum().item()
+            of_groups[group] = of_groups.get(group, 0.0) + part
+    counted = [weight for weight in of_groups.values() if weight]
+    assert len(counted) == int(counts.num_groups)
+    assert counted == pytest.approx([1 / len(counted)] * len(counted))
+    alone = build_loss_weights(batches[0], "sample")  # the batch's own groups, where it is the whole step
+    assert alone.sum().item() == pytest.approx(1)
+
+
+def test_pairs_of_a_grouped_dataset_have_the_log_probs_of_packed_pairs():
+    prompts, chosen, rejected = [[5, 6], [7], [8, 9, 1]], [[1, 2], [3, 3, 3], [4]], [[2], [1, 2], [6, 6]]
+    sequences, masks = [], []
+    for prompt, *answers in zip(prompts, chosen, rejected, strict=True):
+        for answer in answers:
+            sequences.append(prompt + answer)
+            masks.append([0] * len(prompt) + [1] * len(answer))
+    datasets = MemoryDatasets({"pairs": sequences}, max_seq_len=12, group_size=2)
+    dataset = PackedDataset(datasets, "pairs", sequences, loss_mask=masks, batch_size=1, rank=0, world_size=1)
+    random = torch.Generator().manual_seed(0)
+    table = torch.randn(16, 16, generator=random)
+    found = {}
+    for batch in map(as_pair_batch, dataset):
+        log_probs = pair_log_probs(batch, table[batch["input_ids"]])
+        found |= dict(
+            zip(batch["pair_ids"][::2].tolist(), zip(*map(torch.Tensor.tolist, log_probs), strict=True), strict=True)
+        )
+    expected = {}
+    for batch in pack_pairs(prompts, chosen, rejected, max_seq_len=12, pad_token_id=0):
+        log_probs = pair_log_probs(batch, table[batch["input_ids"]])
+        for pair, *values in zip(batch["pair_ids"][::2].tolist(), *map(torch.Tensor.tolist, log_probs), strict=True):
+            expected[pair] = tuple(values)
+    assert found.keys() == expected.keys()
+    for pair, values in expected.items():
+        assert found[pair] == pytest.approx(values)
+
+
+@pytest.mark.parametrize(("lengths", "groups"), [([2, 2, 2], [0, 0, 0]), ([2, 2, 2], [0, 0, 1]), ([2] * 4, [0] * 4)])
+def test_groups_that_are_no_pairs_are_refused(lengths, groups):
+    with TemporaryDirectory() as folder:
+        prepare(lengths=lengths, groups=groups, max_seq_len=8, output=f"{folder}/set", progress=False)
+        batch = next(iter(PackedDataset(f"embedded:{folder}", "set", [[1] * n for n in lengths], batch_size=1)))
+    with pytest.raises(ValueError, match="sequences in this batch, and a pair has two"):
+        as_pair_batch(batch)

@@ -29,6 +29,13 @@ def continue_positions(
         position_ids[start : start + room] += first_token + num_before
 
 
+def follow_prefixes(position_ids: NDArray[np.int64], layout: PackLayout) -> None:
+    """Lets positions of sequences that see a prefix go on where it ends: int64 [T]."""
+    for sequence in np.flatnonzero(layout.prefixes >= 0).tolist():
+        start = int(layout.starts[sequence])
+        position_ids[start : start + int(layout.rooms[sequence])] += layout.lengths[layout.prefixes[sequence]]
+
+
 def _integers(count: int) -> NDArray[np.int64]:
     """0, 1, 2, …: int64 [count]; the same memory for every batch, and not to be written to."""
     return _integers_below(1 << count.bit_length())[:count]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches._content import Content
 from packhorse.client.batches._mixed import MixedDataset
-from packhorse.client.batches._positions import continue_positions, write_position_ids
+from packhorse.client.batches._positions import continue_positions, follow_prefixes, write_position_ids
 from packhorse.client.batches._rooms import own_lengths
 from packhorse.client.batches._targets import write_causal_labels
 from packhorse.client.batches._values import check_loss_mask, check_tokens
@@ -114,6 +114,9 @@ class BatchAssembler:
     """What the dataset was planned with: tokens kept free in each room."""
     continue_positions: bool = False
     """Whether position ids of a piece go on where the piece before it ended; otherwise they restart at 0."""
+    shared_prefix: bool = False
+    """Whether each group's first sequence is a prefix that the others of the group see: masks that are built of the
+    batch show it to them, and their position ids go on where it ends."""
     datasets: tuple[MixedDataset, ...] = ()
     """Of a mixture, its components; `truncate` then counts for none of them."""
     pin_memory: bool = False
@@ -234,6 +237,7 @@ class BatchAssembler:
         if self.continue_positions and content.first_tokens is not None:
             num_before = int(self.separators.bos_token_id is not None)
             continue_positions(position_ids, layout, content.first_tokens, num_before)
+        follow_prefixes(position_ids, layout)
         sequence_ids[:] = layout.sequence_ids().ravel()
 
         content.write_tokens(input_ids, layout.starts, self.separators)
@@ -331,7 +335,12 @@ class BatchAssembler:
     def _layout(self, block: BinBlock, content: Content) -> PackLayout:
         try:
             return PackLayout.of_rows(
-                content.rooms, block.bin_ends, self.max_seq_len, lengths=content.lengths, group_ids=block.group_ids
+                content.rooms,
+                block.bin_ends,
+                self.max_seq_len,
+                lengths=content.lengths,
+                group_ids=block.group_ids,
+                shared_prefix=self.shared_prefix,
             )
         except OverfullRowError as error:
             raise ValueError(

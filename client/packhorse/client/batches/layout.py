@@ -58,6 +58,8 @@ class PackLayout:
     group_ids: NDArray[np.int64] | None = None
     """The group of every sequence, -1 for one of none: int64 [n]; None without groups. A group's sequences stand next
     to each other in one row, in their order."""
+    shared_prefix: bool = False
+    """Whether each group's first sequence is a prefix that the others of the group see; see `prefixes`."""
 
     @classmethod
     def of_rows(
@@ -68,6 +70,7 @@ class PackLayout:
         *,
         lengths: NDArray[Any] | None = None,
         group_ids: NDArray[np.int64] | None = None,
+        shared_prefix: bool = False,
     ) -> Self:
         """Lays sequences into rows, each row from its beginning.
 
@@ -77,6 +80,7 @@ class PackLayout:
             row_tokens: L, at least what any row holds.
             lengths: tokens of every sequence, at most its room: integers [n]; None where rooms are full.
             group_ids: the group of every sequence: int64 [n]; None without groups.
+            shared_prefix: whether each group's first sequence is a prefix that the others see.
 
         Raises:
             OverfullRowError: a row holds more than `row_tokens`.
@@ -106,6 +110,7 @@ class PackLayout:
             run_starts=run_starts,
             run_lengths=run_lengths,
             group_ids=group_ids,
+            shared_prefix=shared_prefix,
         )
 
     @classmethod
@@ -147,6 +152,7 @@ class PackLayout:
             run_starts=offsets,
             run_lengths=np.append(self.lengths, num_padding),
             group_ids=self.group_ids,
+            shared_prefix=self.shared_prefix,
         )
         flat.cu_seqlens, flat.num_tokens, flat.max_seqlen = self.cu_seqlens, self.num_tokens, self.max_seqlen
         flat.run_labels = np.arange(self.num_sequences + 1, dtype=np.int32)
@@ -194,6 +200,7 @@ class PackLayout:
                 run_starts=run_starts[first + row : last + end],
                 run_lengths=self.run_lengths[first + row : last + end],
                 group_ids=None if self.group_ids is None else self.group_ids[first:last],
+                shared_prefix=self.shared_prefix,
             )
             part.cu_seqlens = self.cu_seqlens[first : last + 1] - self.cu_seqlens[first]
             part.num_tokens = int(part.cu_seqlens[-1])
@@ -232,6 +239,21 @@ class PackLayout:
         Sequence i has [cu_seqlens_padded[i], cu_seqlens_padded[i + 1]) to itself, and fills its first `lengths[i]`.
         """
         return np.append(self.starts, self.num_rows * self.row_tokens).astype(np.int32)
+
+    @cached_property
+    def prefixes(self) -> NDArray[np.int64]:
+        """Which sequence each sequence sees as its prefix, beside itself: int64 [n]; -1 for none.
+
+        With `shared_prefix` it is the first of its group, for all others of the group; else nobody has one.
+        """
+        groups, num = self.group_ids, self.num_sequences
+        if not self.shared_prefix or groups is None or not num:
+            return np.full(num, -1, dtype=np.int64)
+        begins = np.ones(num, dtype=np.bool_)
+        begins[1:] = (groups[1:] != groups[:-1]) | (groups[1:] < 0)
+        begins[self.row_ends[self.row_ends < num]] = True
+        first = np.maximum.accumulate(np.where(begins, np.arange(num), 0))
+        return np.where(begins, -1, first)
 
     @cached_property
     def segments(self) -> NDArray[np.int32]:

@@ -89,6 +89,37 @@ class SequenceGroups:
             known = np.unique(np.concatenate(of_ranks))
         return [cls(numbers=np.searchsorted(known, part), num_groups=len(known)) for part in arrays]
 
+    @classmethod
+    def of_batches(cls, *batches: Mapping[str, Any], process_group: dist.ProcessGroup | None = None) -> list[Self]:
+        """Numbers the groups of batches of a dataset that was prepared with groups, alike on every rank.
+
+        A sequence of no group, as a mixture may have, is one by itself.
+
+        Example:
+            >>> layout = PackLayout.of_rows([2, 1, 3], [3], 6, group_ids=np.array([70, 70, 30]))
+            >>> [groups] = SequenceGroups.of_batches({"layout": layout, "ids": torch.tensor([4, 5, 9])})
+            >>> groups.numbers.tolist(), groups.num_groups
+            ([1, 1, 0], 2)
+
+        Args:
+            batches: of one step, this rank's.
+            process_group: as for `of_ids`.
+
+        Raises:
+            ValueError: a batch has no groups.
+        """
+        parts = [_keys_of_groups(batch) for batch in batches]
+        known = np.unique(np.concatenate([np.zeros((0, 3), dtype=np.int64), *parts]), axis=0)
+        if _is_distributed():
+            of_ranks: list[Any] = [None] * dist.get_world_size(process_group)
+            dist.all_gather_object(of_ranks, known, group=process_group)
+            known = np.unique(np.concatenate(of_ranks), axis=0)
+        numbers = [
+            np.unique(np.concatenate((known, part)), axis=0, return_inverse=True)[1].reshape(-1)[len(known) :]
+            for part in parts
+        ]
+        return [cls(numbers=part.astype(np.int64), num_groups=len(known)) for part in numbers]
+
     def _on(self, device: torch.device) -> torch.Tensor:
         """The numbers on a device, which is not waited for: int32 [n]."""
         (numbers,) = transfer([self.numbers], device)
@@ -217,7 +248,8 @@ def build_loss_weights(
         batch: as `LossCounts.of_batch` takes it, labels shifted or not. A device that holds them is not waited for.
         reduction: what counts alike.
         counts: of all micro-batches and ranks of the step. None where the batch is the whole step.
-        groups: of its sequences, for "sample"; None for those that the batch carries as `groups`.
+        groups: of its sequences, for "sample"; None for those that the batch carries as `groups` or, where it is the
+            whole step, those that its dataset was prepared with. For several, see `SequenceGroups.of_batches`.
         gradient_divisor: what the training loop divides gradients by: DDP and FSDP average over ranks, which is
             world_size, and a loop that averages micro-batches divides by their number too. Weights are multiplied by
             it, so that the gradient is that of the global mean; the losses of all ranks add up to it that many times.
@@ -237,6 +269,8 @@ def build_loss_weights(
     reduction = _reduction(reduction)
     if gradient_divisor < 1:
         raise ValueError(f"gradient_divisor must be at least 1, got {gradient_divisor}")
+    if counts is None and groups is None and "groups" not in batch and _layout_of(batch).group_ids is not None:
+        (groups,) = SequenceGroups.of_batches(batch)
     targets, groups = _targets_of_sequences(batch), _groups_of(batch, groups)
     counts = counts or LossCounts._of_targets(targets, groups)
     labels = batch["labels"]
@@ -311,6 +345,22 @@ def _of_tokens(of_sequences: torch.Tensor, layout: PackLayout) -> torch.Tensor:
     """Repeats every sequence's value up to the next sequence; 0 before the first: [B, L] of values [n]."""
     run = sequence_index(layout, of_sequences.device)
     return torch.nn.functional.pad(of_sequences, (1, 0))[run].view(layout.num_rows, layout.row_tokens)
+
+
+def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
+    """What tells groups apart, for every sequence: its dataset, whether it is of a group, and which: int64 [n, 3]."""
+    groups = _layout_of(batch).group_ids
+    if groups is None:
+        raise ValueError(
+            "this batch has no groups: prepare its dataset with --group-column or --group-size, or number them by "
+            "SequenceGroups.of_ids"
+        )
+    keys = np.zeros((len(groups), 3), dtype=np.int64)
+    if "dataset_ids" in batch:
+        keys[:, 0] = batch["dataset_ids"].cpu().numpy()
+    keys[:, 1] = groups >= 0
+    keys[:, 2] = np.where(groups >= 0, groups, batch["ids"].cpu().numpy())
+    return keys
 
 
 def _groups_of(batch: Mapping[str, Any], groups: SequenceGroups | None) -> SequenceGroups | None:

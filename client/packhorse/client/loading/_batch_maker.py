@@ -33,6 +33,7 @@ class BatchMaker:
         flatten: whether sequences come end to end in one row; None as the preset wants it, else False.
         shift_labels: whether labels are shifted; None as the preset wants it, else False.
         continue_positions: whether position ids of a split sequence's pieces go on.
+        shared_prefix: whether each group's first sequence is a prefix that the others see.
 
     Raises:
         ValueError: an argument is out of range, or contradicts the preset.
@@ -49,6 +50,7 @@ class BatchMaker:
         flatten: bool | None,
         shift_labels: bool | None,
         continue_positions: bool,
+        shared_prefix: bool,
     ) -> None:
         self.preset = get_preset(preset) if isinstance(preset, str) else preset
         for name, given, kind in (("preset", self.preset, Preset), ("separators", separators, Separators)):
@@ -58,9 +60,15 @@ class BatchMaker:
             ("flatten", flatten),
             ("shift_labels", shift_labels),
             ("continue_positions", continue_positions),
+            ("shared_prefix", shared_prefix),
         ):
             if flag not in (None, True, False):
                 raise ValueError(f"{name} must be True or False, got {shortened(flag)}")
+        if shared_prefix and self.preset is not None:
+            raise ValueError(
+                f"shared_prefix goes without a preset: {self.preset.consumer} would not see prefixes; take the batch's "
+                "own keys and give the model build_block_mask or build_packing_attention_bias of the batch"
+            )
         self.flatten = self._as_preset("flatten", flatten)
         self.tokens = as_token_source(tokens)
         self.loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
@@ -75,6 +83,7 @@ class BatchMaker:
             flatten=self.flatten,
             shift_labels=self._as_preset("shift_labels", shift_labels),
             continue_positions=continue_positions,
+            shared_prefix=shared_prefix,
         )
         self._assembler: BatchAssembler | None = None
 

@@ -42,6 +42,7 @@ class DatasetOptions(TypedDict, total=False):
     flatten: bool | None
     shift_labels: bool | None
     continue_positions: bool
+    shared_prefix: bool
     timeout_seconds: float | None
     retry: RetryPolicy | None
     access: Access | None

@@ -104,6 +104,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
             index. None: as the preset wants it, else False.
         continue_positions: whether position ids of a split sequence's pieces go on from piece to piece; otherwise they
             restart with each.
+        shared_prefix: of a dataset with groups, whether each group's first sequence is a prefix that the others see:
+            masks built of a batch show it to them, and their position ids go on where it ends.
         timeout_seconds: how long a stream goes on without an answer, as `connect` takes it.
         retry: the same in detail, as `connect` takes it. Where the target is a function, its Client knows them.
         access: certificates and tokens for the server; None for those of the environment.
@@ -137,6 +139,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         flatten: bool | None = None,
         shift_labels: bool | None = None,
         continue_positions: bool = False,
+        shared_prefix: bool = False,
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
         access: Access | None = None,
@@ -167,6 +170,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             flatten=flatten,
             shift_labels=shift_labels,
             continue_positions=continue_positions,
+            shared_prefix=shared_prefix,
         )
         if self.maker.preset is not None:
             self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)

@@ -103,6 +103,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         flatten: whether `collate` lays sequences end to end in one row. None: as the preset wants it, else False.
         shift_labels: as in PackedDataset.
         continue_positions: as in PackedDataset.
+        shared_prefix: as in PackedDataset.
         output: "torch" for tensors; "numpy" for arrays in plain dicts, as Grain and JAX take them.
         timeout_seconds: as in PackedDataset.
         retry: as in PackedDataset.
@@ -130,6 +131,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         flatten: bool | None = None,
         shift_labels: bool | None = None,
         continue_positions: bool = False,
+        shared_prefix: bool = False,
         output: Literal["torch", "numpy"] = "torch",
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
@@ -156,6 +158,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             flatten=flatten,
             shift_labels=shift_labels,
             continue_positions=continue_positions,
+            shared_prefix=shared_prefix,
         )
         self._resume = SharedResume(Resume(epoch=epoch))
         self._headers: dict[tuple[str, int], StreamHeader] = {}  # by what is skipped and where the epoch begins

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks._band import Band
+from packhorse.client.masks._prefixes import prefix_tokens
 
 
 def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -69,6 +70,21 @@ def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
     lengths, labels = transfer([np.diff(bounds, prepend=0, append=num_tokens), of_bounds], device)
     runs = expand_runs(lengths, num_tokens)
     return labels[runs].view(layout.num_rows, layout.row_tokens)
+
+
+def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
+    """First token of the prefix that every token sees and one behind its last, in its row: int32 [2, B, L]."""
+    (bounds,) = transfer([prefix_tokens(layout)], device)
+    return bounds.view(2, layout.num_rows, layout.row_tokens)
+
+
+def with_prefixes(pairs: torch.Tensor, layout: PackLayout) -> torch.Tensor:
+    """Allows the pairs of sequences and the prefixes that they see: bool [B, L, L], query, then key."""
+    if not layout.shared_prefix:
+        return pairs
+    firsts, ends = prefix_bounds(layout, pairs.device)[..., None]
+    keys = torch.arange(layout.row_tokens, dtype=torch.int32, device=pairs.device)
+    return pairs | ((keys >= firsts) & (keys < ends))
 
 
 def pairs_of_equals(labels: torch.Tensor, band: Band) -> torch.Tensor:

@@ -14,7 +14,8 @@ from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._band import Band
 from packhorse.client.masks._host_blocks import BlockWriter, allocate
 from packhorse.client.masks._labelled import as_rows, layout_of_labels
-from packhorse.client.masks._on_device import move, pairs_of_equals, segment_index
+from packhorse.client.masks._on_device import move, pairs_of_equals, segment_index, with_prefixes
+from packhorse.client.masks._prefixes import fill_prefixes
 
 
 def build_packing_attention_bias(
@@ -70,9 +71,11 @@ def build_packing_attention_bias(
         bias = allocate(shape, dtype) if out is None else out
         segments = known.segments
         _writer(dtype, band).write_all(bias, segments[:-1], np.diff(segments), is_zero=out is None)
+        fill_prefixes(bias, known, 0.0)
         return bias
     labels = segment_index(known, device) if isinstance(known, PackLayout) else move(known, device)
-    is_allowed = pairs_of_equals(labels, band)[:, None]
+    pairs = pairs_of_equals(labels, band)
+    is_allowed = (with_prefixes(pairs, known) if isinstance(known, PackLayout) else pairs)[:, None]
     blocked = torch.full((), -torch.inf, dtype=dtype, device=device)
     return torch.where(is_allowed, torch.zeros_like(blocked), blocked, out=out)
 
@@ -109,6 +112,7 @@ class AttentionBiasBuffer:
         self._writer = _writer(dtype, Band.of(causal=causal, window=None))
         self._bias = allocate((num_rows, 1, row_tokens, row_tokens), dtype).fill_(-torch.inf)
         self._segments = np.zeros(1, dtype=np.int32)
+        self._built: PackLayout | None = None
 
     def __repr__(self) -> str:
         num_rows, _, row_tokens, _ = self._bias.shape
@@ -134,8 +138,11 @@ class AttentionBiasBuffer:
                 f"{layout.row_tokens}; make one of the size that your batches have"
             )
         self._writer.clear(self._bias, self._segments[:-1], np.diff(self._segments))
-        self._segments = layout.segments
+        if self._built is not None:
+            fill_prefixes(self._bias, self._built, -torch.inf)
+        self._segments, self._built = layout.segments, layout
         self._writer.write(self._bias, self._segments[:-1], np.diff(self._segments))
+        fill_prefixes(self._bias, layout, 0.0)
         # Written behind PyTorch's back: without this a backward pass would use the wrong bias in silence.
         if not self._bias.is_inference():
             torch.autograd.graph.increment_version(self._bias)

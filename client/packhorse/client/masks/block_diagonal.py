@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout, as_layout
+from packhorse.client.masks._prefixes import refuse_prefixes
 
 _ATTN_BIAS = "xformers.ops.fmha.attn_bias"
 
@@ -36,9 +37,10 @@ def build_block_diagonal_mask(
 
     Raises:
         ImportError: xformers is not installed.
-        ValueError: there is no layout in `where`.
+        ValueError: there is no layout in `where`, or its groups share prefixes.
     """
     layout = as_layout(where)
+    refuse_prefixes(layout, "xformers' block-diagonal mask")
     try:
         attn_bias = import_module(_ATTN_BIAS)
     except ModuleNotFoundError as error:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._band import Band
-from packhorse.client.masks._on_device import expand_runs, transfer
+from packhorse.client.masks._on_device import expand_runs, prefix_bounds, segment_index, transfer
+from packhorse.client.masks._prefixes import refuse_window
 
 MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(row, head, query, key) → whether the query may attend to the key, as FlexAttention asks."""
@@ -34,6 +35,8 @@ def build_block_mask(
     Legend: B rows, L tokens in a row, H heads (1, which serves any number of them), Q and K blocks of queries and keys
     in a row. Every tensor is the one of `create_block_mask`, the undefined ends of its lists included; the work grows
     with B·Q·K, not with B·L². The host never waits for the device.
+
+    Where groups share prefixes (`shared_prefix`), `create_block_mask` itself makes it, from every pair.
 
     A token attends to its own segment (see `PackLayout.segments`), so padding attends to itself alone and no softmax
     turns to NaN.
@@ -65,6 +68,9 @@ def build_block_mask(
     if num_heads is not None and num_heads < 1:
         raise ValueError(f"num_heads must be at least 1, got {num_heads}")
 
+    refuse_window(layout, window)
+    if layout.shared_prefix:
+        return _with_prefixes(layout, torch.device(device), band, (q_block, kv_block), num_heads)
     segment_lengths, of_queries, of_keys = transfer(
         [
             np.diff(layout.segments),
@@ -88,6 +94,27 @@ def build_block_mask(
         full_q_indices=q_indices[1],
         BLOCK_SIZE=(q_block, kv_block),
         mask_mod=_mask_mod(segments.view(layout.num_rows, layout.row_tokens), band),
+    )
+
+
+def _with_prefixes(
+    layout: PackLayout, device: torch.device, band: Band, block_size: tuple[int, int], num_heads: int | None
+) -> BlockMask:
+    """The mask of a batch whose groups share prefixes: what queries see is two runs of keys, so pairs are looked at."""
+    own = _mask_mod(segment_index(layout, device), band)
+    firsts, ends = prefix_bounds(layout, device)
+
+    def mask_mod(row: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return own(row, head, query, key) | ((key >= firsts[row, query]) & (key < ends[row, query]))
+
+    return create_block_mask(
+        mask_mod,
+        layout.num_rows,
+        num_heads,
+        layout.row_tokens,
+        layout.row_tokens,
+        device=device,
+        BLOCK_SIZE=block_size,
     )
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._band import Band
 from packhorse.client.masks._host_blocks import BlockWriter, allocate
-from packhorse.client.masks._on_device import pairs_of_equals, segment_index, token_labels
+from packhorse.client.masks._on_device import pairs_of_equals, segment_index, token_labels, with_prefixes
+from packhorse.client.masks._prefixes import fill_prefixes, refuse_prefixes, refuse_window
 
 
 def build_boolean_mask(
@@ -50,22 +51,24 @@ def build_boolean_mask(
         bool [B, 1, L, L], or [B, L, L] without `head_dim`: query, then key; True where attention is allowed.
 
     Raises:
-        ValueError: the window is below 1, or there is no layout in `where`.
+        ValueError: the window is below 1, or goes with shared prefixes, or there is no layout in `where`.
     """
     layout = as_layout(where)
     device = torch.device(device)
     band = Band.of(causal=causal, window=window)
+    refuse_window(layout, window)
     if device.type == "cpu":
         mask = allocate((layout.num_rows, 1, layout.row_tokens, layout.row_tokens), torch.bool)
         starts, lengths = (
             (layout.starts, layout.lengths) if mask_padding else (layout.segments[:-1], np.diff(layout.segments))
         )
         BlockWriter(torch.bool, band, allowed=True, refused=False).write_all(mask, starts, lengths, is_zero=True)
+        fill_prefixes(mask, layout, True)
     elif mask_padding:
         labels = token_labels(layout, device)
-        mask = (pairs_of_equals(labels, band) & (labels != 0)[:, :, None])[:, None]
+        mask = with_prefixes(pairs_of_equals(labels, band) & (labels != 0)[:, :, None], layout)[:, None]
     else:
-        mask = pairs_of_equals(segment_index(layout, device), band)[:, None]
+        mask = with_prefixes(pairs_of_equals(segment_index(layout, device), band), layout)[:, None]
     return mask if head_dim else mask[:, 0]
 
 
@@ -92,4 +95,6 @@ def build_labelled_mask(
     Raises:
         ValueError: there is no layout in `where`.
     """
-    return token_labels(as_layout(where), torch.device(device)).to(dtype)
+    layout = as_layout(where)
+    refuse_prefixes(layout, "a labelled mask")
+    return token_labels(layout, torch.device(device)).to(dtype)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._labelled import as_rows
 from packhorse.client.masks._on_device import transfer
+from packhorse.client.masks._prefixes import refuse_prefixes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,9 +65,10 @@ def build_varlen_offsets(
         max_seqlen: at least the batch's longest, for instance max_seq_len; None for the longest.
 
     Raises:
-        ValueError: the batch has more sequences, or a longer one; or there is no layout in `where`.
+        ValueError: the batch has more sequences, or a longer one, or shared prefixes; or there is no layout in `where`.
     """
     layout = as_layout(where)
+    refuse_prefixes(layout, "a variable-length kernel's cu_seqlens")
     if num_sequences is not None and num_sequences < layout.num_sequences:
         raise ValueError(
             f"the batch has {layout.num_sequences} sequences, more than num_sequences {num_sequences}; give them "

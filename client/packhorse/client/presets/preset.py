@@ -12,6 +12,7 @@ from typing import Any
 
 from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.masks._prefixes import refuse_prefixes
 
 _FLASH_ATTENTION = ("flash_attn", "flash_attn_interface", "flash_attn_3", "kernels")
 """Packages by which transformers finds FlashAttention."""
@@ -77,6 +78,7 @@ class Preset:
 
     def _check_form(self, batch: PackedBatch) -> None:
         layout = batch["layout"]
+        refuse_prefixes(layout, f"preset {self.name!r}")
         if self.flatten and (layout.num_rows != 1 or layout.row_tokens != max(layout.num_tokens, 1)):
             raise ValueError(
                 f"preset {self.name!r} takes sequences end to end in one row; assemble the batch with flatten=True"

@@ -5,13 +5,14 @@ Re-exports what the files of this package own.
 
 from packhorse.client.rollouts.open_instruct import OpenInstructPacks, to_open_instruct
 from packhorse.client.rollouts.pack import RolloutBatch, pack_rollouts
-from packhorse.client.rollouts.pairs import PairBatch, PairLogProbs, pack_pairs, pair_log_probs
+from packhorse.client.rollouts.pairs import PairBatch, PairLogProbs, as_pair_batch, pack_pairs, pair_log_probs
 
 __all__ = [
     "OpenInstructPacks",
     "PairBatch",
     "PairLogProbs",
     "RolloutBatch",
+    "as_pair_batch",
     "pack_pairs",
     "pack_rollouts",
     "pair_log_probs",

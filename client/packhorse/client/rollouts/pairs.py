@@ -12,7 +12,7 @@ the keys that every batch has to `batch`, and the loss to the trainer.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NotRequired, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.api import Client
 from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.layout import as_layout
 from packhorse.client.batches.loss_weights import SequenceGroups
 from packhorse.client.batches.sequence_sums import sequence_log_probs
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
@@ -46,10 +47,10 @@ class PairBatch(PackedBatch):
     is_chosen: torch.Tensor
     """Whether a sequence is its pair's chosen one: bool [n], alternately True and False."""
     pair_ids: torch.Tensor
-    """Index of each sequence's pair in `prompts`: int64 [n]."""
-    groups: SequenceGroups
+    """Index of each sequence's pair in `prompts`, or its group: int64 [n]."""
+    groups: NotRequired[SequenceGroups]
     """The pairs, numbered over all batches of the call, so that every rank numbers them alike: what `LossCounts` and
-    `build_loss_weights(batch, "sample")` count. A batch is of n / 2 pairs."""
+    `build_loss_weights(batch, "sample")` count. A batch is of n / 2 pairs. Not there behind `as_pair_batch`."""
     shift_labels: bool
     """Whether `labels[t]` is the token after t."""
 
@@ -153,6 +154,46 @@ def pack_pairs(
     return batches
 
 
+def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> PairBatch:
+    """Turns a batch of a dataset whose groups are pairs, chosen first, into a batch of pairs.
+
+    Prepare such a dataset with `--group-size 2`, chosen and rejected answer one after the other, each with its prompt
+    in front; a loss mask says which tokens are answers.
+
+    Example:
+        >>> from packhorse.client import MemoryDatasets, PackedDataset
+        >>> answers = [[1, 2, 7, 8], [1, 2, 9]]  # chosen, rejected
+        >>> datasets = MemoryDatasets({"pairs": answers}, max_seq_len=8, group_size=2)
+        >>> batch = as_pair_batch(next(iter(PackedDataset(datasets, "pairs", answers, batch_size=1))))
+        >>> batch["is_chosen"].tolist(), batch["pair_ids"].tolist()
+        ([True, False], [0, 0])
+
+    Args:
+        batch: of `PackedDataset` and the like, without a preset; nothing of it is copied.
+        shift_labels: as its dataset was made with.
+
+    Raises:
+        ValueError: the batch has no groups, or they are no pairs.
+    """
+    layout = as_layout(batch)
+    groups = layout.group_ids
+    if groups is None:
+        raise ValueError("this batch has no groups: prepare the pairs with --group-size 2, chosen first")
+    pairs = groups.reshape(-1, 2) if len(groups) % 2 == 0 else np.zeros((1, 2), dtype=np.int64)
+    ends = np.flatnonzero((np.diff(groups) != 0) | (groups[1:] < 0)) + 1
+    if len(groups) % 2 or (pairs[:, 0] != pairs[:, 1]).any() or len(ends) != max(len(pairs) - 1, 0):
+        sizes = np.diff(np.concatenate(([0], ends, [len(groups)])))
+        odd = int(np.argmax(sizes != 2))
+        raise ValueError(
+            f"group {groups[int(sizes[:odd].sum())]} has {sizes[odd]} sequences in this batch, and a pair has two: "
+            "chosen and rejected; prepare pairs with --group-size 2"
+        )
+    is_chosen = torch.arange(len(groups)) % 2 == 0
+    pair_ids = torch.from_numpy(groups.copy())
+    whole = {**batch, "is_chosen": is_chosen, "pair_ids": pair_ids, "shift_labels": shift_labels}
+    return cast(PairBatch, whole)
+
+
 def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogProbs:
     """Adds up the log-probabilities of each pair's two answers, as DPO and its kin compare them.
 
@@ -163,7 +204,7 @@ def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogPro
         ([0.25], [0.5])
 
     Args:
-        batch: of `pack_pairs`.
+        batch: of `pack_pairs` or `as_pair_batch`.
         logits: a floating type [B, L, V], on any device, which is not waited for.
 
     Returns:
