@@ -58,6 +58,7 @@ GOOD = [
             num_bins_multiple_of=2,
             balance=pb.BALANCE_MICRO_STEP,
             separate_by=[1] * 59,
+            groups=[2] * 59,
         ),
     ),
     (

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.errors import DamagedAnswerError
+from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
 from packhorse.client.service.components import Component, read_components
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import LocationsChecksum
+from packhorse.wire import WIRE_VERSION, LocationsChecksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,21 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
         or _is_mixed(np.array(request.separate_by, dtype=np.int64), indices, sizes)
     ):
         raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")
+    if _is_torn(np.array(request.groups, dtype=np.int64), indices, sizes):
+        raise VersionMismatchError(
+            "this server packs without groups, as it is older than them: upgrade packhorse on the server's side",
+            {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
+        )
     return np.split(indices, ends[:-1]) if len(ends) else []
+
+
+def _is_torn(groups: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+    """Whether a group's sequences lie in several bins, apart, or in another order; never where no groups were sent."""
+    if not len(groups):
+        return False
+    bins, numbers = np.repeat(np.arange(len(sizes)), sizes), groups[indices]
+    goes_on = (np.diff(numbers) == 0) & (np.diff(bins) == 0)
+    return bool((np.diff(indices)[goes_on] < 0).any()) or len(indices) - int(goes_on.sum()) != len(np.unique(groups))
 
 
 def _is_mixed(kinds: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:

@@ -367,6 +367,7 @@ class Client:
         cost_linear: int = DEFAULT_COST_LINEAR,
         allow_empty: bool = False,
         separate_by: Sequence[int] | NDArray[np.integer] | None = None,
+        groups: Sequence[int] | NDArray[np.integer] | None = None,
         seed: int | None = None,
         align: int = 1,
         extra_tokens: int = 0,
@@ -393,6 +394,8 @@ class Client:
             allow_empty: where there are fewer sequences than bins, the others are empty instead of an error raised.
             separate_by: int [S], in [0, 2^32), at most 1,024 distinct: sequences with different numbers share no bin.
                 None where all may.
+            groups: int [S], in [0, 2^32): sequences with equal numbers share a bin, next to each other in their order;
+                without max_sequences_per_bin. None where each is packed by itself.
             seed: shuffles equal lengths; None for their order.
             align: every sequence takes a multiple of so many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
@@ -403,6 +406,7 @@ class Client:
         Raises:
             InvalidRequestError: a field is out of range, or there are too few sequences for `num_bins_multiple_of`.
             RequestTooLargeError: there are too many sequences for one message.
+            VersionMismatchError: the server is older than groups.
         """
         request = message(
             pb.PackSequencesRequest,
@@ -415,6 +419,7 @@ class Client:
             cost_linear=cost_linear,
             allow_empty=allow_empty,
             separate_by=None if separate_by is None else integers("separate_by", separate_by),
+            groups=None if groups is None else integers("groups", groups),
             seed=seed,
             align=align,
             extra_tokens=extra_tokens,

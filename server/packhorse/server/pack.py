@@ -25,6 +25,7 @@ from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server import requests
 from packhorse.server.bins_of_ranks import check_costs, order_of_bins, ranks_of
 from packhorse.server.faults import ServiceError, invalid_field, too_large
+from packhorse.server.pack_items import Items
 from packhorse.server.pieces import Pieces, finish
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
@@ -74,7 +75,9 @@ def pack_in_pieces(request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesR
         raise invalid_field("lengths", str(error)) from None
     check_costs(ranks, int(lengths.sum()), int(lengths.max(initial=0)))
     algorithm = request.algorithm or "best-fit"
-    kinds = _kinds(request, rooms)
+    items = Items.of(request, rooms)
+    rooms = items.rooms
+    kinds = _kinds(items)
     num_lengths = sum(len(kind.counts) for kind in kinds)
     if num_lengths > MAX_PACK_LENGTHS and algorithm not in LIST_ONLY:
         raise too_large(
@@ -95,6 +98,7 @@ def pack_in_pieces(request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesR
         )
     except ValueError as error:
         raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
+    indices, ends = items.members(indices, ends)
     order = order_of_bins(lengths[indices], ends, ranks)
     sizes = np.diff(ends, prepend=0)
     indices, ends = laid_end_to_end(indices, (ends - sizes)[order], sizes[order])
@@ -108,7 +112,7 @@ def pack_in_pieces(request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesR
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kind:
-    """Sequences that may share bins."""
+    """Items that may share bins."""
 
     members: NDArray[np.int64]
     """Their indices, ascending: int64 [n]."""
@@ -116,22 +120,21 @@ class _Kind:
     """Room in tokens → how many have it."""
 
 
-def _kinds(request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> list[_Kind]:
-    """Sorts sequences by `separate_by`; all are of one kind where it is empty."""
-    numbers = np.array(request.separate_by, dtype=np.int64)
-    if not len(numbers):
-        groups = [np.arange(len(rooms))]
-    elif len(numbers) != len(rooms):
-        raise invalid_field("separate_by", f"separate_by holds {len(numbers)} numbers for {len(rooms)} lengths")
-    else:
+def _kinds(items: Items) -> list[_Kind]:
+    """Sorts items by `separate_by`; all are of one kind where it is empty."""
+    rooms, numbers = items.rooms, items.separate_by
+    kinds_of_items = [np.arange(len(rooms))]
+    if len(numbers):
         order = np.argsort(numbers, kind="stable")
-        groups = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
-    if len(groups) > MAX_KINDS:
+        kinds_of_items = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+    if len(kinds_of_items) > MAX_KINDS:
         raise too_large(
-            "separate_by", MAX_KINDS, f"separate_by holds {len(groups)} distinct numbers; send at most {MAX_KINDS}"
+            "separate_by",
+            MAX_KINDS,
+            f"separate_by holds {len(kinds_of_items)} distinct numbers; send at most {MAX_KINDS}",
         )
     kinds = []
-    for members in groups:
+    for members in kinds_of_items:
         distinct, counts = np.unique(rooms[members], return_counts=True)
         kinds.append(_Kind(members, dict(zip(distinct.tolist(), counts.tolist(), strict=True))))
     return kinds
