@@ -8,11 +8,12 @@ import numpy as np
 from packhorse.epoch.assignment import Assignment
 from packhorse.epoch.bins import PoolArray
 from packhorse.epoch.component import Component
+from packhorse.epoch.groups import GroupedSource, Groups
 from packhorse.epoch.mixture import Mixture, Stage
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.view import EpochView
 from packhorse.epoch.windows import WindowedView
-from packhorse.topology import Balance, Topology
+from packhorse.topology import Balance, RoomRule, Topology
 
 
 def compile_kernels() -> None:
@@ -32,10 +33,18 @@ def compile_kernels() -> None:
         WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).bins([0])
         WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).locate([0])
         Assignment(view, Topology(world_size=2, batch_size=2, balance=Balance.MICRO_STEP)).bins(range(1), 0)
+        GroupedSource(view, _pairs()).bins([0])
         views.append(view)
     for narrow_or_wide in (views[:1] * 2, views):
         parts = [_unchanging(str(number), view) for number, view in enumerate(narrow_or_wide)]
         Mixture(parts, [Stage({"0": 1, "1": 1})], seed=0).epoch(0).bins([0, 1])
+
+
+def _pairs() -> Groups:
+    table, members = np.array([[0, 2], [1, 4]]), np.ones((4, 2), dtype=np.int64)
+    for mapped in (table, members):
+        mapped.flags.writeable = False
+    return Groups(table=table, members=members, rooms=RoomRule(2), max_sequences_per_bin=4)
 
 
 def _unchanging(name: str, view: EpochView) -> Component:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.epoch import _group_kernels as kernels
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.source import Locations, Source
 from packhorse.topology import RoomRule
@@ -115,17 +116,16 @@ class GroupedSource:
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order, with group_ids; a ValueError where one is outside."""
-        packed = self._source.bins(positions)
-        members, sizes = self._groups.members_of(packed.ids)
-        rows = self._groups.members[members]
-        ends = np.concatenate(([0], np.cumsum(sizes)))
-        return Bins(
-            ids=np.ascontiguousarray(rows[:, 0]),
-            lengths=self._groups.rooms.room(rows[:, 1]).astype(np.int32),
-            bin_ends=ends[packed.bin_ends],
-            positions=packed.positions,
-            group_ids=np.repeat(self._groups.table[packed.ids.astype(np.int64), 0], sizes),
+        packed, groups = self._source.bins(positions), self._groups
+        bin_ends = np.empty_like(packed.bin_ends)
+        num_members = kernels.fill_ends(groups.table, packed.ids, packed.bin_ends, bin_ends)
+        ids, group_ids = np.empty((2, num_members), dtype=np.int64)
+        lengths = np.empty(num_members, dtype=np.int32)
+        rooms = groups.rooms
+        kernels.expand(
+            groups.table, groups.members, rooms.align, rooms.extra_tokens, packed.ids, ids, lengths, group_ids
         )
+        return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=packed.positions, group_ids=group_ids)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions, each member a sequence of its own: int64 [N]."""
