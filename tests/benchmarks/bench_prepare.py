@@ -36,9 +36,9 @@ def run(workspace: Workspace) -> list[Row]:
         ("prepare, with an id column", ["--length-column", "length", "--id-column", "id"]),
     ):
         arguments = ["--input", str(source), *columns, "--max-seq-len", str(MAX_SEQ_LEN), "--output"]
-        before = _process([PACKHORSE, "prepare", *arguments], workspace.root / "ours")
-        peer = _process([sys.executable, "-m", "seqpack.prepare", *arguments], workspace.root / "theirs")
-        after = [_process([PACKHORSE, "prepare", *arguments], workspace.root / "ours") for _ in range(2)]
+        before = measured([PACKHORSE, "prepare", *arguments], workspace.root / "ours")
+        peer = measured([sys.executable, "-m", "seqpack.prepare", *arguments], workspace.root / "theirs")
+        after = [measured([PACKHORSE, "prepare", *arguments], workspace.root / "ours") for _ in range(2)]
         ours = Sample(tuple(run.seconds for run in (before, *after)), "s")
         our_peak = max(run.peak_mb for run in (before, *after))
         ratio = peer.seconds / ours.median
@@ -75,7 +75,7 @@ def _of_many(workspace: Workspace) -> list[Row]:
         ("prepare on all cores, with an id column", ["--id-column", "id"]),
     ):
         few, many = (
-            _process(
+            measured(
                 [PACKHORSE, "prepare", "--input", str(workspace.parquet(size)), *columns, *flags],
                 workspace.root / "ours",
             )
@@ -122,7 +122,7 @@ def _of_lists(workspace: Workspace) -> Row:
     for _ in range(3):
         for column, seconds in (("length", of_lengths), ("input_ids", of_lists)):
             command = [PACKHORSE, "prepare", *arguments, column, "--output"]
-            seconds.append(_process(command, workspace.root / "ours").seconds)
+            seconds.append(measured(command, workspace.root / "ours").seconds)
     ours, peer = Sample(tuple(of_lists), "s"), Sample(tuple(of_lengths), "s")
     ratio = peer.median / ours.median
     return Row(
@@ -137,7 +137,7 @@ def _of_lists(workspace: Workspace) -> Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class Measured:
     """What a whole process took."""
 
     seconds: float
@@ -147,7 +147,7 @@ class _Run:
     """The most anonymous memory of it and those together, looked at every 20 ms."""
 
 
-def _process(command: list[str], output: Path) -> _Run:
+def measured(command: list[str], output: Path) -> Measured:
     """Runs a command with an output folder, and removes the folder."""
     started = time.perf_counter()
     with tempfile.TemporaryFile() as errors:
@@ -169,7 +169,7 @@ def _process(command: list[str], output: Path) -> _Run:
             errors.seek(0)
             raise RuntimeError(f"{command[:3]} failed: {errors.read().decode(errors='replace')[-500:]}")
     shutil.rmtree(output)
-    return _Run(seconds=seconds, peak_mb=peak_mb, anonymous_mb=anonymous_mb)
+    return Measured(seconds=seconds, peak_mb=peak_mb, anonymous_mb=anonymous_mb)
 
 
 def _children(pid: int) -> list[int]:

@@ -27,6 +27,7 @@ import bench_packers
 import bench_peers_streaming
 import bench_planning
 import bench_prepare
+import bench_prepare_huge
 import bench_processes
 import bench_random_access
 import bench_sources
@@ -62,12 +63,13 @@ BENCHMARKS = {
     "tokenize": bench_tokenize,
     "object-store": bench_object_store,
     "prepare": bench_prepare,
+    "prepare-huge": bench_prepare_huge,
     "many-streams": bench_many_streams,
     "endurance": bench_endurance,
     "peers-streaming": bench_peers_streaming,
 }
-ONLY_WHEN_NAMED = ("many-streams", "endurance", "peers-streaming")
-"""What takes minutes by itself."""
+ONLY_WHEN_NAMED = ("prepare-huge", "many-streams", "endurance", "peers-streaming")
+"""What takes minutes by itself, or much of a disk."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

@@ -37,6 +37,8 @@ class Sizes:
     small: int
     medium: int
     large: int
+    huge: int
+    """Rows prepared by the benchmark that only --only runs."""
     repeats: int
     streams: int
     """Streams opened to measure a first bin."""
@@ -53,10 +55,11 @@ FULL = Sizes(
     small=1_000_000,
     medium=10_000_000,
     large=100_000_000,
+    huge=1_000_000_000,
     repeats=5,
     streams=60,
     streamed_ids=40_000_000,
-    text_bytes=128_000_000,
+    text_bytes=32_000_000,
     stored_tokens=200_000_000,
 )
 QUICK = Sizes(
@@ -64,10 +67,11 @@ QUICK = Sizes(
     small=100_000,
     medium=1_000_000,
     large=4_000_000,
+    huge=8_000_000,
     repeats=3,
     streams=30,
     streamed_ids=3_000_000,
-    text_bytes=16_000_000,
+    text_bytes=4_000_000,
     stored_tokens=25_000_000,
 )
 
@@ -91,7 +95,7 @@ def in_words(number: int) -> str:
     """1000000 → "1 M"."""
     for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= unit:
-            return f"{number / unit:g} {name}"
+            return f"{number / unit:.3g} {name}"
     return str(number)
 
 
@@ -109,19 +113,20 @@ class Workspace:
         self._folder = tempfile.TemporaryDirectory(prefix="packhorse-bench-")
         self.root = Path(self._folder.name)
 
-    def parquet(self, num_sequences: int) -> Path:
-        """Returns a Parquet file of int32 `length` and int64 `id`, ids in random order."""
-        path = self.root / f"{num_sequences}.parquet"
+    def parquet(self, num_sequences: int, *, ids: bool = True) -> Path:
+        """Returns a Parquet file of int32 `length` and int64 `id`, ids in random order; without ids where so asked."""
+        path = self.root / f"{num_sequences}{'' if ids else '-lengths'}.parquet"
         if not path.exists():
             random = np.random.default_rng(num_sequences)
-            schema = pa.schema([("length", pa.int32()), ("id", pa.int64())])
+            schema = pa.schema([("length", pa.int32()), *([("id", pa.int64())] if ids else [])])
             # Ids by a multiplier coprime to the size: each once, in no order, without an array of them all.
             multiplier = next(m for m in range(num_sequences * 3 // 5 | 1, 2**62, 2) if np.gcd(m, num_sequences) == 1)
             with pq.ParquetWriter(path, schema) as writer:
                 for first in range(0, num_sequences, _ROWS_AT_ONCE):
                     rows = np.arange(first, min(first + _ROWS_AT_ONCE, num_sequences), dtype=np.int64)
                     lengths = random.choice(MAX_SEQ_LEN, size=len(rows), p=shares()).astype(np.int32) + np.int32(1)
-                    writer.write_table(pa.table([lengths, rows * multiplier % num_sequences], schema=schema))
+                    columns = [lengths, rows * multiplier % num_sequences] if ids else [lengths]
+                    writer.write_table(pa.table(columns, schema=schema))
         return path
 
     def prepared(self, num_sequences: int) -> Path:

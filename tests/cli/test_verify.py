@@ -153,3 +153,27 @@ def test_flags_that_do_not_go_together(made: Path) -> None:
     assert result.exit_code == 2
     assert "give --tokens as well" in result.output
     assert "is not a folder" in verify(made / "nothing").output
+
+
+def test_versions_of_a_dataset_that_grew(made: Path, tmp_path: Path) -> None:
+    tokens, folder = made / "corpus.parquet", tmp_path / "grown"
+    table = pq.read_table(tokens)
+    for name, part in (("first", table[:200]), ("second", table[200:])):
+        pq.write_table(part, tmp_path / f"{name}.parquet")
+        prepare(tmp_path / f"{name}.parquet", max_seq_len=256, output=folder, progress=False, append=(name == "second"))
+    assert verify(folder, "--all-versions", "--tokens", tokens).exit_code == 0
+    array = folder / "versions" / "1" / "pools.npy"
+    data = bytearray(array.read_bytes())
+    data[-1] ^= 1
+    array.unlink()
+    array.write_bytes(data)
+    assert verify(folder).exit_code == verify(folder, "--version", 2).exit_code == 0
+    (problem,) = problems(folder, "--version", 1)
+    assert "pools.npy" in problem
+    every = verify(folder, "--all-versions", "--json")
+    assert every.exit_code == 1
+    assert [(one["version"], one["ok"]) for one in json.loads(every.stdout)] == [(2, True), (1, False)]
+    assert "grown, version 2 " in verify(folder).output
+    assert "as it was prepared: no" in verify(folder, "--all-versions").output
+    assert "--version 7 is not there; " in verify(folder, "--version", 7).output
+    assert "give one of them" in verify(folder, "--version", 1, "--all-versions").output

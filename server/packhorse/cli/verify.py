@@ -6,7 +6,7 @@ Owns the flags and what is printed; leaves the comparison to `packhorse.dataset`
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from packhorse.dataset import (
     open_prepared,
     verify_files,
     verify_lengths,
+    versions_of,
 )
 from packhorse.jobs import Progress, show_progress
 
@@ -41,6 +42,14 @@ _MANY_ENTRIES = 10_000_000
     metavar="N",
     help="Processes that compare lengths.  [default: 1 below 10 million sequences, else one for each processor]",
 )
+@click.option(
+    "--version",
+    "number",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Verify version N of a dataset that grew; `packhorse versions` lists them.  [default: the current one]",
+)
+@click.option("--all-versions", is_flag=True, help="Verify every version, the newest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.pass_context
 def command(
@@ -51,6 +60,8 @@ def command(
     id_column: str | None,
     sample: int | None,
     workers: int | None,
+    number: int | None,
+    all_versions: bool,
     as_json: bool,
 ) -> None:
     """Compare the prepared dataset in FOLDER with its checksums, and its lengths with the tokens.
@@ -61,23 +72,63 @@ def command(
     """
     if tokens is None and (sample is not None or id_column is not None):
         raise click.UsageError("--sample and --id-column say how to compare with --tokens; give --tokens as well")
-    lengths: LengthReport | None = None
-    manifest: Manifest | None = None
+    if number is not None and all_versions:
+        raise click.UsageError("--version and --all-versions say the same in two ways; give one of them")
+    found: list[_Found] = []
     with stopped_by_signals("nothing was changed"), show_progress() as progress:
-        try:
-            dataset = open_prepared(folder, check_pool=False)
-            manifest = dataset.manifest
-            wrong = verify_files(dataset, progress)
-        except PreparedDatasetError as error:
-            wrong = [str(error)]
-        if tokens is not None and manifest is not None and not wrong:
-            lengths = _compared(folder, manifest, tokens, id_column, sample, workers, progress)
-            wrong += _what_differs(lengths, manifest, tokens, id_column)
+        for path in _folders(folder, number, all_versions):
+            one = _Found(folder=path)
+            found.append(one)
+            try:
+                dataset = open_prepared(path, check_pool=False)
+                one.manifest = dataset.manifest
+                one.wrong = verify_files(dataset, progress)
+            except PreparedDatasetError as error:
+                one.wrong = [str(error)]
+            if tokens is not None and one.manifest is not None and not one.wrong:
+                one.lengths = _compared(path, one.manifest, tokens, id_column, sample, workers, progress)
+                one.wrong += _what_differs(one.lengths, one.manifest, tokens, id_column, is_current=path == folder)
     if as_json:
-        click.echo(json.dumps(_as_json(folder, manifest, lengths, wrong), indent=2))
+        facts = [one.as_json() for one in found]
+        click.echo(json.dumps(facts if all_versions else facts[0], indent=2))
     else:
-        _print(folder, manifest, lengths, wrong, tokens)
-    context.exit(1 if wrong else 0)
+        for one in found:
+            _print(one, folder.name, tokens)
+        click.echo(f"as it was prepared: {'no' if any(one.wrong for one in found) else 'yes'}")
+    context.exit(1 if any(one.wrong for one in found) else 0)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Found:
+    """What was seen of one version."""
+
+    folder: Path
+    manifest: Manifest | None = None
+    lengths: LengthReport | None = None
+    wrong: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as JSON can hold it."""
+        return {
+            "folder": str(self.folder),
+            "version": None if self.manifest is None else self.manifest.version,
+            "digest": None if self.manifest is None else self.manifest.digest,
+            "ok": not self.wrong,
+            "problems": self.wrong,
+            "lengths": None if self.lengths is None else asdict(self.lengths),
+        }
+
+
+def _folders(folder: Path, number: int | None, all_versions: bool) -> list[Path]:
+    """Returns the folders of the versions that are meant; the dataset's own where nothing is said of versions."""
+    if number is None and not all_versions:
+        return [folder]
+    versions = versions_of(folder)
+    meant = [version.path for version in versions if all_versions or version.number == number]
+    if not meant:
+        there = ", ".join(str(version.number) for version in versions)
+        raise click.UsageError(f"--version {number} is not there; {folder} holds {there}")
+    return meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +168,10 @@ def _compared(
     )
 
 
-def _what_differs(lengths: LengthReport, manifest: Manifest, tokens: str, id_column: str | None) -> Iterator[str]:
-    """Yields what is wrong, in words."""
+def _what_differs(
+    lengths: LengthReport, manifest: Manifest, tokens: str, id_column: str | None, *, is_current: bool
+) -> Iterator[str]:
+    """Yields what is wrong, in words; a token source may hold more than a version that is not the current one."""
     yield from (difference.why for difference in lengths.first)
     more = lengths.differing - len(lengths.first)
     if more > 0:
@@ -132,28 +185,19 @@ def _what_differs(lengths: LengthReport, manifest: Manifest, tokens: str, id_col
         )
     source = open_tokens(tokens, id_column)
     held = None if source is None else source.num_sequences
-    if manifest.inputs is not None and held not in (None, manifest.inputs.rows):
+    if manifest.inputs is None or held is None:
+        return
+    if held < manifest.inputs.rows or (is_current and held > manifest.inputs.rows):
         yield f"{tokens} holds {held:,} sequences, and the dataset was prepared from {manifest.inputs.rows:,}"
 
 
-def _as_json(folder: Path, manifest: Manifest | None, lengths: LengthReport | None, wrong: list[str]) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "digest": None if manifest is None else manifest.digest,
-        "ok": not wrong,
-        "problems": wrong,
-        "lengths": None if lengths is None else asdict(lengths),
-    }
-
-
-def _print(
-    folder: Path, manifest: Manifest | None, lengths: LengthReport | None, wrong: list[str], tokens: str | None
-) -> None:
+def _print(found: _Found, name: str, tokens: str | None) -> None:
+    manifest, lengths = found.manifest, found.lengths
     if manifest is not None:
-        click.echo(f"{folder.name} {manifest.digest}")
+        version = f", version {manifest.version}" if manifest.version > 1 or found.folder.name != name else ""
+        click.echo(f"{name}{version} {manifest.digest}")
         click.echo(f"{len(manifest.checksums)} files, {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")
     if lengths is not None:
         click.echo(f"{lengths.compared:,} of {lengths.entries:,} lengths compared with {tokens}")
-    for problem in wrong:
+    for problem in found.wrong:
         click.echo(f"WRONG: {problem}", err=True)
-    click.echo(f"as it was prepared: {'no' if wrong else 'yes'}")
