@@ -5,11 +5,12 @@ what happens within a task to `_passes`, `_merge` and `_duplicates`, and what is
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,7 +171,7 @@ class Sort:
         arrays = _Arrays.claimed(folder, counted, lists_over=self.groups is None)
         finished = work.records("filled", str, str)
         run_tasks = self._claim_runs(counted, work, finished)
-        plan = self.plan(counted)
+        plan = self._kept_plan(counted, work)
         sizes = [task.num_rows for task in counted.tasks]
         list(self._run("writing runs", fill_run, run_tasks, sizes, finished))
         self._check_files()
@@ -196,6 +197,16 @@ class Sort:
             groups=groups.record(plan) if groups else None,
             version=self.version,
         )
+
+    def _kept_plan(self, counted: Counted, work: WorkFolder) -> PackingPlan:
+        """Returns the plan that interrupted work had made, or makes and keeps one."""
+        kept = work.records("plan", _plan_content, _plan_of)
+        plan = kept.of(0)
+        if plan is None:
+            plan = self.plan(counted)
+            if not plan.cut_off:  # another try, with more time, may do better
+                kept.add(0, plan)
+        return plan
 
     def _claim_runs(self, counted: Counted, work: WorkFolder, finished: Records[str]) -> list[RunTask]:
         """Claims disk space for every run that is not finished, and forgets records of those that are damaged."""
@@ -331,6 +342,23 @@ def _create(path: Path | str, dtype_name: str, shape: tuple[int, ...]) -> str:
     Path(path).unlink(missing_ok=True)
     create_array(Path(path), dtype_name, shape)
     return str(path)
+
+
+def _plan_content(plan: PackingPlan) -> dict[str, Any]:
+    """Returns what a manifest and its files need of a plan, as JSON can hold it."""
+    return {
+        "templates": [[*template, multiplicity] for template, multiplicity in plan.templates.items()],
+        "max_seq_len": plan.max_seq_len,
+        "lower_bound": plan.lower_bound,
+        "algorithm": plan.algorithm,
+        "note": plan.note,
+    }
+
+
+def _plan_of(content: dict[str, Any]) -> PackingPlan:
+    """Returns what `_plan_content` was made of."""
+    templates = Counter({tuple(lengths): multiplicity for *lengths, multiplicity in content["templates"]})
+    return PackingPlan(**{**content, "templates": templates})
 
 
 def _is_whole(run: Run, checksum: str | None) -> bool:
