@@ -21,7 +21,7 @@ Proof       EpochOfStreams, AuditReport, ComponentReport, TokenAudit, TokenRepor
 Seeing      draw_batch, draw_bins, explain_step, Picture, ExplainedStep
 A run       Topology, BatchSchedule, BatchStage, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
 Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSource, ParquetSource, MdsSource,
-            IndexableSource, MixtureSource, RemoteSource, StoreOptions, Separators
+            IndexableSource, MixtureSource, RemoteSource, RemoteArrowSource, StoreCache, StoreOptions, Separators
 Batches     PackedBatch, BatchAssembler, BatchBuffers, BatchTensors, PackLayout, as_layout, context_parallel_indices
 Loss        build_loss_weights, LossCounts, LossReduction, SequenceGroups, sequence_log_probs, sum_over_sequences,
             per_dataset_metrics, DatasetMetrics
@@ -145,7 +145,9 @@ if TYPE_CHECKING:
         MegatronSource,
         MixtureSource,
         ParquetSource,
+        RemoteArrowSource,
         RemoteSource,
+        StoreCache,
         StoreOptions,
         TokenSource,
         TokenSourceError,
@@ -225,7 +227,9 @@ _TORCH_PARTS = {
     "MegatronSource": "sources",
     "MixtureSource": "sources",
     "ParquetSource": "sources",
+    "RemoteArrowSource": "sources",
     "RemoteSource": "sources",
+    "StoreCache": "sources",
     "StoreOptions": "sources",
     "TokenSource": "sources",
     "TokenSourceError": "sources",
@@ -294,6 +298,7 @@ __all__ = [
     "PositionPassedError",
     "Preset",
     "RemainderPolicy",
+    "RemoteArrowSource",
     "RemoteSource",
     "RequestTooLargeError",
     "RetryPolicy",
@@ -307,6 +312,7 @@ __all__ = [
     "ServerUnavailableError",
     "Skips",
     "Stage",
+    "StoreCache",
     "StoreOptions",
     "StreamActivity",
     "StreamHeader",

@@ -6,9 +6,10 @@ readers. pyarrow is imported here when a file is opened, and asked for by name a
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse.formats.files import find_files, is_file, open_binary
 from packhorse.formats.object_store import TokenStoreError, find_objects
@@ -20,6 +21,10 @@ SAVED_SPLITS = "dataset_dict.json"
 """What a folder of `DatasetDict.save_to_disk` holds beside a folder for each split."""
 
 _FILE_MAGIC = b"ARROW1"
+_FRAME_BYTES = 1 << 12
+"""What of a message is read to find its size; the metadata of most fit."""
+_RECORD_BATCH = 3
+"""What a message of a record batch says that it is."""
 
 
 def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
@@ -160,3 +165,60 @@ def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, en
         raise
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read as an Arrow IPC file: {error}") from None
+
+
+class StreamedBatch(NamedTuple):
+    """Where a record batch stands in a file of the stream format."""
+
+    begin: int
+    """First byte of its message."""
+    end: int
+    """Behind the message's body."""
+    num_rows: int
+
+
+def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: str) -> list[StreamedBatch]:
+    """Finds the record batches of a file of the stream format, by the frames of its messages alone.
+
+    A message: 0xFFFFFFFF, the size of its metadata as int32, the metadata (a flatbuffer, padded), and its body.
+
+    Args:
+        read: gives bytes [begin, end) of the file.
+        size_bytes: of the file.
+        where: it is, for messages.
+
+    Raises:
+        ValueError: it is no such stream.
+    """
+    found: list[StreamedBatch] = []
+    begin = 0
+    try:
+        while begin + 8 <= size_bytes:
+            frame = read(begin, min(begin + _FRAME_BYTES, size_bytes))
+            mark, metadata_bytes = struct.unpack_from("<Ii", frame)
+            if mark != 0xFFFFFFFF:
+                raise ValueError("a message does not begin as one")
+            if metadata_bytes == 0:
+                break
+            if 8 + metadata_bytes > len(frame):
+                frame = read(begin, min(begin + 8 + metadata_bytes, size_bytes))
+            message = frame[8:]
+            table = struct.unpack_from("<I", message)[0]
+            kind, header, body = (_field(message, table, slot, form) for slot, form in ((1, "B"), (2, "I"), (3, "q")))
+            end = begin + 8 + metadata_bytes + (body[1] if body else 0)
+            if kind and header and kind[1] == _RECORD_BATCH:
+                rows = _field(message, header[0] + header[1], 0, "q")
+                found.append(StreamedBatch(begin, end, rows[1] if rows else 0))
+            begin = end
+    except (struct.error, ValueError) as error:
+        raise ValueError(f"{where} cannot be read as an Arrow IPC stream at byte {begin}: {error}") from None
+    return found
+
+
+def _field(message: bytes, table: int, slot: int, form: str) -> tuple[int, int] | None:
+    """Returns where a field of a flatbuffer's table stands, and its value; None where it has its default."""
+    vtable = table - struct.unpack_from("<i", message, table)[0]
+    if 4 + 2 * slot >= struct.unpack_from("<H", message, vtable)[0]:
+        return None
+    offset = struct.unpack_from("<H", message, vtable + 4 + 2 * slot)[0]
+    return (table + offset, struct.unpack_from(f"<{form}", message, table + offset)[0]) if offset else None

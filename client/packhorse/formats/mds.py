@@ -122,21 +122,38 @@ class MdsShards:
             IndexError: there is no such sequence.
             ValueError: the shard is not what the index says, or is corrupt; the message names it.
         """
+        number, row = self.place(index)
+        shard, mapped = self._shards[number], self._map(number)
+        begin, end = struct.unpack_from("<2I", mapped, 4 + 4 * row)
+        return self.cell_of(memoryview(mapped)[begin:end], column, f"{shard.path}: sequence {row}")
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Returns the shard that a sequence is in, and its number there; see `cell`."""
         check_index(index, len(self), self.path)
         number = bisect_right(self._ends, index)
-        shard, mapped = self._shards[number], self._map(number)
-        row = index - self._ends[number] + shard.num_sequences
-        begin, end = struct.unpack_from("<2I", mapped, 4 + 4 * row)
+        return number, index - self._ends[number] + self._shards[number].num_sequences
+
+    def cell_of(self, sequence: memoryview, column: str, where: str) -> memoryview:
+        """Returns the bytes of one column in the bytes of a sequence, a view.
+
+        Args:
+            sequence: all of its bytes.
+            column: its name.
+            where: the shard and the sequence, for messages.
+
+        Raises:
+            ValueError: the sequence is corrupt.
+        """
         place = self._places[column]
-        first = begin + 4 * self._num_sizes + place.fixed_bytes_before
+        first = 4 * self._num_sizes + place.fixed_bytes_before
         size = place.size_bytes or 0
-        if first <= end:
-            sizes = struct.unpack_from(f"<{self._num_sizes}I", mapped, begin)
+        if first <= len(sequence):
+            sizes = struct.unpack_from(f"<{self._num_sizes}I", sequence)
             first += sum(sizes[: place.variable_columns_before])
             size = sizes[place.variable_columns_before] if place.size_bytes is None else place.size_bytes
-        if first + size > end:
-            raise ValueError(f"{shard.path}: sequence {row}, column {column!r} ends beyond the sequence: it is corrupt")
-        return memoryview(mapped)[first : first + size]
+        if first + size > len(sequence):
+            raise ValueError(f"{where}, column {column!r} ends beyond the sequence: it is corrupt")
+        return sequence[first : first + size]
 
     @property
     def shards(self) -> list[tuple[Path | str, int]]:

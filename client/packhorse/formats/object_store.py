@@ -149,6 +149,11 @@ class Store:
             else:
                 return answer
 
+    @property
+    def path(self) -> str:
+        """What the URL is called in the store's file system."""
+        return self._open()[1]
+
     def look(self) -> dict[str, Any] | None:
         """Returns what the store says of the URL; None where nothing is there."""
         try:
@@ -287,17 +292,17 @@ def find_objects(url: str, suffix: str) -> list[str]:
     if info is not None and info.get("type") != "directory":
         return [url]
     if info is not None:
-        found = store.asked("list", lambda fs, path: _urls(url, fs.find(path)))
-        if not (names := sorted(name for name in found if name.endswith(suffix))):
+        found = [path for path in store.asked("list", lambda fs, path: fs.find(path)) if path.endswith(suffix)]
+        if not found:
             raise FileNotFoundError(f"the folder {shown} holds no *{suffix} object, at no depth")
-        return names
+        return _urls(url, store.options, found)
     if not glob.has_magic(url):
         raise FileNotFoundError(f"{shown} does not exist: the store has no such object, and none below it")
     matches = store.asked("list", lambda fs, path: fs.glob(path, detail=True))
     files = [path for path, about in matches.items() if about.get("type") != "directory"]
     if not files:
         raise FileNotFoundError(f"no object matches {shown}")
-    return sorted(_urls(url, files))
+    return _urls(url, store.options, files)
 
 
 def for_each(items: Iterable[_Item], ask: Callable[[_Item], _Result]) -> list[_Result]:
@@ -315,10 +320,12 @@ def _info(store: Any, path: str) -> Any:
     return store.info(path)
 
 
-def _urls(url: str, paths: Iterable[str]) -> list[str]:
-    """Paths of a file system as URLs like the one that was given."""
-    scheme = url.partition("://")[0]
-    return [path if "://" in path else f"{scheme}://{path.lstrip('/')}" for path in paths]
+def _urls(url: str, options: StoreOptions, paths: Iterable[str]) -> list[str]:
+    """Paths of a file system below a URL, or below the part of a pattern that is none, as URLs like it, sorted."""
+    magic = next((at for at, character in enumerate(url) if character in "*?["), len(url))
+    root = (url if magic == len(url) else url[:magic].rpartition("/")[0]).rstrip("/")
+    base = Store(root, options).path.rstrip("/")
+    return sorted(f"{root}/{path[len(base) :].lstrip('/')}" for path in paths)
 
 
 def _nanoseconds(when: Any) -> int:

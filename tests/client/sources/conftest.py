@@ -11,8 +11,11 @@ import torch
 
 from packhorse.client.sources import (
     IndexableSource,
+    MdsSource,
     ParquetSource,
+    RemoteArrowSource,
     RemoteSource,
+    StoreCache,
     TokenSource,
     TokenSourceError,
     as_token_source,
@@ -25,7 +28,8 @@ DATA = Path(__file__).parents[2] / "data"
 KINDS = [
     "megatron", "flat", "arrays", "tensors", "lists", "mapping", "records", "own", "arrow", "arrow_stream",
     "arrow_files", "arrow_ids", "hf", "hf_shuffled", "hf_saved", "parquet", "parquet_files", "parquet_uncached", "mds",
-    "mds_any", "mds_json", "remote", "remote_flat",
+    "mds_any", "mds_json", "remote", "remote_flat", "remote_parquet", "remote_parquet_files", "remote_arrow",
+    "remote_arrow_ids", "remote_stream", "remote_saved", "remote_mds",
 ]  # fmt: skip
 
 
@@ -105,6 +109,8 @@ def held(order):
 def sources(folder):
     """Kind → source of SEQUENCES."""
     shuffled = [2, 0, 4, 1, 3]
+    store = StoreCache(cache_folder=folder / "cache", block_bytes=64, read_ahead_bytes=1024)
+    there = f"local://{folder}"
     return {
         "megatron": as_token_source(folder / "megatron.idx"),
         "flat": as_token_source(str(folder / "flat.bin")),
@@ -129,6 +135,13 @@ def sources(folder):
         "mds_json": as_token_source(DATA / "mds", column="listed"),
         "remote": RemoteSource((folder / "megatron.idx").as_uri(), cache_folder=folder / "cache", block_bytes=64),
         "remote_flat": RemoteSource((folder / "flat.bin").as_uri(), cache_folder=folder / "cache", block_bytes=64),
+        "remote_parquet": ParquetSource(f"{there}/parquet.parquet", store=store),
+        "remote_parquet_files": ParquetSource(f"{there}/part-*.parquet", store=store, cache_bytes=0),
+        "remote_arrow": RemoteArrowSource(f"{there}/arrow.arrow", store=store),
+        "remote_arrow_ids": RemoteArrowSource(f"{there}/arrow_ids.arrow", id_column="id", store=store),
+        "remote_stream": RemoteArrowSource(f"{there}/arrow_stream.arrow", store=store, kept_bytes=0),
+        "remote_saved": RemoteArrowSource(f"{there}/hf_saved", column="labels", store=store),
+        "remote_mds": MdsSource(f"local://{DATA / 'mds'}", column="input_ids", store=store),
     }
 
 

@@ -18,8 +18,8 @@ from packhorse.client.sources import (
     StoreOptions,
     TokenSourceError,
     TokenStoreError,
+    _fetched_ahead,
     as_token_source,
-    remote,
 )
 from packhorse.formats import MegatronTokens, MegatronWriter
 from packhorse.formats.retry_policy import RetryPolicy
@@ -149,7 +149,7 @@ def test_a_block_that_was_altered_on_disk_is_fetched_again(make, expected, tmp_p
 
 
 def test_blocks_stay_within_their_limit(make, expected, monkeypatch, tmp_path):
-    monkeypatch.setattr(remote, "_THREADS", 1)  # each of several may write a block while one of them looks
+    monkeypatch.setattr(_fetched_ahead, "_THREADS", 1)  # each of several may write a block while one of them looks
     limit = 6 * 4096
     source = make(cache_bytes=limit)
     for _ in range(3):
@@ -160,13 +160,14 @@ def test_blocks_stay_within_their_limit(make, expected, monkeypatch, tmp_path):
 
 
 def test_the_block_that_was_opened_last_stays(make, tmp_path):
-    source = make(cache_bytes=4 * 4096, read_ahead_bytes=0)
+    limit = 4 * 4096 + 9000  # the index counts, too
+    source = make(cache_bytes=limit, read_ahead_bytes=0)
     ends = np.cumsum(LENGTHS * 2)
     first_of = [int(np.searchsorted(ends, number * 4096, side="right")) for number in range(8)]
     for number in (0, 1, 2):
         source.read(first_of[number])
         time.sleep(0.02)
-    make(cache_bytes=4 * 4096).read(0)  # opens block 0 anew
+    make(cache_bytes=limit).read(0)  # opens block 0 anew
     for number in (3, 4):
         source.read(first_of[number])
         time.sleep(0.02)

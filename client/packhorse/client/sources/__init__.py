@@ -12,6 +12,8 @@ from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource
 from packhorse.client.sources.remote import RemoteSource
+from packhorse.client.sources.remote_arrow import RemoteArrowSource
+from packhorse.client.sources.store_cache import StoreCache
 from packhorse.client.sources.stored import FlatSource, MegatronSource
 from packhorse.formats.object_store import StoreOptions, TokenStoreError
 
@@ -23,7 +25,9 @@ __all__ = [
     "MegatronSource",
     "MixtureSource",
     "ParquetSource",
+    "RemoteArrowSource",
     "RemoteSource",
+    "StoreCache",
     "StoreOptions",
     "TokenSource",
     "TokenSourceError",

@@ -41,7 +41,8 @@ class BlockCache:
 
         Args:
             folder: on a local disk.
-            max_bytes: that all blocks in it may take up together; reached within a few percent for each process.
+            max_bytes: that all in it may take up together; reached within a few percent for each process. Files that
+                are kept whole count, and stay while they are in use.
 
         Raises:
             OSError: the folder cannot be made.
@@ -77,8 +78,8 @@ class BlockCache:
             self._keep(path, data)
         return memoryview(data)
 
-    def whole(self, key: str, name: str, fetch: Callable[[Path], None], *, patience_seconds: float) -> Path:
-        """Returns the path of a file that is kept whole, and stays until the folder is removed.
+    def whole(self, key: str, name: str, fetch: Callable[[Path], None], *, patience_seconds: float) -> "KeptFile":
+        """Returns a file that is kept whole, and stays as long as any process has what is returned.
 
         Args:
             key: of the object.
@@ -87,18 +88,23 @@ class BlockCache:
             patience_seconds: as for `block`.
         """
         path = self.folder / key / name
-        if path.exists():
-            return path
-        with self._alone(key, 0, patience_seconds):
-            if not path.exists():
-                path.parent.mkdir(exist_ok=True)
-                partial = path.with_name(f".{name}.{os.getpid()}.partial")
-                try:
-                    fetch(partial)
-                    os.replace(partial, path)
-                finally:
-                    partial.unlink(missing_ok=True)
-        return path
+        while True:
+            with suppress(FileNotFoundError):
+                kept = KeptFile(path)
+                os.utime(path)
+                return kept
+            with self._alone(key, 0, patience_seconds):
+                if not path.exists():
+                    path.parent.mkdir(exist_ok=True)
+                    partial = path.with_name(f".{name}.{os.getpid()}.partial")
+                    try:
+                        fetch(partial)
+                        os.replace(partial, path)
+                    finally:
+                        partial.unlink(missing_ok=True)
+            kept = KeptFile(path)
+            self._count(path.stat().st_size)
+            return kept
 
     def _keep(self, path: Path, data: bytes) -> None:
         """Writes a block; one that does not fit on the disk is only not kept."""
@@ -112,15 +118,19 @@ class BlockCache:
                 os.replace(partial, path)
             finally:
                 partial.unlink(missing_ok=True)
-            self._written_bytes += len(data)
-            if self._written_bytes * _LOOKS_PER_LIMIT >= self.max_bytes:
-                self._written_bytes = 0
-                self._evict()
+            self._count(len(data))
         except OSError as error:
             _LOG.warning("%s: a block is not kept: %s", self.folder, error)
 
+    def _count(self, size_bytes: int) -> None:
+        """Counts what was written, and looks now and then whether it is too much."""
+        self._written_bytes += size_bytes
+        if self._written_bytes * _LOOKS_PER_LIMIT >= self.max_bytes:
+            self._written_bytes = 0
+            self._evict()
+
     def _evict(self) -> None:
-        """Removes the blocks that were not opened for the longest time, where there are too many."""
+        """Removes what was not opened for the longest time, where there is too much; files that are kept stay."""
         with (self.folder / "locks" / "evict").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +139,7 @@ class BlockCache:
             blocks: list[tuple[int, int, str]] = []
             for folder in (entry for entry in os.scandir(self.folder) if entry.is_dir() and entry.name != "locks"):
                 for entry in os.scandir(folder):
-                    if entry.name.endswith(_SUFFIX):
+                    if not entry.name.startswith("."):  # what is being written
                         with suppress(FileNotFoundError):
                             status = entry.stat()
                             blocks.append((status.st_mtime_ns, status.st_size, entry.path))
@@ -139,8 +149,8 @@ class BlockCache:
             for _, size, path in sorted(blocks):
                 if left <= self.max_bytes * _KEPT_SHARE:
                     break
-                Path(path).unlink(missing_ok=True)  # whoever has it mapped keeps it
-                left -= size
+                if _removed(Path(path)):  # whoever has it mapped keeps it
+                    left -= size
 
     @contextmanager
     def _alone(self, key: str, number: int, patience_seconds: float) -> Iterator[None]:
@@ -155,6 +165,36 @@ class BlockCache:
                 except BlockingIOError:
                     time.sleep(_WAIT_SECONDS)
             yield
+
+
+class KeptFile:
+    """A whole file of a cache, which is not removed while this is there. It pickles by path."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file; a FileNotFoundError where it is not there, or goes at this very moment."""
+        self.path = path
+        self._file = path.open("rb")
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+        if not os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
+            raise FileNotFoundError(f"{path} was replaced")
+
+    def __reduce__(self) -> tuple[type["KeptFile"], tuple[Path]]:
+        return KeptFile, (self.path,)
+
+
+def _removed(path: Path) -> bool:
+    """Removes a block, or a file that nobody keeps; says whether it is gone."""
+    with suppress(FileNotFoundError):
+        if path.name.endswith(_SUFFIX):
+            path.unlink()
+            return True
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            path.unlink()
+    return True
 
 
 def _read(path: Path) -> memoryview | None:

@@ -17,9 +17,12 @@ from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource
 from packhorse.client.sources.remote import RemoteSource
+from packhorse.client.sources.remote_arrow import RemoteArrowSource
 from packhorse.client.sources.stored import FlatSource, MegatronSource
 from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, saved_splits
+from packhorse.formats.files import as_path, is_file, is_folder
 from packhorse.formats.mds import INDEX
+from packhorse.formats.object_store import find_objects, is_url, without_secrets
 
 
 class _Columns(TypedDict):
@@ -43,7 +46,7 @@ def as_token_source(
             a path of a Megatron pair (`.idx`, `.bin` or their prefix), or of a flat file with `.boundaries` beside it;
             a folder that Hugging Face `datasets` saved, of MDS shards, or of Parquet or Arrow files;
             a `.parquet` or `.arrow` file, a glob pattern of such, or a list of them;
-            a URL of a Megatron pair or flat file in an object store, such as `s3://bucket/corpus.idx`;
+            the URL of any of these in an object store, such as `s3://bucket/corpus.idx` or `s3://bucket/x/*.parquet`;
             a `datasets.Dataset`; a dict from the names of a mixture's components to any of these;
             else anything with `__getitem__(id)`.
         column: holds the tokens, where the data has columns and it is not evident; for other objects, the key of an
@@ -68,10 +71,12 @@ def as_token_source(
     if package is not None and isinstance(obj, package.DatasetDict):
         raise TokenSourceError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, obj))}")
     if isinstance(obj, str) and "://" in obj:
-        return _without_columns(RemoteSource(obj), columns)
+        return _of_url(obj, columns)
     if isinstance(obj, str | os.PathLike):
         path = Path(obj)
         return _of_folder(path, columns) if path.is_dir() else _of_files([path], obj, columns)
+    if isinstance(obj, list | tuple) and obj and all(is_url(item) for item in obj):
+        return _of_urls(obj, obj, columns)
     if isinstance(obj, list | tuple) and obj and all(isinstance(item, str | os.PathLike) for item in obj):
         return _of_files([Path(item) for item in obj], obj, columns)
     if isinstance(obj, Mapping) and obj and all(isinstance(name, str) for name in obj):
@@ -81,6 +86,40 @@ def as_token_source(
     if id_column is not None:
         raise TokenSourceError(f"{type(obj).__name__} is asked for ids itself: it has no id_column {id_column!r}")
     return IndexableSource(obj, key=column, takes_bool=is_loss_mask)
+
+
+def _of_url(url: str, columns: _Columns) -> TokenSource:
+    name = url.rstrip("/").rpartition("/")[2]
+    suffix = os.path.splitext(name)[1]
+    if not is_url(url) and (suffix in (".parquet", *SUFFIXES) or os.path.isdir(as_path(url))):  # file://
+        return as_token_source(as_path(url), **columns)
+    if not is_url(url) or suffix in (".idx", ".bin", ".boundaries"):
+        return _without_columns(RemoteSource(url), columns)
+    if name == INDEX or is_file(f"{url.rstrip('/')}/{INDEX}"):
+        return MdsSource(url, **columns)
+    if suffix in (".parquet", *SUFFIXES):
+        return _of_urls([url], url, columns)
+    if not is_folder(url):
+        return _without_columns(RemoteSource(url), columns)
+    if is_file(f"{url.rstrip('/')}/{SAVED_STATE}"):
+        return RemoteArrowSource(url, **columns)
+    found = {os.path.splitext(below)[1] for below in find_objects(url, "")} & {".parquet", ".arrow"}
+    if len(found) == 1:
+        return ParquetSource(url, **columns) if found == {".parquet"} else RemoteArrowSource(url, **columns)
+    raise TokenSourceError(
+        f"{without_secrets(url)} holds {'both Parquet and Arrow files' if found else 'no Parquet or Arrow files'}; "
+        f"give a pattern, such as {without_secrets(url).rstrip('/')}/*.parquet"
+    )
+
+
+def _of_urls(urls: Sequence[str], given: Any, columns: _Columns) -> TokenSource:
+    """Picks the source by how URLs end."""
+    suffixes = {os.path.splitext(url)[1] for url in urls}
+    if suffixes == {".parquet"}:
+        return ParquetSource(given, **columns)
+    if suffixes <= set(SUFFIXES):
+        return RemoteArrowSource(given, **columns)
+    raise TokenSourceError(f"{urls[0]}: several URLs are read where all are .parquet or all are .arrow")
 
 
 def _of_folder(folder: Path, columns: _Columns) -> TokenSource:

@@ -5,6 +5,7 @@ Owns which column holds the tokens and what its bytes mean as tokens; leaves the
 
 import json
 import os
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from numpy.typing import DTypeLike, NDArray
 from packhorse.client.sources._fetched import FetchSource
 from packhorse.client.sources._ids import RowLookup, TableSource
 from packhorse.client.sources._lists import choose_by_name
-from packhorse.client.sources.base import TokenSourceError, as_integers
+from packhorse.client.sources._stored_shards import StoredShards
+from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError, as_integers
+from packhorse.client.sources.store_cache import StoreCache
 from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
+from packhorse.formats.object_store import is_url
 
 
 class MdsSource(TableSource, FetchSource):
@@ -35,24 +39,29 @@ class MdsSource(TableSource, FetchSource):
         column: str | None = None,
         dtype: DTypeLike | None = None,
         id_column: str | None = None,
+        store: StoreCache | None = None,
     ) -> None:
         """Reads the index.
 
         Args:
-            path: the folder of shards, or its `index.json`.
+            path: the folder of shards, or its `index.json`; or the URL of one in a store, whose shards are then read
+                through a cache on the node's disk, the sequences of coming batches ahead.
             column: holds the tokens. None for the only one that can, or the only one of them called `input_ids` or
                 `tokens`.
             dtype: integers that a `bytes` column is made of, little-endian unless it says otherwise; None for others.
             id_column: holds the ids: one distinct integer for each sequence. None where a row's number is its
-                sequence's id.
+                sequence's id. From a store it is read with all of the shards.
+            store: how a URL is read; None for the defaults.
 
         Raises:
             FileNotFoundError: the index or a shard is missing.
+            TokenStoreError: the store does not answer.
             ValueError: the index is not valid, or a shard is there only compressed.
             TokenSourceError: a column is missing, of another type, or cannot be told.
         """
         super().__init__()
         self._shards = MdsShards(path)
+        self._stored = StoredShards(self._shards, store or StoreCache()) if is_url(path) else None
         columns = self._shards.columns
         for name in (column, id_column):
             if name is not None and name not in columns:
@@ -104,10 +113,25 @@ class MdsSource(TableSource, FetchSource):
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
         rows = self._find(ids)
+        cells = self._stored or self._shards
         return [
-            as_integers(sequence_id, self._decode(sequence_id, self._shards.cell(row, self._column)))
+            as_integers(sequence_id, self._decode(sequence_id, cells.cell(row, self._column)))
             for sequence_id, row in zip(ids.tolist(), rows.tolist(), strict=True)
         ]
+
+    def gather_from(
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.integer],
+        *,
+        first_tokens: NDArray[np.int64] | None = None,
+        truncate: bool = False,
+    ) -> Gather:
+        """Begins to fetch all sequences of a store in their order; see `TokenSource.gather_from`."""
+        if self._stored is not None:
+            with suppress(TokenSourceError):  # to be raised for the batch that has it
+                self._stored.expect(self._find(ids))
+        return TokenSource.gather_from(self, ids, lengths, first_tokens=first_tokens, truncate=truncate)
 
     def _decode(self, sequence_id: int, cell: memoryview) -> Any:
         try:

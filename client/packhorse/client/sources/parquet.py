@@ -1,43 +1,34 @@
 """Parquet files as a source: a list column of tokens, decoded a row group at a time.
 
-Owns which row group holds a row and which decoded ones are kept; leaves the layout of lists to `lists`.
+Owns opening and reading Parquet, on a disk or in a store; leaves which row groups are wanted to `_row_groups`.
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from packhorse.client.sources._fetched import FetchSource
-from packhorse.client.sources._ids import RowLookup, TableSource
-from packhorse.client.sources._lists import (
-    ARROW,
-    ListColumn,
-    check_id_type,
-    choose_column,
-    ids_of,
-    token_dtype_of,
-)
+from packhorse.client.sources._lists import ARROW
+from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, GroupedFile, RowGroupSource
 from packhorse.client.sources.base import TokenSourceError
+from packhorse.client.sources.store_cache import CachedObject, StoreCache
 from packhorse.formats import require
-from packhorse.formats.files import FileStamp, find_files
+from packhorse.formats.files import FileStamp, as_path, named_files
+from packhorse.formats.object_store import TokenStoreError, for_each, is_url
 
-DEFAULT_CACHE_BYTES = 1 << 28
+DEFAULT_CACHE_BYTES = DEFAULT_KEPT_BYTES
 
 
-class ParquetSource(TableSource, FetchSource):
+class ParquetSource(RowGroupSource):
     """Tokens of a list column of Parquet files; a sequence's id is its row, or what an id column says.
 
     Parquet cannot be mapped: a row group is decoded when one of its sequences is wanted, and the last ones are kept.
     Where ids are drawn from the whole of a large dataset, most look-ups decode a row group for one sequence; write
     small row groups (a few hundred sequences), or a format that can be mapped.
 
-    No file stays open between look-ups, so forks share none; a pickled source carries no tokens.
+    No file stays open between look-ups, so forks share none; a pickled source carries no tokens. Objects of a store are
+    read through a cache on the node's disk, and the row groups of coming batches are fetched and decoded ahead.
 
     Example:
         >>> import pyarrow as pa
@@ -54,150 +45,108 @@ class ParquetSource(TableSource, FetchSource):
         column: str | None = None,
         id_column: str | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
+        store: StoreCache | None = None,
     ) -> None:
         """Reads the files' footers.
 
         Args:
-            data: a Parquet file, a folder of them at any depth, or a glob pattern: rows are numbered over all files in
-                sorted order, as `packhorse prepare` numbers them. Or a list of files in the order that numbers them.
+            data: a Parquet file, a folder of them at any depth, or a glob pattern, or the URL of one in a store: rows
+                are numbered over all files in sorted order, as `packhorse prepare` numbers them. Or a list of files in
+                the order that numbers them.
             column: holds the tokens: lists of integers. None for the only such column, or the only one of them called
                 `input_ids` or `tokens`.
             id_column: holds the ids: distinct integers. None where a row's number is its sequence's id.
             cache_bytes: decoded row groups that each process keeps, at most; one always stays.
+            store: how URLs are read; None for the defaults.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ImportError: pyarrow is not installed.
+            ImportError: pyarrow, or fsspec's file system for a URL, is not installed.
             ValueError: a file is no Parquet file, or cache_bytes is negative.
             TokenSourceError: a column is missing, of another type, or cannot be told.
+            TokenStoreError: the store does not answer.
         """
-        super().__init__()
         if cache_bytes < 0:
             raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
-        paths = find_files(data, ".parquet") if isinstance(data, str | os.PathLike) else [Path(path) for path in data]
-        if not paths:
-            raise TokenSourceError("no Parquet file is given")
-        self._where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-        self._paths = tuple(paths)
-        self._stamps = tuple(FileStamp.of(path) for path in paths)
-        self._id_column = id_column
-        self._cache_bytes = cache_bytes
-        group_rows: list[int] = []
-        num_groups: list[int] = []
-        for path in paths:
-            with _open_parquet(path) as file:
-                schema, metadata = file.schema_arrow, file.metadata
-            column = choose_column(schema, column, str(path))
-            token_dtype_of(schema, column, str(path))
-            if id_column is not None:
-                check_id_type(schema, id_column, str(path))
-            num_groups.append(metadata.num_row_groups)
-            group_rows += [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        assert column is not None  # there is at least one file
-        self._column = column
-        # Row groups are numbered over all files.
-        self._group_ends = np.cumsum(num_groups, dtype=np.int64)
-        self._row_ends = np.cumsum(group_rows, dtype=np.int64)
-        self._lookup: RowLookup | None = None
-        self._decoded: OrderedDict[int, tuple[ListColumn, int]] = OrderedDict()
+        store = store or StoreCache()
+        names = named_in(data, ".parquet")
+        files: list[GroupedFile] = [_LocalFile(Path(name)) for name in names if not is_url(name)]
+        if urls := [name for name in names if is_url(name)]:
+            if files:
+                raise TokenSourceError(f"{files[0].where} is a file and {urls[0]} a URL; give all of one kind")
+            files = list(for_each(urls, lambda url: _StoredFile(url, store)))
+        super().__init__(
+            files,
+            column=column,
+            id_column=id_column,
+            kept_bytes=cache_bytes,
+            ahead_bytes=store.read_ahead_bytes if urls else 0,
+        )
 
-    def __len__(self) -> int:
-        return int(self._row_ends[-1]) if len(self._row_ends) else 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_lookup": None, "_decoded": OrderedDict()}
+def named_in(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], suffix: str) -> list[str]:
+    """Returns the files and URLs that a source is given, in the order that numbers rows."""
+    if isinstance(data, str | os.PathLike):
+        return named_files(as_path(data), suffix)
+    return [as_path(path) for path in data]
 
-    @property
-    def where(self) -> str:
-        """The files."""
-        return self._where
 
-    def _has_column(self, name: str) -> bool:
-        return all(name in schema.names for schema in self._schemas())
+class _LocalFile:
+    """A file on a disk; it refuses another one at the same path."""
 
-    def _check_id_column(self, name: str) -> None:
-        for path, schema in zip(self._paths, self._schemas(), strict=True):
-            check_id_type(schema, name, str(path))
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp = FileStamp.of(path)
+        self.where = str(path)
+        self.size_bytes = self._stamp.size_bytes
 
-    def _schemas(self) -> Iterator[Any]:
-        for path in self._paths:
-            with _open_parquet(path) as file:
-                yield file.schema_arrow
+    def look(self) -> tuple[Any, list[int]]:
+        """See `GroupedFile`."""
+        return _look(self._path, self.where)
 
-    def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
-        rows = self._find(ids)
-        groups = np.searchsorted(self._row_ends, rows, side="right")
-        fetched: list[NDArray[np.integer]] = [np.empty(0, np.int64)] * len(ids)
-        for group in np.unique(groups).tolist():
-            wanted = np.flatnonzero(groups == group)
-            column = self._decode(group)
-            first_row = int(self._row_ends[group]) - len(column)
-            buffers, firsts, lengths = column.spans(rows[wanted] - first_row, ids[wanted])
-            dtype = column.dtype
-            for i, buffer, first, length in zip(
-                wanted.tolist(), buffers, firsts.tolist(), lengths.tolist(), strict=True
-            ):
-                # Copied: a view would keep the whole row group in memory.
-                at = first * dtype.itemsize
-                fetched[i] = np.frombuffer(bytes(buffer[at : at + length * dtype.itemsize]), dtype)
-        return fetched
+    def read(self, group: int, column: str) -> Any:
+        """See `GroupedFile`."""
+        self._stamp.check(self._path)
+        return _read(self._path, self.where, group, column)
 
-    def origin(self, sequence_id: int) -> str:
-        """The file, and the row of it."""
-        (row,) = self._find(np.array([sequence_id])).tolist()
-        number = self._file_of(int(np.searchsorted(self._row_ends, row, side="right")))
-        first_group = int(self._group_ends[number - 1]) if number else 0
-        first_row = int(self._row_ends[first_group - 1]) if first_group else 0
-        return f"row {row - first_row} of {self._paths[number]}"
 
-    def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self._lookup is None:
-            held = None
-            if self._id_column is not None:
-                arrays = (
-                    array
-                    for group in range(len(self._row_ends))
-                    for array in self._read(group, self._id_column).column(0).chunks
-                )
-                held = ids_of(arrays, len(self), self._id_column, self._where)
-            self._lookup = RowLookup(self._where, len(self), held)
-        return self._lookup.rows(ids)
+class _StoredFile:
+    """An object in a store."""
 
-    def _decode(self, group: int) -> ListColumn:
-        """A row group's tokens, from the cache where they are there."""
-        found = self._decoded.pop(group, None)
-        if found is None:
-            where = str(self._paths[self._file_of(group)])
-            table = self._read(group, self._column)
-            dtype = token_dtype_of(table.schema, self._column, where)
-            column = ListColumn(table.column(0).chunks, dtype=dtype, where=where, column=self._column)
-            found = column, table.nbytes
-        self._decoded[group] = found
-        while len(self._decoded) > 1 and sum(size for _, size in self._decoded.values()) > self._cache_bytes:
-            self._decoded.popitem(last=False)
-        return found[0]
+    def __init__(self, url: str, store: StoreCache) -> None:
+        self._object = CachedObject(url, store)
+        self.where = url
+        self.size_bytes = self._object.object.size_bytes
 
-    def _read(self, group: int, column: str) -> Any:
-        """One column of a row group, as an Arrow table."""
-        number = self._file_of(group)
-        self._stamps[number].check(self._paths[number])
-        first_group = int(self._group_ends[number - 1]) if number else 0
-        with _open_parquet(self._paths[number]) as file:
-            # Without threads: a pool that was forked away would never answer.
-            return file.read_row_group(group - first_group, columns=[column], use_threads=False)
+    def look(self) -> tuple[Any, list[int]]:
+        """See `GroupedFile`."""
+        return _look(self._object.file(), self.where)
 
-    def _file_of(self, group: int) -> int:
-        return int(np.searchsorted(self._group_ends, group, side="right"))
+    def read(self, group: int, column: str) -> Any:
+        """See `GroupedFile`."""
+        return _read(self._object.file(), self.where, group, column)
+
+
+def _look(file: Any, where: str) -> tuple[Any, list[int]]:
+    with _open_parquet(file, where) as opened:
+        metadata = opened.metadata
+        return opened.schema_arrow, [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
+def _read(file: Any, where: str, group: int, column: str) -> Any:
+    with _open_parquet(file, where) as opened:
+        # Without threads: a pool that was forked away would never answer.
+        return opened.read_row_group(group, columns=[column], use_threads=False)
 
 
 @contextmanager
-def _open_parquet(path: Path) -> Iterator[Any]:
+def _open_parquet(file: Any, where: str) -> Iterator[Any]:
     """Opens a Parquet file and closes it again, whatever becomes of it; its footer takes a millisecond or less."""
     arrow, parquet = require("pyarrow", ARROW), require("pyarrow.parquet", ARROW)
     try:
-        with parquet.ParquetFile(path, pre_buffer=False) as file:
-            yield file
-    except FileNotFoundError:
+        with parquet.ParquetFile(file, pre_buffer=False) as opened:
+            yield opened
+    except (FileNotFoundError, PermissionError, TokenStoreError):
         raise
     except (arrow.ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a Parquet file: {error}") from None
+        raise ValueError(f"{where} cannot be read as a Parquet file: {error}") from None

@@ -1,31 +1,25 @@
 """Token files in object stores: Megatron pairs and flat files with boundaries, read in blocks through a cache on disk.
 
-Owns which blocks a sequence lies in, and fetching those of coming sequences ahead; leaves reading objects to
-`object_store`, keeping blocks to `_blocks`, and what an index says to `stored`.
+Owns which blocks a sequence lies in; leaves fetching those of coming sequences to `_fetched_ahead`, objects to
+`store_cache`, and what an index says to `stored`.
 """
 
 import os
-import queue
-import threading
-from collections import OrderedDict
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._blocks import DEFAULT_CACHE_BYTES, BlockCache, default_cache_folder
+from packhorse.client.sources._blocks import DEFAULT_CACHE_BYTES
+from packhorse.client.sources._fetched_ahead import FetchedAhead
 from packhorse.client.sources._spans import Spans
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
+from packhorse.client.sources.store_cache import DEFAULT_BLOCK_BYTES, DEFAULT_READ_AHEAD_BYTES, CachedObject, StoreCache
 from packhorse.client.sources.stored import FlatPlaces, MegatronPlaces, Places, StoredSource
 from packhorse.formats import MegatronIndex
 from packhorse.formats.flat import read_boundaries
 from packhorse.formats.object_store import StoredObject, StoreOptions
-
-_INDEX_PIECE_BYTES = 1 << 24
-_OPEN_BLOCKS = 256
-_THREADS = 16
 
 
 class RemoteSource(StoredSource):
@@ -49,8 +43,8 @@ class RemoteSource(StoredSource):
         *,
         cache_folder: str | os.PathLike[str] | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
-        block_bytes: int = 1 << 20,
-        read_ahead_bytes: int = 1 << 26,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+        read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES,
         options: StoreOptions | None = None,
     ) -> None:
         """Asks for the files and copies the index, unless it is on the disk already.
@@ -72,17 +66,20 @@ class RemoteSource(StoredSource):
             TokenStoreError: the store does not answer.
             ValueError: a number is out of range, or the index does not fit the tokens.
         """
-        if min(cache_bytes, block_bytes) < 1 or read_ahead_bytes < 0:
-            raise ValueError("cache_bytes and block_bytes must be at least 1, read_ahead_bytes at least 0")
-        self._options = options or StoreOptions()
-        self._cache = BlockCache(Path(cache_folder or default_cache_folder()), cache_bytes)
+        store = StoreCache(
+            cache_folder=cache_folder,
+            cache_bytes=cache_bytes,
+            block_bytes=block_bytes,
+            read_ahead_bytes=read_ahead_bytes,
+            options=options or StoreOptions(),
+        )
         self._block_bytes = block_bytes
         self._read_ahead_blocks = read_ahead_bytes // block_bytes
-        bin_url, index_url = _token_urls(url, self._options)
-        self._object = StoredObject(bin_url, self._options)
-        index_path = self._copied(index_url)
-        super().__init__(bin_url, _places_of(index_path, self._object.size_bytes, bin_url))
-        self._blocks: _Blocks | None = None
+        bin_url, index_url = _token_urls(url, store.options)
+        self._object = CachedObject(bin_url, store)
+        self._index = CachedObject(index_url, store).copied()
+        super().__init__(bin_url, _places_of(self._index.path, self._object.size_bytes, bin_url))
+        self._blocks: FetchedAhead[int, memoryview] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_blocks": None}
@@ -134,103 +131,10 @@ class RemoteSource(StoredSource):
         ends = -(-(firsts + lengths * self._dtype.itemsize) // self._block_bytes)
         return begins, np.where(lengths > 0, ends, begins)
 
-    def _opened_blocks(self) -> "_Blocks":
+    def _opened_blocks(self) -> FetchedAhead[int, memoryview]:
         if self._blocks is None or self._blocks.process != os.getpid():
-            self._blocks = _Blocks(self._object, self._cache, self._block_bytes, self._read_ahead_blocks, self._options)
+            self._blocks = FetchedAhead(self._object.block, ahead=self._read_ahead_blocks)
         return self._blocks
-
-    def _copied(self, url: str) -> Path:
-        """Copies an index to the cache."""
-        index = StoredObject(url, self._options)
-
-        def fetch(path: Path) -> None:
-            with path.open("wb") as file:
-                for begin in range(0, index.size_bytes, _INDEX_PIECE_BYTES):
-                    file.write(index.read(begin, min(begin + _INDEX_PIECE_BYTES, index.size_bytes)))
-
-        name = url.rpartition("/")[2]
-        return self._cache.whole(index.key, name, fetch, patience_seconds=self._options.retry.deadline_seconds)
-
-
-class _Blocks:
-    """A process's blocks of one object: some open, some on their way, and those that are expected. Threads share it."""
-
-    def __init__(
-        self, stored: StoredObject, cache: BlockCache, block_bytes: int, read_ahead: int, options: StoreOptions
-    ) -> None:
-        self.process = os.getpid()
-        self._object = stored
-        self._cache = cache
-        self._block_bytes = block_bytes
-        self._read_ahead = read_ahead
-        self._patience_seconds = options.attempt_seconds
-        self._open: OrderedDict[int, memoryview] = OrderedDict()
-        self._coming: OrderedDict[int, Future[memoryview]] = OrderedDict()
-        self._expected: list[int] = []
-        self._wanted: queue.SimpleQueue[tuple[int, Future[memoryview]]] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-
-    def expect(self, numbers: list[int]) -> None:
-        """Tells which blocks will be asked for, in order; what was expected before is forgotten."""
-        wanted = set(numbers)
-        with self._lock:
-            self._expected = numbers[::-1]
-            for number in [number for number in self._coming if number not in wanted]:
-                self._coming.pop(number).cancel()
-        self._fetch_ahead()
-
-    def get(self, number: int) -> memoryview:
-        """Returns a block."""
-        with self._lock:
-            block = self._open.get(number)
-            if block is not None:
-                self._open.move_to_end(number)
-                return block
-            coming = self._coming.pop(number, None)
-        block = self._fetch(number) if coming is None or coming.cancel() else coming.result()
-        with self._lock:
-            self._open[number] = block
-            while len(self._open) > _OPEN_BLOCKS:
-                self._open.popitem(last=False)
-        self._fetch_ahead()
-        return block
-
-    def _fetch_ahead(self) -> None:
-        """Has as many blocks on their way as may be."""
-        with self._lock:
-            while self._expected and len(self._coming) < self._read_ahead:
-                number = self._expected.pop()
-                if number in self._open or number in self._coming:
-                    continue
-                future: Future[memoryview] = Future()
-                self._coming[number] = future
-                self._wanted.put((number, future))
-                if len(self._threads) < min(_THREADS, self._read_ahead):
-                    # Not a pool of the standard library, whose threads a process waits for when it ends.
-                    thread = threading.Thread(target=self._serve, name="packhorse-read-ahead", daemon=True)
-                    self._threads.append(thread)
-                    thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            number, future = self._wanted.get()
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(self._fetch(number))
-            except BaseException as error:  # raised where the block is asked for
-                future.set_exception(error)
-
-    def _fetch(self, number: int) -> memoryview:
-        begin = number * self._block_bytes
-        end = min(begin + self._block_bytes, self._object.size_bytes)
-        return self._cache.block(
-            self._object.key,
-            number,
-            lambda: self._object.read(begin, end),
-            patience_seconds=self._patience_seconds,
-        )
 
 
 def _places_of(index_path: Path, bin_size_bytes: int, where: str) -> Places:
@@ -255,6 +159,6 @@ def _token_urls(url: str, options: StoreOptions) -> tuple[str, str]:
             continue
         return tokens, index
     raise TokenSourceError(
-        f"{url}: neither {prefix}.idx (Megatron) nor {url}.boundaries (flat file) is there; from object stores these "
-        "two are read. Copy Parquet, Arrow or MDS to a disk, or pass an object with __getitem__(id)"
+        f"{url}: neither {prefix}.idx (Megatron) nor {url}.boundaries (flat file) is there, and its name is not one of "
+        "Parquet, Arrow or MDS; give the URL of such, or an object with __getitem__(id)"
     )

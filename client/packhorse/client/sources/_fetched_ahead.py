@@ -1,0 +1,110 @@
+"""Pieces of something slow, fetched before they are asked for: blocks of an object, decoded row groups.
+
+Owns which pieces are open, which are on their way and which come next; leaves what a piece is, and fetching it, to the
+sources.
+"""
+
+import os
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Piece = TypeVar("_Piece")
+
+_THREADS = 16
+
+
+class FetchedAhead(Generic[_Key, _Piece]):
+    """A process's pieces: some open, some on their way, and those that are expected. Threads share it.
+
+    Example:
+        >>> squares = FetchedAhead(lambda number: number**2, ahead=2)
+        >>> squares.expect([3, 4, 5])
+        >>> squares.get(3), squares.get(4)
+        (9, 16)
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[_Key], _Piece],
+        *,
+        ahead: int,
+        keep: int = 256,
+        size_of: Callable[[_Piece], int] = lambda _: 1,
+    ) -> None:
+        """Begins with none.
+
+        Args:
+            fetch: gives a piece, from any thread.
+            ahead: pieces that are on their way or waiting at a time; 0 fetches none before it is asked for.
+            keep: what open pieces may have together, at most; the last one always stays.
+            size_of: what a piece has of it; one each where left out.
+        """
+        self.process = os.getpid()
+        self._fetch = fetch
+        self._ahead = ahead
+        self._keep = keep
+        self._size_of = size_of
+        self._open: OrderedDict[_Key, _Piece] = OrderedDict()
+        self._open_size = 0
+        self._coming: OrderedDict[_Key, Future[_Piece]] = OrderedDict()
+        self._expected: list[_Key] = []
+        self._wanted: queue.SimpleQueue[tuple[_Key, Future[_Piece]]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def expect(self, keys: Sequence[_Key]) -> None:
+        """Tells which pieces will be asked for, in order; what was expected before is forgotten."""
+        wanted = set(keys)
+        with self._lock:
+            self._expected = list(keys[::-1])
+            for key in [key for key in self._coming if key not in wanted]:
+                self._coming.pop(key).cancel()
+        self._fetch_ahead()
+
+    def get(self, key: _Key) -> _Piece:
+        """Returns a piece; raises what fetching it raised."""
+        with self._lock:
+            if key in self._open:
+                self._open.move_to_end(key)
+                return self._open[key]
+            coming = self._coming.pop(key, None)
+        piece = self._fetch(key) if coming is None or coming.cancel() else coming.result()
+        with self._lock:
+            if key not in self._open:
+                self._open_size += self._size_of(piece)
+            self._open[key] = piece
+            while len(self._open) > 1 and self._open_size > self._keep:
+                self._open_size -= self._size_of(self._open.popitem(last=False)[1])
+        self._fetch_ahead()
+        return piece
+
+    def _fetch_ahead(self) -> None:
+        """Has as many pieces on their way as may be."""
+        with self._lock:
+            while self._expected and len(self._coming) < self._ahead:
+                key = self._expected.pop()
+                if key in self._open or key in self._coming:
+                    continue
+                future: Future[_Piece] = Future()
+                self._coming[key] = future
+                self._wanted.put((key, future))
+                if len(self._threads) < min(_THREADS, self._ahead):
+                    # Not a pool of the standard library, whose threads a process waits for when it ends.
+                    thread = threading.Thread(target=self._serve, name="packhorse-read-ahead", daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            key, future = self._wanted.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._fetch(key))
+            except BaseException as error:  # raised where the piece is asked for
+                future.set_exception(error)

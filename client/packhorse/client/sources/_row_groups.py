@@ -1,0 +1,197 @@
+"""Tables that are decoded a row group at a time: Parquet on a disk or in a store, Arrow in a store.
+
+Owns which row group holds a row, which decoded ones are kept, and decoding those of coming sequences ahead; leaves
+opening and reading files to `parquet` and `remote_arrow`.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.sources._fetched import FetchSource
+from packhorse.client.sources._fetched_ahead import FetchedAhead
+from packhorse.client.sources._ids import RowLookup, TableSource
+from packhorse.client.sources._lists import ListColumn, check_id_type, choose_column, ids_of, token_dtype_of
+from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
+from packhorse.formats.object_store import for_each
+
+DEFAULT_KEPT_BYTES = 1 << 28
+
+
+class GroupedFile(Protocol):
+    """A file of row groups; it pickles by path or URL."""
+
+    where: str
+    """It, for messages."""
+    size_bytes: int
+
+    def look(self) -> tuple[Any, list[int]]:
+        """Returns its Arrow schema, and how many rows each row group has."""
+        ...
+
+    def read(self, group: int, column: str) -> Any:
+        """Returns one column of a row group: Arrow data with `schema`, `nbytes` and one column."""
+        ...
+
+
+class RowGroupSource(TableSource, FetchSource):
+    """A source of row groups, each decoded when one of its sequences is wanted, or about to be."""
+
+    def __init__(
+        self,
+        files: Sequence[GroupedFile],
+        *,
+        column: str | None,
+        id_column: str | None,
+        kept_bytes: int,
+        ahead_bytes: int,
+    ) -> None:
+        """Looks at every file.
+
+        Args:
+            files: in the order that numbers rows.
+            column: holds the tokens; None for the evident one.
+            id_column: holds the ids; None where a row's number is its sequence's id.
+            kept_bytes: decoded row groups that each process keeps, at most; one always stays.
+            ahead_bytes: of files, about, whose row groups are decoded before they are asked for.
+
+        Raises:
+            TokenSourceError: there is no file, or a column is missing, of another type, or cannot be told.
+        """
+        super().__init__()
+        if not files:
+            raise TokenSourceError("no file is given to read tokens from")
+        self._files = tuple(files)
+        self._id_column = id_column
+        self._kept_bytes = kept_bytes
+        self._where = files[0].where if len(files) == 1 else f"{files[0].where} and {len(files) - 1} more"
+        group_rows: list[int] = []
+        num_groups: list[int] = []
+        looks = for_each(files, lambda file: file.look()) if ahead_bytes else [file.look() for file in files]
+        for file, (schema, rows) in zip(files, looks, strict=True):
+            column = choose_column(schema, column, file.where)
+            token_dtype_of(schema, column, file.where)
+            if id_column is not None:
+                check_id_type(schema, id_column, file.where)
+            num_groups.append(len(rows))
+            group_rows += rows
+        assert column is not None  # there is at least one file
+        self._column = column
+        # Row groups are numbered over all files.
+        self._group_ends = np.cumsum(num_groups, dtype=np.int64)
+        self._row_ends = np.cumsum(group_rows, dtype=np.int64)
+        group_bytes = sum(file.size_bytes for file in files) // max(1, len(group_rows))
+        self._ahead = -(-ahead_bytes // max(1, group_bytes))
+        self._lookup: RowLookup | None = None
+        self._groups: FetchedAhead[int, tuple[ListColumn, int]] | None = None
+
+    def __len__(self) -> int:
+        return int(self._row_ends[-1]) if len(self._row_ends) else 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_lookup": None, "_groups": None}
+
+    @property
+    def where(self) -> str:
+        """The files."""
+        return self._where
+
+    def gather_from(
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.integer],
+        *,
+        first_tokens: NDArray[np.int64] | None = None,
+        truncate: bool = False,
+    ) -> Gather:
+        """Begins to decode the row groups of all sequences in their order; see `TokenSource.gather_from`."""
+        if self._ahead and len(ids):
+            try:
+                groups = self._groups_of(self._find(ids))
+            except TokenSourceError:  # to be raised for the batch that has the sequence, not for those before it
+                pass
+            else:
+                _, at = np.unique(groups, return_index=True)
+                self._opened_groups().expect(groups[np.sort(at)].tolist())
+        return TokenSource.gather_from(self, ids, lengths, first_tokens=first_tokens, truncate=truncate)
+
+    def origin(self, sequence_id: int) -> str:
+        """The file, and the row of it."""
+        rows = self._find(np.array([sequence_id]))
+        number = self._file_of(int(self._groups_of(rows)[0]))
+        first_group = int(self._group_ends[number - 1]) if number else 0
+        first_row = int(self._row_ends[first_group - 1]) if first_group else 0
+        return f"row {int(rows[0]) - first_row} of {self._files[number].where}"
+
+    def _has_column(self, name: str) -> bool:
+        return all(name in file.look()[0].names for file in self._files)
+
+    def _check_id_column(self, name: str) -> None:
+        for file in self._files:
+            check_id_type(file.look()[0], name, file.where)
+
+    def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
+        rows = self._find(ids)
+        groups = self._groups_of(rows)
+        fetched: list[NDArray[np.integer]] = [np.empty(0, np.int64)] * len(ids)
+        in_order, at = np.unique(groups, return_index=True)
+        for group in in_order[np.argsort(at)].tolist():
+            wanted = np.flatnonzero(groups == group)
+            column = self._opened_groups().get(group)[0]
+            first_row = int(self._row_ends[group]) - len(column)
+            buffers, firsts, lengths = column.spans(rows[wanted] - first_row, ids[wanted])
+            dtype = column.dtype
+            for i, buffer, first, length in zip(
+                wanted.tolist(), buffers, firsts.tolist(), lengths.tolist(), strict=True
+            ):
+                # Copied: a view would keep the whole row group in memory.
+                begin = first * dtype.itemsize
+                fetched[i] = np.frombuffer(bytes(buffer[begin : begin + length * dtype.itemsize]), dtype)
+        return fetched
+
+    def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._lookup is None:
+            held = None
+            if self._id_column is not None:
+                held = ids_of(self._arrays(self._id_column), len(self), self._id_column, self._where)
+            self._lookup = RowLookup(self._where, len(self), held)
+        return self._lookup.rows(ids)
+
+    def _arrays(self, column: str) -> Iterator[Any]:
+        for group in range(len(self._row_ends)):
+            yield from _chunks(self._read(group, column))
+
+    def _opened_groups(self) -> "FetchedAhead[int, tuple[ListColumn, int]]":
+        if self._groups is None or self._groups.process != os.getpid():
+            self._groups = FetchedAhead(
+                self._decode, ahead=self._ahead, keep=self._kept_bytes, size_of=lambda decoded: decoded[1]
+            )
+        return self._groups
+
+    def _decode(self, group: int) -> tuple[ListColumn, int]:
+        """A row group's tokens, and their size in memory in bytes."""
+        where = self._files[self._file_of(group)].where
+        data = self._read(group, self._column)
+        dtype = token_dtype_of(data.schema, self._column, where)
+        return ListColumn(_chunks(data), dtype=dtype, where=where, column=self._column), data.nbytes
+
+    def _read(self, group: int, column: str) -> Any:
+        """One column of a row group, as Arrow data."""
+        number = self._file_of(group)
+        first_group = int(self._group_ends[number - 1]) if number else 0
+        return self._files[number].read(group - first_group, column)
+
+    def _groups_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self._row_ends, rows, side="right")
+
+    def _file_of(self, group: int) -> int:
+        return int(np.searchsorted(self._group_ends, group, side="right"))
+
+
+def _chunks(data: Any) -> list[Any]:
+    """The arrays of the only column of a table or a record batch."""
+    column = data.column(0)
+    return list(column.chunks) if hasattr(column, "chunks") else [column]
