@@ -25,8 +25,9 @@ from packhorse.dataset import (
     load_seqpack_layout,
     open_prepared,
 )
+from packhorse.jobs import EngineKind
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingStats, Template
-from packhorse.prepare import READERS, DryRun, EngineKind, Layout, OnBadRow, prepare
+from packhorse.prepare import READERS, DryRun, Layout, OnBadRow, prepare
 from packhorse.prepare import dry_run as try_out
 
 

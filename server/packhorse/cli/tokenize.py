@@ -6,7 +6,7 @@ Owns the command's flags and its printed summary; leaves the work to `packhorse.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import click
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from packhorse.cli.signals import stopped_by_signals
+from packhorse.jobs import EngineKind
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
@@ -122,10 +123,22 @@ _KEPT = "parts that are finished are kept for --resume"
     "[default: error]",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(get_args(EngineKind)),
+    default="processes",
+    show_default=True,
+    help="Where the work is done: processes of this machine, or a Ray cluster whose machines share the files.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
     help="Processes to tokenize with.  [default: 1 below 64 MiB of input, else one for each processor]",
+)
+@click.option(
+    "--ray-address",
+    metavar="ADDRESS",
+    help="The cluster of --engine ray.  [default: the environment variable RAY_ADDRESS, else this machine alone]",
 )
 @click.option(
     "--resume",
@@ -156,7 +169,9 @@ def command(
     response_column: str | None,
     cutoff_len: int | None,
     no_targets: Literal["error", "drop"] | None,
+    engine: EngineKind,
     workers: int | None,
+    ray_address: str | None,
     resume: bool,
     overwrite: bool,
 ) -> None:
@@ -209,7 +224,9 @@ def command(
                 bos=bos,
                 eos=eos,
                 append_eos=not no_eos,
+                engine=engine,
                 workers=workers,
+                ray_address=ray_address,
                 resume=resume,
                 overwrite=overwrite,
             )
@@ -230,7 +247,9 @@ def command(
             cutoff_len=cutoff_len,
             no_targets=no_targets or "error",
             undecodable=undecodable,
+            engine=engine,
             workers=workers,
+            ray_address=ray_address,
             resume=resume,
             overwrite=overwrite,
         )

@@ -29,9 +29,8 @@ from packhorse.dataset import (
 )
 from packhorse.formats.files import as_path
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.jobs import show_progress
+from packhorse.jobs import EngineKind, check_engine, open_chosen_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
-from packhorse.prepare._engines import open_engine
 from packhorse.prepare._grouping import Grouping, gather_groups, options_of_groups
 from packhorse.prepare._growth import continued, refuse_growth, refuse_rewritten
 from packhorse.prepare._sort import Sort
@@ -44,9 +43,6 @@ Layout = Literal["packhorse", "seqpack"]
 
 OnBadRow = Literal["error", "skip"]
 """What is done with a row that cannot be planned."""
-
-EngineKind = Literal["processes", "ray"]
-"""Where the work is done."""
 
 Source = str | os.PathLike[str]
 """A file, a folder, a pattern, or the URL of one in an object store, to read."""
@@ -252,7 +248,7 @@ class Job:
         Args:
             folder: where tables of groups are written.
         """
-        opened = open_engine(self.engine, workers=self.workers, ray_address=self.ray_address)
+        opened = open_chosen_engine(self.engine, workers=self.workers, ray_address=self.ray_address)
         with opened as engine, show_progress(quiet=not self.progress) as shown:
             grouped = None
             if self.grouping is not None:
@@ -321,12 +317,7 @@ def checked_job(
         raise ValueError(
             "append goes neither with --overwrite, which keeps no earlier version, nor with seqpack's layout"
         )
-    if engine not in get_args(EngineKind):
-        raise ValueError(f"engine must be one of {', '.join(get_args(EngineKind))}, got {engine!r}")
-    if engine == "ray" and workers is not None:
-        raise ValueError("workers are local processes: leave out --workers, as a Ray cluster has its own")
-    if engine != "ray" and ray_address is not None:
-        raise ValueError(f"ray_address {ray_address!r} is a Ray cluster's, and engine is {engine!r}: add --engine ray")
+    check_engine(engine, workers=workers, ray_address=ray_address)
     if workers is not None:
         checked_integer("workers", workers, 1)
     if (input is None) == (lengths is None):

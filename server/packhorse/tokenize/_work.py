@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packhorse.formats.atomic import AtomicFiles
-from packhorse.formats.files import FileStamp, absolute
-from packhorse.jobs import Progress, open_engine
+from packhorse.formats.files import FileStamp, absolute, as_path
+from packhorse.formats.object_store import is_url
+from packhorse.jobs import EngineKind, Progress, check_engine, open_chosen_engine
 from packhorse.tokenize._output import prefix_paths
 from packhorse.tokenize._parts import Part, Weighed
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tally import Tally
+from packhorse.topology import checked_integer
 
 _JOB, _LOCK = "job.json", "lock"
 _FORMAT = 1
@@ -52,11 +54,40 @@ class Job:
         return json.loads(json.dumps(description))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsOn:
+    """Where parts are written."""
+
+    engine: EngineKind = "processes"
+    workers: int | None = None
+    """Local processes; None for one below 64 MiB of input, else one for each processor."""
+    ray_address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None:
+            checked_integer("workers", self.workers, 1)
+        check_engine(self.engine, workers=self.workers, ray_address=self.ray_address)
+
+    def paths(self, inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
+        """Returns inputs as every process finds them: a cluster's have another working directory."""
+        names = list(map(as_path, inputs))
+        return [name if self.engine != "ray" or is_url(name) else os.path.abspath(name) for name in names]
+
+    def processes(self, size_bytes: int, num_parts: int) -> tuple[int, int | None]:
+        """Returns how many local processes write so much, and how many threads each has; None for this process's."""
+        if self.engine == "ray":  # a task has a processor
+            return 1, 1
+        cores = os.cpu_count() or 1
+        workers = self.workers or (cores if size_bytes >= _MANY_BYTES else 1)
+        workers = max(1, min(workers, num_parts))
+        return workers, None if workers == 1 else max(1, cores // workers)
+
+
 class Work:
     """Finished parts, and a place for those to come. Made by `open_work`."""
 
     def __init__(self, folder: Path, job: Job, description: dict[str, Any]) -> None:
-        self._folder = folder
+        self._folder = folder.absolute()  # a cluster's processes have another working directory
         self._job = job
         self._description = description
 
@@ -74,13 +105,13 @@ class Work:
         report = _report_path(self.prefix(number))
         return Tally(**json.loads(report.read_bytes())) if report.exists() else None
 
-    def write_parts(self, parts: Sequence[Part], recipe: Recipe, *, workers: int | None, progress: Progress) -> Tally:
+    def write_parts(self, parts: Sequence[Part], recipe: Recipe, *, runs_on: RunsOn, progress: Progress) -> Tally:
         """Writes the parts that are not there yet, and returns the counts of all.
 
         Args:
             parts: all of the job, in order.
             recipe: makes their token files.
-            workers: processes; None for one below 64 MiB of input, else one for each processor.
+            runs_on: the processes that write them.
             progress: shows tokens.
 
         Raises:
@@ -89,14 +120,11 @@ class Work:
         tallies = [self.finished(number) for number in range(len(parts))]
         todo = [number for number, tally in enumerate(tallies) if tally is None]
         size_bytes = sum(parts[number].size_bytes for number in todo)
-        cores = os.cpu_count() or 1
-        workers = workers or (cores if size_bytes >= _MANY_BYTES else 1)
-        workers = max(1, min(workers, len(todo)))
-        threads = None if workers == 1 else max(1, cores // workers)
+        workers, threads = runs_on.processes(size_bytes, len(todo))
         tasks = [_Task(recipe, parts[number].spans, self.prefix(number), threads) for number in todo]
         read_bytes = tokens = 0
         with (
-            open_engine(workers) as engine,
+            open_chosen_engine(runs_on.engine, workers=workers, ray_address=runs_on.ray_address) as engine,
             progress.task("tokenizing", lambda: tokens * size_bytes // max(read_bytes, 1), "tokens") as advance,
         ):
             for number, tally in zip(todo, engine.map(_run, tasks), strict=True):

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from packhorse.formats.atomic import refuse_existing
 from packhorse.formats.files import FileStamp
-from packhorse.jobs import show_progress
+from packhorse.jobs import EngineKind, show_progress
 from packhorse.sft import (
     ChatEncoder,
     ChatTokenizer,
@@ -34,7 +34,7 @@ from packhorse.tokenize._parts import cut_into_parts
 from packhorse.tokenize._rows import Row, row_files, rows_of
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tally import Tally
-from packhorse.tokenize._work import Job, open_work
+from packhorse.tokenize._work import Job, RunsOn, open_work
 from packhorse.tokenize.gate import Gate, Skipped, Undecodable
 from packhorse.tokenize.tokenizers import (
     end_of_sequence,
@@ -46,7 +46,6 @@ from packhorse.tokenize.tokenizers import (
     settings_path,
     tokenizer_files,
 )
-from packhorse.topology import checked_integer
 
 NoTargets = Literal["error", "drop"]
 """What happens to a sequence that has no token to train on."""
@@ -131,7 +130,9 @@ def tokenize_fine_tuning(
     cutoff_len: int | None = None,
     no_targets: NoTargets = "error",
     undecodable: Undecodable = "skip",
+    engine: EngineKind = "processes",
     workers: int | None = None,
+    ray_address: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = True,
@@ -163,7 +164,9 @@ def tokenize_fine_tuning(
         cutoff_len: longer sequences are cut to it, balancing prompts and responses; None cuts nothing.
         no_targets: what happens to a sequence without a token to train on.
         undecodable: what happens to a line that is not UTF-8.
-        workers: processes to tokenize with; see `packhorse.tokenize.tokenize`.
+        engine: where the work is done; see `packhorse.tokenize.tokenize`, like the next two.
+        workers: processes to tokenize with.
+        ray_address: of the cluster.
         resume: whether an interrupted run is gone on with; see there.
         overwrite: whether files already there are replaced.
         progress: whether stderr shows how far it is.
@@ -176,9 +179,8 @@ def tokenize_fine_tuning(
     """
     if no_targets not in get_args(NoTargets):
         raise ValueError(f"no_targets is {no_targets!r}; choose one of {', '.join(get_args(NoTargets))}")
-    if workers is not None:
-        checked_integer("workers", workers, 1)
-    sources = listed(inputs)
+    runs_on = RunsOn(engine=engine, workers=workers, ray_address=ray_address)
+    sources = runs_on.paths(listed(inputs))
     prefix_paths(output)
     local, saved = tokenizer_json_path(Path(tokenizer)), saved_tokenizer_path(output)
     in_place = is_saved(local, saved)
@@ -191,7 +193,7 @@ def tokenize_fine_tuning(
         columns = replace(columns, eos=eos)
     recipe = _Recipe(
         columns=columns,
-        tokenizer=Path(tokenizer),
+        tokenizer=Path(tokenizer).absolute(),
         vocab_size=id_limit(plain),
         cutoff_len=cutoff_len,
         no_targets=no_targets,
@@ -204,7 +206,7 @@ def tokenize_fine_tuning(
         show_progress(quiet=not progress) as shown,
         open_work(output, job, resume=resume, overwrite=overwrite) as work,
     ):
-        tally = work.write_parts(parts, recipe, workers=workers, progress=shown)
+        tally = work.write_parts(parts, recipe, runs_on=runs_on, progress=shown)
         with MaskedTokenWriter(output, vocab_size=recipe.vocab_size, overwrite=overwrite) as writer:
             for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(work.prefix(number))

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from packhorse.formats import MegatronTokens, MegatronWriter, token_dtype
 from packhorse.formats.atomic import refuse_existing
-from packhorse.jobs import Progress, show_progress
+from packhorse.jobs import EngineKind, Progress, show_progress
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.tokenize._encoder import Encoder, SpecialTokens
 from packhorse.tokenize._inputs import listed
@@ -22,7 +22,7 @@ from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_p
 from packhorse.tokenize._parts import cut_into_parts
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tally import Tally
-from packhorse.tokenize._work import Job, open_work
+from packhorse.tokenize._work import Job, RunsOn, open_work
 from packhorse.tokenize.documents import DocumentOptions, Split, cut_for, documents_of, files_of
 from packhorse.tokenize.gate import Skipped, Undecodable
 from packhorse.tokenize.tokenizers import (
@@ -35,7 +35,6 @@ from packhorse.tokenize.tokenizers import (
     tokenizer_files,
     train_tokenizer,
 )
-from packhorse.topology import checked_integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,9 @@ def tokenize(
     bos: str | None = None,
     eos: str | None = None,
     append_eos: bool = True,
+    engine: EngineKind = "processes",
     workers: int | None = None,
+    ray_address: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = True,
@@ -90,9 +91,9 @@ def tokenize(
 
     Every document becomes one sequence, in the order of the inputs. The tokenizer is kept beside them, as
     `X.tokenizer.json` with its settings in `X.tokenizer_config.json`, and may be used again as `tokenizer`. The files
-    are the same, byte by byte, for any number of workers. Memory is bounded by a batch and the longest document for
-    each worker, and 4 bytes a sequence; disk space by twice the tokens, since finished parts stay in `X.tokenizing`
-    until all are joined.
+    are the same, byte by byte, for any number of workers and either engine. Memory is bounded by a batch and the
+    longest document for each worker, and 4 bytes a sequence; disk space by twice the tokens, since finished parts stay
+    in `X.tokenizing` until all are joined.
 
     Example:
         >>> import tempfile
@@ -117,9 +118,13 @@ def tokenize(
         eos: token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
             `end_of_sequence`.
         append_eos: False appends nothing, whatever `eos` says.
+        engine: where the work is done: "processes" of this machine, or "ray", a cluster whose machines share the file
+            system of inputs, tokenizer and output.
         workers: processes to tokenize with. None takes 1 below 64 MiB of input, where the library's threads do, and
             one for each processor from there on; a script must then start its work under
             `if __name__ == "__main__":`, as for every spawned process.
+        ray_address: of the cluster; None for the environment variable RAY_ADDRESS, or else a cluster of this machine
+            for as long as the work takes.
         resume: whether an interrupted run is gone on with: its finished parts are taken over, if neither an input nor
             an option changed since. Where there is none, it begins.
         overwrite: whether files already there are replaced.
@@ -129,14 +134,14 @@ def tokenize(
         FileExistsError: an output, or parts of an interrupted run, are there, and neither overwrite nor resume says
             what becomes of them.
         FileNotFoundError: an input or the tokenizer is not there.
-        ImportError: the extra `packhorse[prepare]` is not installed.
+        ChildProcessError: workers died, or machines were lost. What they finished stays for `resume`.
+        ImportError: the extra `packhorse[prepare]`, or Ray, is not installed.
         ValueError: an option is wrong or of no use for the input, the output is a folder, no token is known to end a
             sequence, an input cannot be read as what it is or changed, or there is no document at all.
     """
-    sources = listed(inputs)
+    runs_on = RunsOn(engine=engine, workers=workers, ray_address=ray_address)
+    sources = runs_on.paths(listed(inputs))
     options = DocumentOptions(split=documents, text_column=text_column, glob=glob, undecodable=undecodable)
-    if workers is not None:
-        checked_integer("workers", workers, 1)
     target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
     special = SpecialTokens(bos=bos, eos=eos, append_eos=append_eos)
     job = Job(
@@ -152,7 +157,7 @@ def tokenize(
             texts = chain.from_iterable(documents_of(file.span, options, Skipped()) for file in job.files)
             _train(texts, target.vocab_size, special, work.tokenizer_path, shown)
         encoder = Encoder.made(target.local or work.tokenizer_path, special, is_trained=target.local is None)
-        tally = work.write_parts(parts, _Recipe(encoder, options), workers=workers, progress=shown)
+        tally = work.write_parts(parts, _Recipe(encoder, options), runs_on=runs_on, progress=shown)
         with MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer:
             for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(MegatronTokens(work.prefix(number)))
@@ -238,7 +243,7 @@ class _Target:
     ) -> Self:
         """Refuses what cannot be done, before any work."""
         paths = prefix_paths(output)
-        local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer))
+        local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer).absolute())
         if local is not None and vocab_size is not None:
             raise ValueError("vocab_size is given together with a tokenizer, which has its own; leave one of them out")
         target = cls(output=output, local=local, vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size)

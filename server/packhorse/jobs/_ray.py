@@ -1,7 +1,7 @@
 """Tasks on a Ray cluster, whose machines share the file system of inputs and output.
 
-Owns joining a cluster and what becomes of its failures. Leaves what a task is to `_passes`, `_merge` and `_duplicates`:
-every task can be done again, so those of a machine that is lost are done by another.
+Owns joining a cluster and what becomes of its failures. Leaves what a task is to the jobs: every task can be done
+again, so those of a machine that is lost are done by another.
 """
 
 import signal
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from packhorse.formats import require
-from packhorse.jobs import ENDING_SIGNALS, results_in_order
+from packhorse.jobs.engines import results_in_order
+from packhorse.jobs.held_signals import ENDING_SIGNALS
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -60,7 +60,12 @@ def open_ray(address: str | None) -> Iterator[RayEngine]:
         ImportError: Ray is not installed.
         ConnectionError: no cluster is at that address.
     """
-    ray = require("ray", "ray")
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise ImportError(
+            "ray is needed here and not installed; install it with: pip install 'packhorse[ray]'", name="ray"
+        ) from None
     if ray.is_initialized():
         yield RayEngine(ray)
         return
