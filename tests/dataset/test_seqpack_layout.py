@@ -12,7 +12,7 @@ import pytest
 import seqpack.prepare
 
 from packhorse.dataset import PreparedDatasetError, is_seqpack_layout
-from packhorse.prepare import load_prepared
+from packhorse.prepare import load_prepared, prepare
 
 
 @pytest.fixture(scope="session")
@@ -86,3 +86,35 @@ def test_damaged_folders_are_refused(damage: str, made_by_seqpack: Path, tmp_pat
     apply(folder)
     with pytest.raises(PreparedDatasetError, match=said):
         load_prepared(folder)
+
+
+def test_a_folder_of_seqpack_becomes_a_dataset(made_by_seqpack: Path, table: Path, tmp_path: Path) -> None:
+    options = {"max_seq_len": 64, "id_column": "id", "progress": False}
+    of_folder = prepare(made_by_seqpack, output=tmp_path / "folder", **options)
+    of_table = prepare(table, length_column="n", output=tmp_path / "table", **options)
+    assert of_folder.digest == of_table.digest
+    assert of_folder.inputs.kind == "seqpack"
+    assert of_folder.id_column == "id"
+    without = prepare(made_by_seqpack, output=tmp_path / "rows", max_seq_len=64, progress=False)
+    assert without.id_column is None
+    assert load_prepared(tmp_path / "rows")[3].keys() == load_prepared(made_by_seqpack)[3].keys()
+    with pytest.raises(ValueError, match="leave out --length-column"):
+        prepare(made_by_seqpack, output=tmp_path / "wrong", max_seq_len=64, length_column="n")
+
+
+def test_what_is_written_for_seqpack_comes_back_through_it(table: Path, tmp_path: Path) -> None:
+    options = {"max_seq_len": 64, "id_column": "id", "progress": False}
+    before = prepare(table, length_column="n", output=tmp_path / "before", **options)
+    prepare(table, length_column="n", output=tmp_path / "exported", format="seqpack", **options)
+    assert seqpack.prepare.load_prepared(tmp_path / "exported")[1] == load_prepared(tmp_path / "before")[1]
+    assert prepare(tmp_path / "exported", output=tmp_path / "again", **options).digest == before.digest
+
+
+def test_an_id_in_two_pools_is_refused(made_by_seqpack: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    shutil.copytree(made_by_seqpack, folder)
+    ids = np.load(folder / "pools" / "7.npy")
+    ids[0] = np.load(folder / "pools" / "8.npy")[0]
+    np.save(folder / "pools" / "7.npy", ids)
+    with pytest.raises(ValueError, match=r"occurs 2 times .*7\.npy"):
+        prepare(folder, output=tmp_path / "out", max_seq_len=64, progress=False)

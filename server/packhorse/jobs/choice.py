@@ -37,6 +37,11 @@ def check_engine(kind: EngineKind, *, workers: int | None, ray_address: str | No
 def open_chosen_engine(kind: EngineKind, *, workers: int, ray_address: str | None) -> Iterator[Engine]:
     """Gives an engine, and ends its processes afterwards.
 
+    Example:
+        >>> with open_chosen_engine("processes", workers=1, ray_address=None) as engine:
+        ...     list(engine.map(abs, [-3, 2]))
+        [3, 2]
+
     Args:
         kind: which.
         workers: local processes, at least 1, which is none but this one.

@@ -116,6 +116,11 @@ class Sort:
         """The column that ids come from; None where an id is a row number."""
         return self.opened.columns.id
 
+    @property
+    def are_ids_given(self) -> bool:
+        """Whether ids stand in the input, in any order, so that one may occur twice."""
+        return self.id_column is not None or self.opened.gives_ids
+
     def count(self, work: WorkFolder | None = None) -> Counted:
         """Counts lengths: the first pass, which changes nothing on disk but the records of the work folder, if any."""
         options, before = self.options, self.before
@@ -176,7 +181,7 @@ class Sort:
         list(self._run("writing runs", fill_run, run_tasks, sizes, finished))
         self._check_files()
         sums = self._merge(arrays, counted, [task.run for task in run_tasks])
-        if self.id_column is not None:
+        if self.are_ids_given:
             self._check_unique(arrays, counted)
         groups = self.groups
         read = groups.read if groups else self.opened
@@ -231,7 +236,7 @@ class Sort:
                     source=task,
                     counted=part,
                     run=run,
-                    sort=self.id_column is not None,
+                    sort=self.are_ids_given,
                     flush=self.engine.are_apart,
                 )
             )
@@ -252,7 +257,7 @@ class Sort:
         for of_run, (rooms, counts) in zip(edges, found, strict=True):
             of_run[1 + np.searchsorted(counted.rooms, rooms)] = counts
         np.cumsum(edges, axis=1, out=edges)
-        cut = partial(cut_merges, sort=self.id_column is not None, workers=self.engine.workers)
+        cut = partial(cut_merges, sort=self.are_ids_given, workers=self.engine.workers)
         files = [(run.ids, run.first_tokens) for run in runs]
         tasks = [*cut(files, edges, arrays.pool, writes="ids")]
         if arrays.first_tokens:

@@ -106,7 +106,7 @@ def dry_run(**arguments: Any) -> DryRun:
         stats = replace(stats, n_sequences=sort.groups.n_sequences)
     disk_bytes += sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)
     parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
-    passes = 2 if sort.id_column is None else 3  # sorting and comparing ids take about as long as one more
+    passes = 3 if sort.are_ids_given else 2  # sorting and comparing ids take about as long as one more
     return DryRun(
         inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
         over_length=counted.over_length,

@@ -29,6 +29,7 @@ from packhorse.prepare.readers.mds import MdsReader
 from packhorse.prepare.readers.memory import open_held
 from packhorse.prepare.readers.npy import NpyReader
 from packhorse.prepare.readers.parquet import ParquetReader
+from packhorse.prepare.readers.seqpack import SeqpackReader
 from packhorse.prepare.readers.stored import FlatReader, MegatronReader
 
 __all__ = [
@@ -55,6 +56,7 @@ READERS: tuple[Reader, ...] = (
     MegatronReader(),
     FlatReader(),
     NpyReader(),
+    SeqpackReader(),
     HistogramReader(),
     TextReader(),
 )

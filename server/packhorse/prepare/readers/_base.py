@@ -270,6 +270,8 @@ class Opened:
     """The files that they stand in; none in memory."""
     columns: Columns
     """As they are read: `length` is the evident one where the user named none."""
+    gives_ids: bool = False
+    """Whether ids stand in the input, in any order, also where no column is named."""
 
 
 class Reader(Protocol):
