@@ -118,6 +118,20 @@ def test_an_interrupt_drains_as_well(corpus, make_server):
         assert "Traceback" not in server.log()
 
 
+def test_idle_pack_streams_end_at_once_and_leave_no_trace(corpus, make_server):
+    with (
+        make_server(corpus.root, "--grace-seconds", "100") as server,
+        connect(server.target, retry=RetryPolicy(deadline_seconds=0)) as client,
+    ):
+        streams = [client.pack_stream(64) for _ in range(6)]
+        for stream in streams:
+            stream.send([1], [5])
+        server.terminate()
+        assert server.wait(20) == 0
+        assert "Traceback" not in server.log()
+        assert server.log().count("shutting down") == 6
+
+
 @pytest.fixture
 def long_message():
     """Function: sends a PackStream message that takes many minutes, and returns the open call."""
