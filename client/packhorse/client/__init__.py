@@ -16,7 +16,7 @@ Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDat
             PackedBins for loaders and samplers of other people's making
 Service     connect, Client, DatasetInfo, Component, Stage, BinStream, StreamHeader, BinBlock, SequenceLocation,
             PackStream, RetryPolicy, Access, diagnose, Finding, ask_health, ask_activity, ServerActivity,
-            StreamActivity, MemoryDatasets
+            StreamActivity, MemoryDatasets, Takedown, Redaction, TakenPositions
 Proof       EpochOfStreams, AuditReport, ComponentReport, TokenAudit, TokenReport
 Seeing      draw_batch, draw_bins, explain_step, Picture, ExplainedStep
 A run       Topology, BatchSchedule, BatchStage, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
@@ -83,6 +83,7 @@ from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.mixture_audit import ComponentReport
 from packhorse.client.service.pack_stream import PackStream
 from packhorse.client.service.stream import BinStream, StreamHeader
+from packhorse.client.service.takedown import Redaction, Takedown, TakenPositions
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Balance, BatchSchedule, BatchStage, RemainderPolicy, Skips, StreamMode, Topology
 
@@ -297,6 +298,7 @@ __all__ = [
     "Picture",
     "PositionPassedError",
     "Preset",
+    "Redaction",
     "RemainderPolicy",
     "RemoteArrowSource",
     "RemoteSource",
@@ -318,6 +320,8 @@ __all__ = [
     "StreamHeader",
     "StreamInterruptedError",
     "StreamMode",
+    "Takedown",
+    "TakenPositions",
     "TokenAudit",
     "TokenReport",
     "TokenSource",

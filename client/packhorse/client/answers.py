@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
 from packhorse.client.service.components import Component, read_components
+from packhorse.client.service.takedown import Takedown, read_takedown
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, LocationsChecksum
 
@@ -75,6 +76,8 @@ class DatasetInfo:
     """Of a mixture, what it is made of, in the order of `dataset_ids`; empty for a prepared dataset."""
     stages: tuple[Stage, ...] = ()
     """Of a mixture, its stages."""
+    takedown: Takedown | None = None
+    """What is taken away from it by file; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,7 @@ def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
             Stage(first_position=stage.first_position, digest=stage.digest, shares=tuple(stage.shares))
             for stage in dataset.stages
         ),
+        takedown=read_takedown(dataset.takedown) if dataset.HasField("takedown") else None,
     )
 
 

@@ -259,6 +259,7 @@ class Client:
             first_step=first_step,
             expected_digest=expected_digest,
             wire_version=WIRE_VERSION,
+            knows_takedowns=True,
         )
         return BinStream(self._transport, request, topology, self._retry)
 
@@ -271,6 +272,7 @@ class Client:
         positions: ArrayLike,
         skip: Skips = NO_SKIPS,
         expected_digest: str = "",
+        is_whole: bool = False,
     ) -> BinBlock:
         """Returns the bins at any positions of an epoch, in that order, as one block.
 
@@ -287,6 +289,7 @@ class Client:
             positions: int [N], each in [0, num_bins); repeats allowed.
             skip: positions to leave out; what is left is numbered anew from 0.
             expected_digest: refuse a dataset with another digest; empty for any.
+            is_whole: whether positions count in the whole epoch, from which no file leaves any out.
         """
         request = message(
             pb.GetBinsRequest,
@@ -297,6 +300,8 @@ class Client:
             skip=skip_message(skip),
             expected_digest=expected_digest,
             wire_version=WIRE_VERSION,
+            knows_takedowns=True,
+            is_whole=is_whole,
         )
 
         def ask(seconds: float) -> BinBlock:

@@ -84,6 +84,26 @@ class Skips:
         """Returns the part of these ranges that lies in an epoch of `num_bins` bins."""
         return Skips(tuple((first, min(end, num_bins)) for first, end in self.ranges if first < num_bins))
 
+    def plus(self, other: "Skips") -> "Skips":
+        """Returns the positions that either leaves out."""
+        return Skips.of((*self.ranges, *other.ranges)) if other else self
+
+    def minus(self, other: "Skips") -> "Skips":
+        """Returns the positions that these leave out and others do not.
+
+        Example:
+            >>> str(Skips.parse(["10:20"]).minus(Skips.parse(["12:14"])))
+            '10:12,14:20'
+        """
+        left = []
+        for first, end in self.ranges:
+            for a, b in other.ranges:
+                if a < end and b > first:
+                    left.append((first, max(a, first)))
+                    first = min(b, end)
+            left.append((first, end))
+        return Skips(tuple((first, end) for first, end in left if first < end))
+
     def before(self, position: int) -> "Skips":
         """Returns the ranges that a cursor at `position`, of what is left, has behind it."""
         return Skips(self.ranges[: bisect_left(self.gaps(), position)])

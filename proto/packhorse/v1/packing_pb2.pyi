@@ -83,7 +83,7 @@ ERROR_REASON_VERSION_MISMATCH: ErrorReason
 ERROR_REASON_POSITION_PASSED: ErrorReason
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "num_groups", "older_digests", "components", "stages")
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "num_groups", "older_digests", "components", "stages", "takedown")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class Dataset(_message.Message):
     OLDER_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     COMPONENTS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    TAKEDOWN_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     max_seq_len: int
@@ -146,7 +147,50 @@ class Dataset(_message.Message):
     older_digests: _containers.RepeatedScalarFieldContainer[str]
     components: _containers.RepeatedCompositeFieldContainer[Component]
     stages: _containers.RepeatedCompositeFieldContainer[Stage]
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ...) -> None: ...
+    takedown: Takedown
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., takedown: _Optional[_Union[Takedown, _Mapping]] = ...) -> None: ...
+
+class Takedown(_message.Message):
+    __slots__ = ("digest", "redactions", "skips")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    REDACTIONS_FIELD_NUMBER: _ClassVar[int]
+    SKIPS_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    redactions: _containers.RepeatedCompositeFieldContainer[Redaction]
+    skips: _containers.RepeatedCompositeFieldContainer[TakedownSkip]
+    def __init__(self, digest: _Optional[str] = ..., redactions: _Optional[_Iterable[_Union[Redaction, _Mapping]]] = ..., skips: _Optional[_Iterable[_Union[TakedownSkip, _Mapping]]] = ...) -> None: ...
+
+class Redaction(_message.Message):
+    __slots__ = ("component", "num_ids", "token", "reason", "seed", "from_position", "digest")
+    COMPONENT_FIELD_NUMBER: _ClassVar[int]
+    NUM_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    FROM_POSITION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    component: str
+    num_ids: int
+    token: int
+    reason: str
+    seed: int
+    from_position: int
+    digest: str
+    def __init__(self, component: _Optional[str] = ..., num_ids: _Optional[int] = ..., token: _Optional[int] = ..., reason: _Optional[str] = ..., seed: _Optional[int] = ..., from_position: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class TakedownSkip(_message.Message):
+    __slots__ = ("first", "end", "epoch", "seed", "reason")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    epoch: int
+    seed: int
+    reason: str
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Component(_message.Message):
     __slots__ = ("name", "digest", "max_seq_len", "num_bins", "num_sequences", "own_tokens", "over_length", "keep", "id_column", "first_epoch", "first_position", "num_taken")
@@ -187,7 +231,7 @@ class Stage(_message.Message):
     def __init__(self, first_position: _Optional[int] = ..., digest: _Optional[str] = ..., shares: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Bins(_message.Message):
-    __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "defined_datasets", "position_offsets", "base_position", "first_tokens", "group_ids", "checksum")
+    __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "defined_datasets", "position_offsets", "base_position", "first_tokens", "group_ids", "redacted", "redacted_tokens", "checksum")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +242,8 @@ class Bins(_message.Message):
     BASE_POSITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    REDACTED_FIELD_NUMBER: _ClassVar[int]
+    REDACTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     ids: bytes
     templates: bytes
@@ -209,8 +255,10 @@ class Bins(_message.Message):
     base_position: int
     first_tokens: bytes
     group_ids: bytes
+    redacted: bytes
+    redacted_tokens: bytes
     checksum: int
-    def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., defined_datasets: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., group_ids: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., defined_datasets: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., group_ids: _Optional[bytes] = ..., redacted: _Optional[bytes] = ..., redacted_tokens: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Topology(_message.Message):
     __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder", "mode", "balance", "accumulation", "cost_linear", "batch_schedule")
@@ -279,7 +327,7 @@ class GetDatasetResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
 
 class StreamBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest", "wire_version")
+    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest", "wire_version", "knows_takedowns")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +338,7 @@ class StreamBinsRequest(_message.Message):
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_TAKEDOWNS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -300,7 +349,8 @@ class StreamBinsRequest(_message.Message):
     first_step: int
     expected_digest: str
     wire_version: int
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    knows_takedowns: bool
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ..., wire_version: _Optional[int] = ..., knows_takedowns: _Optional[bool] = ...) -> None: ...
 
 class StreamBinsResponse(_message.Message):
     __slots__ = ("header", "block")
@@ -311,7 +361,7 @@ class StreamBinsResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., block: _Optional[_Union[StreamBlock, _Mapping]] = ...) -> None: ...
 
 class StreamHeader(_message.Message):
-    __slots__ = ("digest", "num_steps", "num_bins", "num_bins_dropped", "max_seq_len", "max_sequences_per_bin", "id_type", "align", "extra_tokens", "over_length", "keep", "id_column", "checksum", "components")
+    __slots__ = ("digest", "num_steps", "num_bins", "num_bins_dropped", "max_seq_len", "max_sequences_per_bin", "id_type", "align", "extra_tokens", "over_length", "keep", "id_column", "checksum", "components", "skipped")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     NUM_BINS_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +376,7 @@ class StreamHeader(_message.Message):
     ID_COLUMN_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     COMPONENTS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     digest: str
     num_steps: int
     num_bins: int
@@ -340,7 +391,8 @@ class StreamHeader(_message.Message):
     id_column: str
     checksum: int
     components: _containers.RepeatedCompositeFieldContainer[Component]
-    def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ...) -> None: ...
+    skipped: _containers.RepeatedCompositeFieldContainer[PositionRange]
+    def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., skipped: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ...) -> None: ...
 
 class StreamBlock(_message.Message):
     __slots__ = ("first_step", "num_steps", "bins", "num_sequences", "num_tokens")
@@ -357,7 +409,7 @@ class StreamBlock(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class GetBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip", "wire_version")
+    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip", "wire_version", "knows_takedowns", "is_whole")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +417,8 @@ class GetBinsRequest(_message.Message):
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SKIP_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_TAKEDOWNS_FIELD_NUMBER: _ClassVar[int]
+    IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -372,7 +426,9 @@ class GetBinsRequest(_message.Message):
     expected_digest: str
     skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
     wire_version: int
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    knows_takedowns: bool
+    is_whole: bool
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., wire_version: _Optional[int] = ..., knows_takedowns: _Optional[bool] = ..., is_whole: _Optional[bool] = ...) -> None: ...
 
 class GetBinsResponse(_message.Message):
     __slots__ = ("digest", "id_type", "bins")

@@ -4,7 +4,7 @@ Beside v1, because server and client must agree on it to the bit; but for `keep_
 """
 
 from packhorse.wire.addresses import is_local
-from packhorse.wire.bins import ADDED_OFFSET, KEPT_TEMPLATES, WIRE_VERSION, stream_positions
+from packhorse.wire.bins import ADDED_OFFSET, KEPT_TEMPLATES, MASKED_TOKEN, WIRE_VERSION, stream_positions
 from packhorse.wire.checksums import (
     BIN_ARRAYS,
     LocationsChecksum,
@@ -23,6 +23,7 @@ __all__ = [
     "ADDED_OFFSET",
     "BIN_ARRAYS",
     "KEPT_TEMPLATES",
+    "MASKED_TOKEN",
     "WIRE_VERSION",
     "LocationsChecksum",
     "Run",

@@ -18,6 +18,9 @@ more than these, of a plan of any size."""
 ADDED_OFFSET = (1 << 32) - 1
 """Stands among position offsets for a bin that the remainder policy added."""
 
+MASKED_TOKEN = (1 << 32) - 1
+"""Stands for no token: the sequence keeps its own, and is masked from the loss."""
+
 
 def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: int) -> NDArray[np.int64]:
     """Returns the positions that a rank goes through in order, where there is no balance: int64 [num_bins].

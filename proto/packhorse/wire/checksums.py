@@ -23,8 +23,14 @@ BIN_ARRAYS = (
     "position_offsets",
     "first_tokens",
     "group_ids",
+    "redacted",
+    "redacted_tokens",
 )
-"""The arrays of a message of bins, in the order in which they are hashed; the last only where it is not empty."""
+"""The arrays of a message of bins, in the order in which they are hashed."""
+
+_LATER = ("group_ids", "redacted", "redacted_tokens")
+"""Those of them that are hashed only where they are not empty, so that bins without have the checksum that they had
+before these were there."""
 
 _LOCATION = struct.Struct("<q?qqqq?qiii")
 """A SequenceLocation in the order of its fields, as little-endian bytes; its place comes last."""
@@ -64,6 +70,7 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
             header.keep,
             header.id_column,
             *(field for component in header.components for field in _component(component)),
+            *([_ranges(header.skipped)] if header.skipped else []),
         )
     )
 
@@ -92,7 +99,10 @@ def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> i
         False
     """
     positions = _numbers(request.positions)
-    return _hash((request.dataset, request.epoch, request.seed, positions, _ranges(request.skip), digest, id_type))
+    whole = ["whole"] if request.is_whole else []
+    return _hash(
+        (request.dataset, request.epoch, request.seed, positions, _ranges(request.skip), digest, id_type, *whole)
+    )
 
 
 class LocationsChecksum:
@@ -182,8 +192,8 @@ def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 
     """
     state = xxhash.xxh3_64(seed=context)
     for name, part in zip(BIN_ARRAYS, arrays, strict=False):
-        if name == "group_ids" and not part:
-            continue  # so that bins without groups have the checksum that they had before there were groups
+        if name in _LATER and not part:
+            continue
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
     state.update(base_position.to_bytes(8, "little", signed=True))

@@ -67,6 +67,11 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "mixture": CommandEntry(
         "Show a mixture of datasets, or append a stage to it while a run goes on.", "server", ("numba",)
     ),
+    "redact": CommandEntry(
+        "Take sequences of the dataset or mixture NAME away from training; every bin and position stays as it was.",
+        "server",
+        ("numba",),
+    ),
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
     "datasets": CommandEntry("List the datasets of --target with their digests and sizes."),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),

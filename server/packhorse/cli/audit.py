@@ -49,9 +49,9 @@ def command(
 ) -> None:
     """Read every stream of an epoch and check that each sequence comes exactly once.
 
-    Bins that no stream carries (left out by `--remainder drop` or --skip, or before --start-position) are read by
-    position and reported. Exits with 0 when every sequence came once, but for those; with 1 when not, naming the ids,
-    and when no stream carries a bin.
+    Bins that no stream carries (left out by `--remainder drop`, --skip or NAME.takedown.toml, or before
+    --start-position) are read by position and reported. Exits with 0 when every sequence came once, but for those; with
+    1 when not, naming the ids, and when no stream carries a bin. What NAME.takedown.toml redacts is told as well.
 
     Of a mixture it tells for each component which of its own epochs came, and how often its sequences did.
 
@@ -83,9 +83,14 @@ def command(
     for count, what in (
         (report.empty_bins, "empty bins"),
         (report.repeated, "sequences repeated to fill the last step"),
+        (report.masked, "sequences masked from the loss by a takedown"),
+        (report.replaced, "sequences replaced by a takedown"),
     ):
         if count:
             click.echo(f"{count:,} {what}")
+    if info.takedown is not None:
+        for redaction in info.takedown.redactions:
+            click.echo(f"redaction {redaction.digest}: {redaction}")
     for component in report.components:
         click.echo(_line(component))
     if token_report is not None:

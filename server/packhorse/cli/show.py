@@ -64,8 +64,8 @@ def command(
             explained = explain_step(client, name, step=step, rank=rank, topology=topology, **epoch_and_tokens)
             picture = explained.picture()
         else:
-            info = client.get_dataset(name)
-            num_bins = info.num_bins - skip.within(info.num_bins).num_skipped
+            with client.stream_bins(name, epoch=epoch, seed=seed, skip=skip) as stream:
+                num_bins = stream.header.num_bins
             if first >= num_bins:
                 raise click.UsageError(f"--position {first} is beyond the epoch's end; give one below {num_bins}")
             positions = range(first, min(first + limit, num_bins))

@@ -39,6 +39,7 @@ from packhorse.dataset.mixture_file import (
     MixtureFile,
     StageEntry,
 )
+from packhorse.dataset.redacting import redact
 from packhorse.dataset.replaceable import refuse_holding, refuse_output
 from packhorse.dataset.seqpack_layout import (
     Loaded,
@@ -46,6 +47,16 @@ from packhorse.dataset.seqpack_layout import (
     load_seqpack_layout,
     pools_by_length,
     write_seqpack_layout,
+)
+from packhorse.dataset.takedown import MASKED, Redacted, Takedown
+from packhorse.dataset.takedown_file import (
+    MOST_TAKEDOWN_BYTES,
+    TAKEDOWN_SUFFIX,
+    Redaction,
+    SkipEntry,
+    TakedownError,
+    TakedownFile,
+    parse_ids,
 )
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_versions, prune_version, versions_of
@@ -57,16 +68,19 @@ __all__ = [
     "INPUTS",
     "LOCK",
     "MANIFEST",
+    "MASKED",
     "MEMBERS",
     "MEMBER_ORDER",
     "MIXTURE_SUFFIX",
     "MOST_LISTED",
     "MOST_MIXTURE_BYTES",
+    "MOST_TAKEDOWN_BYTES",
     "OVER_LENGTH",
     "PARTS",
     "POOLS",
     "SKIPPED",
     "STARTS",
+    "TAKEDOWN_SUFFIX",
     "ComponentEntry",
     "Difference",
     "GroupRecord",
@@ -85,9 +99,15 @@ __all__ = [
     "PrepareOptions",
     "PreparedDataset",
     "PreparedDatasetError",
+    "Redacted",
+    "Redaction",
+    "SkipEntry",
     "SkippedRow",
     "SkippedRows",
     "StageEntry",
+    "Takedown",
+    "TakedownError",
+    "TakedownFile",
     "Version",
     "append_to_mixture",
     "create_array",
@@ -99,10 +119,12 @@ __all__ = [
     "load_seqpack_layout",
     "locked",
     "open_prepared",
+    "parse_ids",
     "parts_at",
     "pools_by_length",
     "prune_version",
     "read_records",
+    "redact",
     "refuse_holding",
     "refuse_output",
     "seal",

@@ -3,15 +3,13 @@
 Owns the order of reading, checking and replacing; leaves the text to `mixture_file`.
 """
 
-import fcntl
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.mixture import MixtureDataset
 from packhorse.dataset.mixture_file import MIXTURE_SUFFIX, MixtureError, MixtureFile, StageEntry, append_stage
+from packhorse.dataset.text_files import locked_folder, replace_text
 
 
 def append_to_mixture(
@@ -41,7 +39,7 @@ def append_to_mixture(
         MixtureError: the file, the stage or the position is not as it must be; the file stays as it was.
         OSError: it cannot be written.
     """
-    with _locked(path.parent):
+    with locked_folder(path.parent):
         name = path.name.removesuffix(MIXTURE_SUFFIX)
         text = path.read_text()
         before = _opened(name, text, path.name, dataset_of)
@@ -53,35 +51,10 @@ def append_to_mixture(
             )
         edited = append_stage(text, path.name, stage, from_position)
         after = _opened(name, edited, path.name, dataset_of)
-        _replace(path, edited)
+        replace_text(path, edited)
         return before, after
 
 
 def _opened(name: str, text: str, file: str, dataset_of: Callable[[str], PreparedDataset]) -> MixtureDataset:
     content = MixtureFile.parse(text, file)
     return MixtureDataset(name, content, [dataset_of(component) for component in content.names])
-
-
-def _replace(path: Path, text: str) -> None:
-    """Puts another text into a file's place at once; its permissions stay."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with temporary.open("wb") as file:
-            os.fchmod(file.fileno(), path.stat().st_mode)
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps others who append there waiting."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

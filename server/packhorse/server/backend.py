@@ -12,17 +12,17 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import MixtureDataset
+from packhorse.dataset import MixtureDataset, Takedown
 from packhorse.epoch import Assignment, Bins, Source, independent_seed, joined
 from packhorse.server import pack, requests
-from packhorse.server.components import components_of, stages_of
+from packhorse.server.components import components_of, stages_of, takedown_message
 from packhorse.server.encoding import MAX_POSITION_SPREAD, SentTemplates, as_declared, encode
 from packhorse.server.epochs import Epochs
 from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.server.pack_session import PackSession
 from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.server.reached import Reached
-from packhorse.server.served import Datasets, Served
+from packhorse.server.served import Datasets, Reader, Served
 from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import LocationsChecksum, block_context, get_bins_context, header_checksum, stream_positions
@@ -111,14 +111,20 @@ class Backend:
         return pb.GetDatasetResponse(dataset=self._described(request.name))
 
     def _described(self, name: str) -> pb.Dataset:
-        described = _describe(self._catalog.get(name))
+        served = self._catalog.get(name)
+        described = _describe(served)
+        if takedown := self._catalog.takedown(served):
+            described.takedown.CopyFrom(takedown_message(takedown))
         described.older_digests.extend(self._catalog.older_digests(name))
         return described
 
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
         """Yields the header, then blocks: the first of one step, later ones up to what `block_bytes` says."""
         dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
-        skips = requests.skips(request.skip)
+        takedown = self._catalog.takedown(dataset)
+        requests.check_knows_takedowns(dataset, takedown, knows=request.knows_takedowns)
+        skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+        whole = self._epochs.whole(dataset, request.seed, request.epoch)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         num_bins = source.num_bins
         topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
@@ -130,8 +136,10 @@ class Backend:
         begin = topology.position_after(first_step - 1, num_bins)
         if topology.steps_into_window(first_step - 1, num_bins):  # bins of it were consumed: all must be as they were
             begin += topology.steps_per_window * topology.stretch_of(first_step).bins_per_step
-        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin)
-        seed = request.seed
+        requests.check_digest(
+            dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
+        )
+        seed, run_seed = request.seed, None if topology.mode is StreamMode.INDEPENDENT else request.seed
         if topology.mode is StreamMode.INDEPENDENT:
             seed = independent_seed(request.seed, rank, worker)
             rank = worker = 0
@@ -140,7 +148,7 @@ class Backend:
         self._saw_run(dataset, topology)
         options = dataset.manifest.options
         header = pb.StreamHeader(
-            digest=requests.digest_of(dataset, skips),
+            digest=requests.digest_of(dataset, skips, takedown),
             num_steps=assignment.num_steps,
             num_bins=num_bins,
             num_bins_dropped=topology.num_bins_dropped(num_bins),
@@ -153,6 +161,7 @@ class Backend:
             keep=options.keep,
             id_column=dataset.manifest.id_column or "",
             components=components_of(dataset, self._epochs.whole(dataset, seed, request.epoch)),
+            skipped=[pb.PositionRange(first=first, end=end) for first, end in skips.within(whole.num_bins).ranges],
         )
         header.checksum = header_checksum(request, header)
         yield pb.StreamBinsResponse(header=header)
@@ -160,10 +169,14 @@ class Backend:
         taken, at_once = 0, 1
         most = max(1, MAX_POSITION_SPREAD // (topology.step_stride * topology.bins_per_window))
         sent = SentTemplates()
+        reader = Reader(dataset.name, request.epoch, request.seed, whole.num_bins, skips.to_whole(begin))
+        self._catalog.follow(reader)
         while taken < len(steps):
             block = steps[taken : taken + at_once]
-            self._note(dataset, skips, request.epoch, _end_of_step(topology, block[-1], num_bins))
-            if not self._catalog.is_current(dataset):
+            end = _end_of_step(topology, block[-1], num_bins)
+            self._note(dataset, skips, request.epoch, end)
+            reader.position = skips.to_whole(end - 1) + 1
+            if not self._is_current(dataset, takedown):
                 return
             message = pb.StreamBinsResponse()
             message.block.first_step = block.start
@@ -174,7 +187,8 @@ class Backend:
             message.block.num_tokens = int(bins.lengths.sum(dtype=np.int64))
             context = block_context(header.checksum, message.block)
             positions = stream_positions(topology, rank, block.start, len(bins))
-            encode(bins, message.block.bins, context, sent, positions)
+            redacted = takedown.redacted(bins, epoch=request.epoch, seed=run_seed, num_bins=whole.num_bins, skips=skips)
+            encode(bins, message.block.bins, context, sent, positions, redacted)
             yield message
             taken += len(block)
             at_once = min(GROWTH * at_once, most, _steps_per_block(dataset, batch_size, self._num_streams()))
@@ -189,6 +203,10 @@ class Backend:
             self._both(lambda: assignment.bins(steps[:half], rank), lambda: assignment.bins(steps[half:], rank))
         )
 
+    def _is_current(self, dataset: Served, takedown: Takedown) -> bool:
+        """Whether a stream goes on; where something changed by file, it ends, and is opened again where it stands."""
+        return self._catalog.is_current(dataset) and self._catalog.takedown(dataset, goes_on=True) is takedown
+
     def get_bins(self, request: pb.GetBinsRequest) -> pb.GetBinsResponse:
         """Returns the bins at any positions."""
         return finish(self.get_bins_in_pieces(request))
@@ -196,9 +214,13 @@ class Backend:
     def get_bins_in_pieces(self, request: pb.GetBinsRequest) -> Pieces[pb.GetBinsResponse]:
         """As `get_bins`, in pieces."""
         dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
+        takedown = self._catalog.takedown(dataset)
+        requests.check_knows_takedowns(dataset, takedown, knows=request.knows_takedowns)
         skips = requests.skips(request.skip)
+        if not request.is_whole:
+            skips = skips.plus(takedown.skips_of(request.epoch, request.seed))
         end = max(request.positions, default=-1) + 1
-        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, end=end)
+        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, end=end, takedown=takedown)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         least = requests.BYTES_PER_BIN + requests.bytes_per_sequence(dataset)
         most_positions = requests.MAX_MESSAGE_BYTES // least
@@ -228,10 +250,12 @@ class Backend:
         bins = as_declared(joined(parts or [source.bins(positions)]), dataset.manifest)
         self._catalog.confirm(dataset, _components_in(bins))
         self._note(dataset, skips, request.epoch, end)
-        digest = requests.digest_of(dataset, skips)
+        digest = requests.digest_of(dataset, skips, takedown)
         response = pb.GetBinsResponse(digest=digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
         context = get_bins_context(request, response.digest, response.id_type)
-        encode(bins, response.bins, context, SentTemplates(), positions)
+        num_bins = self._epochs.whole(dataset, request.seed, request.epoch).num_bins
+        redacted = takedown.redacted(bins, epoch=request.epoch, seed=request.seed, num_bins=num_bins, skips=skips)
+        encode(bins, response.bins, context, SentTemplates(), positions, redacted)
         del parts
         yield (_COPIES - 1) * num_bytes
         return response
@@ -243,8 +267,9 @@ class Backend:
     def locate_in_pieces(self, request: pb.LocateSequencesRequest) -> Pieces[pb.LocateSequencesResponse]:
         """As `locate_sequences`, in pieces."""
         dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
-        skips = requests.skips(request.skip)
-        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch)
+        takedown = self._catalog.takedown(dataset)
+        skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         num_lengths = dataset.num_lengths
         assignment = None
@@ -261,7 +286,7 @@ class Backend:
         most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_lengths, MAX_LOCATE_ARRANGED // num_arranged)
         if len(request.ids) > most_ids:
             raise too_large("ids", most_ids, f"ids holds {len(request.ids)}; ask this dataset for at most {most_ids}")
-        response = pb.LocateSequencesResponse(digest=requests.digest_of(dataset, skips))
+        response = pb.LocateSequencesResponse(digest=requests.digest_of(dataset, skips, takedown))
         checksum = LocationsChecksum(request, response.digest)
         names = [component.name for component in components_of(dataset)]
         ids = np.array(request.ids, dtype=np.int64)

@@ -1,11 +1,11 @@
-"""What the service says of a mixture: its components and its stages, as messages.
+"""What the service says of a mixture's components and stages, and of what is taken away, as messages.
 
-Owns these two; leaves what they are to `packhorse.dataset`.
+Owns these three; leaves what they are to `packhorse.dataset`.
 """
 
 from collections.abc import Iterator
 
-from packhorse.dataset import MixtureDataset
+from packhorse.dataset import MixtureDataset, Takedown
 from packhorse.epoch import MixtureEpoch
 from packhorse.server.served import Served
 from packhorse.v1 import packing_pb2 as pb
@@ -44,3 +44,26 @@ def stages_of(served: Served) -> Iterator[pb.Stage]:
     if isinstance(served, MixtureDataset):
         for (first, digest), shares in zip(served.chain, served.shares, strict=True):
             yield pb.Stage(first_position=first, digest=digest, shares=map(str, shares))
+
+
+def takedown_message(takedown: Takedown) -> pb.Takedown:
+    """Returns what is taken away by file."""
+    message = pb.Takedown(digest=takedown.digest)
+    for redaction, digest in zip(takedown.redactions, takedown.digests, strict=True):
+        message.redactions.append(
+            pb.Redaction(
+                component=redaction.component,
+                num_ids=len(redaction.ids),
+                token=redaction.token,
+                reason=redaction.reason,
+                seed=redaction.seed,
+                from_position=redaction.from_position,
+                digest=digest,
+            )
+        )
+    for entry in takedown.skips:
+        for first, end in entry.positions.ranges:
+            message.skips.append(
+                pb.TakedownSkip(first=first, end=end, epoch=entry.epoch, seed=entry.seed, reason=entry.reason)
+            )
+    return message

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import Manifest
+from packhorse.dataset import MASKED, Manifest, Redacted
 from packhorse.epoch import Bins
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, KEPT_TEMPLATES, arrays_checksum
+from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, KEPT_TEMPLATES, MASKED_TOKEN, arrays_checksum
 
 MAX_POSITION_SPREAD = ADDED_OFFSET
 """The positions of one message lie within so many: offsets are of 32 bits."""
@@ -65,7 +65,12 @@ class Numbered(NamedTuple):
 
 
 def encode(
-    bins: Bins, message: pb.Bins, context: int, sent: SentTemplates, positions: NDArray[np.int64] | None = None
+    bins: Bins,
+    message: pb.Bins,
+    context: int,
+    sent: SentTemplates,
+    positions: NDArray[np.int64] | None = None,
+    redacted: Redacted | None = None,
 ) -> None:
     """Fills in a message where it lies: handing one message to another's constructor would copy all of it, slowly.
 
@@ -75,6 +80,7 @@ def encode(
         context: what the bins answer, see `packhorse.wire`.
         sent: what the reader of the stream knows; of a single answer, nothing.
         positions: what the reader takes the bins' positions to be: int64 [N]; None where it does not ask for them.
+        redacted: which sequences are redacted; None for none.
     """
     numbers, defining = sent.numbered(bins)
     defined = bins.take(defining)
@@ -93,6 +99,8 @@ def encode(
         "position_offsets": offsets,
         "first_tokens": b"" if starts is None else _bytes(starts, starts.dtype),
         "group_ids": b"" if group_ids is None else _bytes(group_ids, np.int64),
+        "redacted": b"" if redacted is None else _bytes(redacted.entries, np.uint32),
+        "redacted_tokens": b"" if redacted is None else _tokens(redacted),
     }
     for name, data in arrays.items():
         setattr(message, name, data)
@@ -106,6 +114,11 @@ def _offsets(positions: NDArray[np.int64]) -> tuple[int, bytes]:
     base = int(positions[~is_added].min(initial=np.iinfo(np.int64).max))
     base = 0 if is_added.all() else base
     return base, _bytes(np.where(is_added, ADDED_OFFSET, positions - base), np.uint32)
+
+
+def _tokens(redacted: Redacted) -> bytes:
+    """Returns what stands in place of the tokens of redacted sequences."""
+    return _bytes(np.where(redacted.tokens == MASKED, MASKED_TOKEN, redacted.tokens), np.uint32)
 
 
 def _bytes(array: NDArray[np.integer], dtype: "np.dtype[np.integer] | type[np.integer]") -> bytes:

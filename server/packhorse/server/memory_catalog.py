@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import PreparedDataset, StageEntry, open_prepared
+from packhorse.dataset import PreparedDataset, StageEntry, Takedown, open_prepared
 from packhorse.formats.megatron_writer import write_index
 from packhorse.prepare import prepare
 from packhorse.server.catalog import no_dataset, no_mixture
-from packhorse.server.served import Served
+from packhorse.server.served import Reader, Served
+from packhorse.server.takedowns import NOTHING
 
 
 class MemoryCatalog:
@@ -54,6 +55,13 @@ class MemoryCatalog:
         """There are no mixtures; the ServiceError says so."""
         self.get(name)
         raise no_mixture(name)
+
+    def takedown(self, served: Served, *, goes_on: bool = False) -> Takedown:
+        """No file takes anything away."""
+        return NOTHING
+
+    def follow(self, reader: Reader) -> None:
+        """Nothing is ever taken away."""
 
     def is_current(self, served: Served) -> bool:
         """Always: nothing changes."""

@@ -20,12 +20,14 @@ from packhorse.dataset import (
     PreparedDataset,
     PreparedDatasetError,
     StageEntry,
+    Takedown,
     append_to_mixture,
 )
 from packhorse.server.catalog import Catalog, no_mixture, not_served
 from packhorse.server.faults import ServiceError, invalid_field
-from packhorse.server.served import Served
+from packhorse.server.served import Reader, Served
 from packhorse.server.stamps import FileStamp, stamp_of
+from packhorse.server.takedowns import Takedowns
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -55,10 +57,11 @@ class Mixtures:
         self._lock = threading.Lock()
         self._read: dict[str, _Read] = {}
         self._told: dict[str, FileStamp] = {}
+        self._takedowns = Takedowns(catalog.root, catalog.refuse_link)
 
     def names(self) -> list[str]:
         """Names of the datasets and mixtures that can be asked for, ascending."""
-        return sorted({*self._catalog.names(), *(name for name in self._files() if self._is_served(name))})
+        return [name for name in sorted({*self._catalog.names(), *self._files()}) if self._is_served(name)]
 
     def older_digests(self, name: str) -> list[str]:
         """Digests of a dataset's older versions; a mixture's digest tells by itself whether it may go on."""
@@ -130,9 +133,17 @@ class Mixtures:
             return True
         return now is served
 
+    def takedown(self, served: Served, *, goes_on: bool = False) -> Takedown:
+        """Returns what is taken away from a dataset or a mixture by file; see `Takedowns.of`."""
+        return self._takedowns.of(served, goes_on=goes_on)
+
+    def follow(self, reader: Reader) -> None:
+        """Knows of an open stream; see `Takedowns.follow`."""
+        self._takedowns.follow(reader)
+
     def _is_served(self, name: str) -> bool:
         try:
-            self.get(name)
+            self.takedown(self.get(name))
         except ServiceError as error:
             self._tell(name, error.message)
             return False

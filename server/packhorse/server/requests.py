@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from packhorse.dataset import MixtureDataset, StageEntry, differing_parts, parts_at
+from packhorse.dataset import MixtureDataset, StageEntry, Takedown, differing_parts, parts_at
 from packhorse.epoch import MAX_BINS_PER_WINDOW, Source, WeightsBy
 from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.server.served import Served
@@ -39,8 +39,8 @@ MAX_SKIPS = 1000
 MAX_BATCH_STAGES = 1000
 """Stages that a batch schedule may have."""
 
-_SKIPPING = "+skip="
-"""Stands in a digest between the dataset's own and what is skipped."""
+_SKIPPING, _REDACTING = "+skip=", "+redact="
+"""Stand in a digest before what is skipped, and before the digest of what is redacted."""
 
 BYTES_PER_LENGTH = 4
 BYTES_PER_BIN = 16
@@ -59,6 +59,17 @@ def integer(field: str, value: int, least: int, most: int | None = None) -> int:
         return checked_integer(field, value, least, most)
     except ValueError as error:
         raise invalid_field(field, str(error)) from None
+
+
+def check_knows_takedowns(served: Served, takedown: Takedown, *, knows: bool) -> None:
+    """Refuses a client that is older than takedowns where something is taken away: it would train on it."""
+    if takedown and not knows:
+        raise ServiceError(
+            pb.ERROR_REASON_VERSION_MISMATCH,
+            f"something is taken away from {served.name!r} by file, and this client is older than that: it would train "
+            "on what must go; upgrade packhorse on the client's side to the release of the server",
+            {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
+        )
 
 
 def check_wire_version(version: int) -> None:
@@ -209,20 +220,30 @@ def skips(ranges: Iterable[pb.PositionRange]) -> Skips:
         raise invalid_field("skip", str(error)) from None
 
 
-def digest_of(served: Served, skips: Skips) -> str:
-    """Returns the digest of a dataset without some ranges."""
-    return f"{served.manifest.digest}{_SKIPPING}{skips}" if skips else served.manifest.digest
+def digest_of(served: Served, skips: Skips, takedown: Takedown) -> str:
+    """Returns the digest of a dataset without some ranges, with what is redacted as its annex."""
+    digest = f"{served.manifest.digest}{_SKIPPING}{skips}" if skips else served.manifest.digest
+    return f"{digest}{_REDACTING}{takedown.digest}" if takedown.digest else digest
 
 
 def digest_of_dataset(digest: str) -> str:
     """Returns the part of a digest that `digest_of` returned which is the dataset's own."""
-    return digest.partition(_SKIPPING)[0]
+    return digest.partition(_REDACTING)[0].partition(_SKIPPING)[0]
 
 
 def check_digest(
-    served: Served, skips: Skips, expected: str, *, epoch: int, begin: int | None = None, end: int | None = None
+    served: Served,
+    skips: Skips,
+    expected: str,
+    *,
+    epoch: int,
+    begin: int | None = None,
+    end: int | None = None,
+    takedown: Takedown,
 ) -> None:
     """Refuses a dataset with another digest than the request expects, saying what differs.
+
+    What is redacted changes no bin, and so no digest is refused for it.
 
     Args:
         served: what is there.
@@ -230,14 +251,15 @@ def check_digest(
         expected: the digest that the run began with; empty for any.
         epoch: of the request.
         begin: where the stream begins, as a position of what is left: only what was skipped, and mixed, before it
-            counts. None: everything counts.
-        end: one behind the last position of what is left that is read: only what was mixed before it counts. None for
-            the epoch's.
+            counts. None: everything counts, up to `end`.
+        end: one behind the last position of what is left that is read: only what was skipped, and mixed, before it
+            counts. None for the epoch's.
+        takedown: what is taken away by file; its skips are among `skips`.
     """
     if not expected:
         return
-    facts = {"expected": expected, "actual": digest_of(served, skips), "dataset": served.name}
-    expected_dataset, _, skipped = expected.partition(_SKIPPING)
+    facts = {"expected": expected, "actual": digest_of(served, skips, takedown), "dataset": served.name}
+    expected_dataset, _, skipped = expected.partition(_REDACTING)[0].partition(_SKIPPING)
     if isinstance(served, MixtureDataset):
         _check_stages(served, skips, expected_dataset, epoch, end if begin is None else begin, facts)
     elif differs := _differing(expected_dataset, served.manifest.digest):
@@ -248,9 +270,8 @@ def check_digest(
             {**facts, "differs": ",".join(differs)},
         )
     before = Skips.parse([skipped])
-    if begin is None or before.before(begin) != skips.before(begin):
-        if before == skips:
-            return
+    upto = end if begin is None else begin
+    if before != skips and (upto is None or before.before(upto) != skips.before(upto)):
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
             f"this run has skipped the positions {before or 'none'} of dataset {served.name!r}, now {skips or 'none'} "

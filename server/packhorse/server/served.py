@@ -4,10 +4,30 @@ Owns what a request may ask of either; leaves prepared datasets and mixtures the
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
-from packhorse.dataset import Manifest, StageEntry
+from packhorse.dataset import Manifest, StageEntry, Takedown
 from packhorse.epoch import Source
+
+
+@dataclass(eq=False)
+class Reader:
+    """An open stream: how far it has come."""
+
+    name: str
+    """Of what it reads."""
+    epoch: int
+    """0-based."""
+    seed: int
+    """Of its run."""
+    num_bins: int
+    """Of the whole epoch."""
+    position: int = 0
+    """The position of the whole epoch before which bins have left."""
+
+    def __str__(self) -> str:
+        return f"position {self.position} of epoch {self.epoch} of the run of seed {self.seed}"
 
 
 class SizedSource(Source, Protocol):
@@ -85,6 +105,22 @@ class Datasets(Protocol):
             from_position: of the run, where it begins.
             check: called where it is not the last stage already, before anything is written; refuses by raising.
         """
+        ...
+
+    def takedown(self, served: Served, *, goes_on: bool = False) -> Takedown:
+        """Returns what is taken away from a dataset or a mixture by file now; the same object as long as it says so.
+
+        Args:
+            served: the dataset or mixture.
+            goes_on: whether a stream that is open asks: it may be a quarter of a second old.
+
+        Raises:
+            ServiceError: its file was never right.
+        """
+        ...
+
+    def follow(self, reader: Reader) -> None:
+        """Knows of an open stream as long as it is held: what it has gone past is not taken away any more."""
         ...
 
     def is_current(self, served: Served) -> bool:

@@ -141,16 +141,18 @@ def test_a_step_of_a_run_counts_like_a_position(either):
         assert caught.value.metadata["differs"] == "skip"
 
 
-def test_by_position_every_range_counts(either):
+def test_by_position_ranges_before_the_last_position_count(either):
     digest = either.stream_bins("rows", skip=SKIP, **EPOCH).header.digest
+    behind = SKIP.ranges[0][0]
     calls = (
-        lambda **options: either.get_bins("rows", positions=[0], **options),
+        lambda **options: either.get_bins("rows", positions=[0, behind], **options),
         lambda **options: either.locate("rows", ids=[0], **options),
     )
     for call in calls:
         assert call(skip=SKIP, expected_digest=digest)
         with pytest.raises(DigestMismatchError, match="now none are to be skipped"):
             call(expected_digest=digest)
+    assert len(either.get_bins("rows", positions=[0, behind - 1], expected_digest=digest)) == 2
 
 
 def test_another_dataset_is_named_before_a_skip_is(either):

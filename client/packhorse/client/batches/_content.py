@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.batches.separators import Separators
+from packhorse.client.service.blocks import AS_IT_IS, MASKED
 from packhorse.client.sources import TokenSource, TokenSourceError
 from packhorse.client.sources.base import Gather
 
@@ -41,6 +42,8 @@ class Content:
 
     dataset_ids: NDArray[np.int32] | None = None
     """Which of a mixture's components they are of: int32 [n]; None where there is one dataset."""
+    redactions: NDArray[np.int64] | None = None
+    """What is taken away of each, as a block tells it: int64 [n]; None where nothing is."""
 
     def slice(self, first: int, last: int) -> "Content":
         """Returns the sequences [first, last), as views."""
@@ -57,11 +60,16 @@ class Content:
             has_bos=None if self.has_bos is None else self.has_bos[some],
             has_eos=None if self.has_eos is None else self.has_eos[some],
             dataset_ids=None if self.dataset_ids is None else self.dataset_ids[some],
+            redactions=None if self.redactions is None else self.redactions[some],
         )
 
     def write_tokens(self, out: NDArray[np.int64], begins: NDArray[np.int64], separators: Separators) -> None:
         """Writes tokens and separators at each start."""
         self._write(self.tokens, out, begins)
+        for i in self.redacted():
+            assert self.redactions is not None
+            if (token := int(self.redactions[i])) != MASKED:
+                out[begins[i] : begins[i] + self.lengths[i]] = token
         if self.has_bos is not None and separators.bos_token_id is not None:
             out[begins[self.has_bos]] = separators.bos_token_id
         if self.has_eos is not None and separators.eos_token_id is not None:
@@ -84,6 +92,10 @@ class Content:
         if self.has_eos is not None:
             last = self._eos_indices(begins)
             out[last] = out[last - 1]
+
+    def redacted(self) -> list[int]:
+        """Indices of the sequences of which something is taken away; none of their tokens is predicted."""
+        return [] if self.redactions is None else np.flatnonzero(self.redactions != AS_IT_IS).tolist()
 
     def _write(self, gather: Gather, out: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
         out_starts = begins if self.has_bos is None else begins + self.has_bos

@@ -248,6 +248,10 @@ class BatchAssembler:
             content.write_mask(loss_mask, labels, layout.starts)
             check_loss_mask(labels, layout, content.ids, loss_mask)
             is_predicted = labels != 0
+        if redacted := content.redacted():
+            is_predicted = np.ones(len(labels), dtype=np.bool_) if is_predicted is None else is_predicted
+            for i in redacted:
+                is_predicted[layout.starts[i] : layout.starts[i] + content.lengths[i]] = False
         attention_mask.fill(1)
         for start, end in layout.padding_spans:
             input_ids[start:end] = self.pad_token_id
@@ -308,7 +312,9 @@ class BatchAssembler:
         if self._is_plain(block):
             tokens = source.gather_from(ids, planned)
             mask = None if loss_mask is None else loss_mask.gather_from(ids, planned)
-            return Content(ids=ids, rooms=planned, lengths=planned, tokens=tokens, mask=mask)
+            return Content(
+                ids=ids, rooms=planned, lengths=planned, tokens=tokens, mask=mask, redactions=block.redactions
+            )
         rule = RoomRule(self.max_seq_len, self.align, self.extra_tokens)
         held = source.lengths(ids)
         own = own_lengths(rule, ids, planned, held, firsts, longest=self._longest(rule, dataset_ids))
@@ -330,6 +336,7 @@ class BatchAssembler:
             has_bos=has_bos,
             has_eos=has_eos,
             dataset_ids=dataset_ids,
+            redactions=block.redactions,
         )
 
     def _layout(self, block: BinBlock, content: Content) -> PackLayout:

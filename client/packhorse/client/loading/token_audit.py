@@ -17,7 +17,7 @@ from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.service._over_length import cuts_ends
 from packhorse.client.service.audit import AuditReport, EpochOfStreams
-from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.blocks import AS_IT_IS, MASKED, BinBlock
 from packhorse.client.service.components import Component
 from packhorse.client.service.stream import StreamHeader
 from packhorse.client.sources import TokenSource, TokenSourceError
@@ -213,7 +213,11 @@ class _Check:
             whole = against.read(sequence_id)
             piece = whole[first:] if longest is None else whole[first : first + longest]
             is_predicted = np.ones(len(piece), dtype=np.bool_)
-            if self._loss_against is not None:
+            redaction = AS_IT_IS if bins.redactions is None else int(bins.redactions[i])
+            if redaction != AS_IT_IS:
+                is_predicted[:] = False
+                piece = piece if redaction == MASKED else np.full(len(piece), redaction)
+            elif self._loss_against is not None:
                 loss_against = self._loss_against.of_component(dataset_id)
                 is_predicted = loss_against.read(sequence_id, first, len(piece)).astype(np.bool_)
             begins, ends = first == 0, first + len(piece) == len(whole)

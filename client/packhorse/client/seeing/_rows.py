@@ -39,6 +39,8 @@ class SeenSequence:
     """Its first tokens, where there is a token source."""
     text: str = ""
     """What they say, where there is a tokenizer."""
+    redaction: str = ""
+    """What a takedown does to it, e.g. "masked"; empty for nothing."""
 
     @property
     def tokens(self) -> int:
@@ -53,6 +55,7 @@ class SeenSequence:
         if self.group is not None:
             facts["group"] = self.group
         rest = {"cost": self.cost, "origin": self.origin, "first_tokens": list(self.first_tokens), "text": self.text}
+        rest["redaction"] = self.redaction
         return facts | {name: value for name, value in rest.items() if value}
 
 

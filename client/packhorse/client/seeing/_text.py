@@ -49,7 +49,8 @@ def _inside(stretch: Stretch, size: int, scale: float) -> str:
         return _centred((f"×{len(stretch.sequences)}",), size, "╌")
     (sequence,) = stretch.sequences
     own = min(round(sequence.tokens * scale), size) if sequence.tokens < sequence.room else size
-    captions = (f" {sequence.id} ({sequence.tokens:,}) ", f" {sequence.id} ", str(sequence.id))
+    redaction = f", {sequence.redaction}" if sequence.redaction else ""
+    captions = (f" {sequence.id} ({sequence.tokens:,}{redaction}) ", f" {sequence.id} ", str(sequence.id))
     return _centred(captions, own, "─") + "·" * (size - own)
 
 

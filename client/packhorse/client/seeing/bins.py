@@ -16,7 +16,7 @@ from packhorse.client.seeing._rows import SeenRow, SeenSequence
 from packhorse.client.seeing.batch import FIRST_TOKENS, shortened
 from packhorse.client.seeing.picture import Picture, fullness_of
 from packhorse.client.service._over_length import cuts_ends
-from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.blocks import AS_IT_IS, MASKED, BinBlock
 from packhorse.client.service.components import Component
 from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, RoomRule, Skips, StreamMode, Topology
 
@@ -64,10 +64,12 @@ def draw_bins(
         TokenSourceError: the source and the plan disagree.
     """
     info = client.get_dataset(dataset)
+    with client.stream_bins(dataset, epoch=epoch, seed=seed, skip=skip) as stream:
+        header = stream.header
     if positions is None:
-        positions = range(min(_DRAWN_BINS, info.num_bins - skip.within(info.num_bins).num_skipped))
+        positions = range(min(_DRAWN_BINS, header.num_bins))
     block = client.get_bins(
-        dataset, epoch=epoch, seed=seed, positions=list(positions), skip=skip, expected_digest=info.digest
+        dataset, epoch=epoch, seed=seed, positions=list(positions), skip=skip, expected_digest=header.digest
     )
     rows = _Reader(info, tokens, decode).rows(block)
     return Picture(
@@ -265,6 +267,7 @@ class _Reader:
                     int(first_tokens[i]),
                     dataset_id,
                     groups[i] if groups[i] >= 0 else None,
+                    AS_IT_IS if block.redactions is None else int(block.redactions[i]),
                 )
                 for i in range(start, end)
             )
@@ -301,6 +304,7 @@ class _Reader:
         first_token: int,
         dataset_id: int | None,
         group: int | None,
+        redaction: int,
     ) -> SeenSequence:
         first: tuple[int, ...] = ()
         info, tokens = self._info, self._tokens
@@ -325,6 +329,7 @@ class _Reader:
             origin=origin,
             first_tokens=first,
             text=shortened(self._decode, first),
+            redaction="" if redaction == AS_IT_IS else "masked" if redaction == MASKED else f"replaced by {redaction}",
         )
 
 
@@ -339,6 +344,8 @@ def _line(sequence: SeenSequence, cost_of_bin: int) -> str:
     parts = [f"    id {sequence.id}{piece}", f"{sequence.tokens:,} tokens"]
     if cost_of_bin:
         parts.append(f"{100 * (sequence.cost or 0) / cost_of_bin:.0f} % of the cost")
+    if sequence.redaction:
+        parts.append(sequence.redaction)
     if sequence.origin:
         parts.append(sequence.origin)
     begins = repr(sequence.text) if sequence.text else " ".join(map(str, sequence.first_tokens))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packhorse.client.answers import DatasetInfo
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.errors import DigestMismatchError
-from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.blocks import MASKED, BinBlock
 from packhorse.client.service.mixture_audit import ComponentReport, MixtureTally
 from packhorse.client.service.stream import BinStream, StreamHeader
 from packhorse.topology import RemainderPolicy, Skips, Topology
@@ -52,6 +52,10 @@ class AuditReport:
     """Bins without."""
     repeated: int = 0
     """Sequences in bins that the REPEAT policy added; not counted above."""
+    masked: int = 0
+    """Sequences, counted above, whose tokens a takedown masks from the loss."""
+    replaced: int = 0
+    """Sequences, counted above, whose tokens a takedown replaces."""
     streamed_bins: int = 0
     """Bins that the streams carried, empty and repeated ones too; 0 says that nothing was audited."""
     left_out: dict[str, LeftOut] = field(default_factory=dict)
@@ -87,6 +91,10 @@ class AuditReport:
         self.tokens += int(block.lengths[own].sum(dtype=np.int64))
         self.bins += int((sizes > 0).sum())
         self.empty_bins += int((sizes == 0).sum())
+        if block.redactions is not None:
+            redactions = block.redactions[own]
+            self.masked += int((redactions == MASKED).sum())
+            self.replaced += int((redactions >= 0).sum())
         a, b = ids_sum(ids, first_tokens)
         self.sums = ((self.sums[0] + a) % 2**64, (self.sums[1] + b) % 2**64)
         entries = _entries(ids, first_tokens)
@@ -204,10 +212,12 @@ class EpochOfStreams:
         if not streamed_bins:
             return
         assert header is not None
+        taken = header.skipped.minus(self.skip)
         for option, positions, skip in (
             ("--start-position", [range(self.topology.start_position)], self.skip),
             ("--remainder drop", [range(header.num_bins - header.num_bins_dropped, header.num_bins)], self.skip),
-            ("--skip", [range(*each) for each in self.skip.within(self.dataset.num_bins).ranges], NO_SKIPS),
+            ("--skip", [range(*each) for each in self.skip.within(self.dataset.num_bins).ranges], None),
+            (f"{self.dataset.name}.takedown.toml", [range(*each) for each in taken.ranges], None),
         ):
             bins = sequences = 0
             for block in self._bins_at(positions, skip):
@@ -228,7 +238,8 @@ class EpochOfStreams:
             skip=self.skip,
         )
 
-    def _bins_at(self, ranges: Iterable[range], skip: Skips) -> Iterator[BinBlock]:
+    def _bins_at(self, ranges: Iterable[range], skip: Skips | None) -> Iterator[BinBlock]:
+        """Bins by position: of what is left, or of the whole epoch where `skip` is None."""
         for positions in ranges:
             for first in range(positions.start, positions.stop, _POSITIONS_AT_ONCE):
                 yield self.client.get_bins(
@@ -236,7 +247,8 @@ class EpochOfStreams:
                     epoch=self.epoch,
                     seed=self.seed,
                     positions=list(range(first, min(first + _POSITIONS_AT_ONCE, positions.stop))),
-                    skip=skip,
+                    skip=skip or NO_SKIPS,
+                    is_whole=skip is None,
                 )
 
     def _explain(self) -> list[str]:
@@ -245,7 +257,7 @@ class EpochOfStreams:
         streamed = [
             scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block, _ in self._blocks(scratch)
         ]
-        whole = self._bins_at([range(self.dataset.num_bins)], NO_SKIPS)
+        whole = self._bins_at([range(self.dataset.num_bins)], None)
         known = [_entries(block.ids, block.first_tokens) for block in whole]
         came, times = np.unique(np.concatenate(streamed), return_counts=True)
         wanted, wanted_times = np.unique(np.concatenate(known), return_counts=True)

@@ -14,7 +14,14 @@ from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
 from packhorse.client.service._templates import Templates
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, WIRE_VERSION, arrays_checksum, is_of_version_1
+from packhorse.wire import (
+    ADDED_OFFSET,
+    BIN_ARRAYS,
+    MASKED_TOKEN,
+    WIRE_VERSION,
+    bins_checksum,
+    is_of_version_1,
+)
 
 _ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
 
@@ -26,8 +33,17 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "defined_datasets": np.dtype("<u4"),
     "position_offsets": np.dtype("<u4"),
     "group_ids": np.dtype("<i8"),
+    "redacted": np.dtype("<u4"),
+    "redacted_tokens": np.dtype("<u4"),
 }
 """The arrays of one type in every message."""
+
+
+AS_IT_IS = -2
+"""Stands among redactions for a sequence of which nothing is taken away."""
+
+MASKED = -1
+"""Stands among redactions for a sequence that keeps its tokens and is left out of the loss."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -60,6 +76,9 @@ class BinBlock:
     group_ids: NDArray[np.int64] | None = None
     """The group of every sequence, -1 for one of none: int64 [S]; None without groups. A group's sequences stand next
     to each other in one bin, in their order."""
+    redactions: NDArray[np.int64] | None = None
+    """What is taken away of each sequence: AS_IT_IS, MASKED where its tokens are left out of the loss, else the token
+    that stands in place of each of them: int64 [S]; None where nothing is."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -102,6 +121,7 @@ class BinBlock:
             first_tokens=None if self.first_tokens is None else self.first_tokens[start:end],
             dataset_ids=None if self.dataset_ids is None else self.dataset_ids[first:last],
             group_ids=None if self.group_ids is None else self.group_ids[start:end],
+            redactions=None if self.redactions is None else self.redactions[start:end],
         )
 
     def split(self, num_bins: int) -> Iterator["BinBlock"]:
@@ -130,6 +150,7 @@ class BinBlock:
                 None if self.first_tokens is None else self.first_tokens[start:end],
                 None if self.dataset_ids is None else self.dataset_ids[first:last],
                 None if self.group_ids is None else self.group_ids[start:end],
+                None if self.redactions is None else self.redactions[start:end],
             )
 
     def padded(self, num_bins: int) -> "BinBlock":
@@ -173,6 +194,16 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         first_tokens=np.concatenate(firsts) if firsts else None,
         dataset_ids=datasets,
         group_ids=groups,
+        redactions=_joined_redactions(blocks),
+    )
+
+
+def _joined_redactions(blocks: Sequence[BinBlock]) -> NDArray[np.int64] | None:
+    """Joins those of blocks, of some of which nothing is taken away."""
+    if all(block.redactions is None for block in blocks):
+        return None
+    return np.concatenate(
+        [np.full(len(block.ids), AS_IT_IS) if block.redactions is None else block.redactions for block in blocks]
     )
 
 
@@ -216,7 +247,7 @@ def decode_bins(
             f"client reads version {WIRE_VERSION}; upgrade packhorse on the server's side to the release of the client",
             {"client_version": str(WIRE_VERSION), "server_version": "1"},
         )
-    if arrays_checksum(data.values(), bins.base_position, context) != bins.checksum:
+    if bins_checksum(bins, context) != bins.checksum:
         raise DamagedAnswerError("the bins do not match their checksum: bytes changed on the way")
     if id_type not in _ID_DTYPES:
         raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
@@ -245,11 +276,24 @@ def decode_bins(
         first_tokens=first_tokens,
         dataset_ids=dataset_ids,
         group_ids=arrays["group_ids"].astype(np.int64, copy=False) if data["group_ids"] else None,
+        redactions=_redactions(arrays["redacted"], arrays["redacted_tokens"], len(ids)),
     )
     of_sequences = [each for each in (first_tokens, block.group_ids) if each is not None]
     if len(block.positions) != len(block) or any(len(each) != len(ids) for each in of_sequences):
         raise DamagedAnswerError("the arrays of the bins do not fit each other")
     return block
+
+
+def _redactions(
+    redacted: NDArray[np.uint32], tokens: NDArray[np.uint32], num_sequences: int
+) -> NDArray[np.int64] | None:
+    if not len(redacted) and not len(tokens):
+        return None
+    if len(redacted) != len(tokens) or redacted.max(initial=0) >= num_sequences:
+        raise DamagedAnswerError("the arrays of the bins do not fit each other")
+    redactions = np.full(num_sequences, AS_IT_IS)
+    redactions[redacted] = np.where(tokens == MASKED_TOKEN, MASKED, tokens.astype(np.int64))
+    return redactions
 
 
 def _positions(offsets: NDArray[np.uint32], base_position: int) -> NDArray[np.int64]:

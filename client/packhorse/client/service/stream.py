@@ -5,7 +5,7 @@ Owns resuming: which step comes next, and reopening at it on any replica. Leaves
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from packhorse.client.service._transport import STREAM_BINS, Transport
 from packhorse.client.service.blocks import BinBlock, decode_bins
 from packhorse.client.service.components import Component, read_components
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.topology import Topology
+from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, header_checksum, stream_positions
 
@@ -60,6 +60,8 @@ class StreamHeader:
     """The input's column that ids come from; empty where an id is a row number."""
     components: tuple[Component, ...] = ()
     """Of a mixture, what it is made of, with what the epoch takes of each; empty for a prepared dataset."""
+    skipped: Skips = field(default_factory=Skips)
+    """Positions that are left out of the epoch: those of the request and those that a file takes away."""
 
 
 class BinStream:
@@ -99,7 +101,7 @@ class BinStream:
     def header(self) -> StreamHeader:
         """Facts about the stream; opens it when it is not open yet.
 
-        They change where a mixture got another stage while the stream went on: its digest, and possibly its components.
+        They change where a file was changed while the stream went on: its digest, and possibly components and steps.
         """
         if self._facts is None:
             self._retrying(self._open)
@@ -265,4 +267,5 @@ def _facts_of(header: pb.StreamHeader) -> StreamHeader:
         keep=header.keep,
         id_column=header.id_column,
         components=read_components(header.components),
+        skipped=Skips.of((each.first, each.end) for each in header.skipped),
     )

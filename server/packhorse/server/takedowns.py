@@ -1,0 +1,222 @@
+"""What is taken away by file from what is served: every `NAME.takedown.toml` beside a dataset or a mixture.
+
+Owns reading the files, again when they change, and refusing what a running stream has gone past. Leaves what a file
+says to `packhorse.dataset`, and what follows for bins to `backend`.
+"""
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packhorse.dataset import (
+    MANIFEST,
+    TAKEDOWN_SUFFIX,
+    MixtureDataset,
+    PreparedDatasetError,
+    Takedown,
+    TakedownError,
+    TakedownFile,
+)
+from packhorse.dataset.redacting import ids_reader, text_of
+from packhorse.server.catalog import not_served
+from packhorse.server.served import Reader, Served
+from packhorse.server.stamps import FileStamp, stamp_of
+
+_LOG = logging.getLogger(__name__)
+
+FRESH_SECONDS = 0.25
+"""A stream that goes on has files looked at again when it is longer ago: it asks at every block, and a mixture may have
+a file for each of a thousand components."""
+
+NOTHING = Takedown()
+"""Where no file takes anything away."""
+
+_NO_FILE = TakedownFile()
+
+Stamps = tuple[tuple[Path, FileStamp | None], ...]
+
+
+@dataclass
+class _Read:
+    """A file as it was read last."""
+
+    file: TakedownFile | None = None
+    """What counts; None where it was never right."""
+    stamps: Stamps = ()
+    """Of the file and the files of ids that it names, when it was taken."""
+    refused: Stamps = ()
+    """Of them when they were refused; they are not read again before they change."""
+    told: Stamps = ()
+    """Of them when the log was told why."""
+    why: str = ""
+    """They were refused."""
+
+    def refuse(self, stamps: Stamps, why: str) -> None:
+        """Leaves what counts as it was, and tells the log why, once."""
+        if self.told != stamps:
+            self.told = stamps
+            _LOG.error("%s%s", why, "" if self.file is None else "; what it said before stays in force")
+        self.refused, self.why = stamps, why
+
+
+@dataclass
+class _InForce:
+    """What counted when it was last put together."""
+
+    files: tuple[TakedownFile, ...] = ()
+    takedown: Takedown = NOTHING
+    looked_at: float = float("-inf")
+
+
+class Takedowns:
+    """The takedowns below one root. Safe to be used by many threads.
+
+    A file is read again when it changed. Where it is wrong then, or leaves out what an open stream has gone past, what
+    was read before stays in force, and a line in the log says why. A dataset whose file was never right is not served:
+    what it should have taken away would be. A file that is gone stays in force too, until the server is started again.
+
+    Args:
+        root: of the catalog; where that is one dataset, its file lies beside it.
+        refuse_link: raises where a path leads out of the root.
+    """
+
+    def __init__(self, root: Path, refuse_link: Callable[[Path, str], None]) -> None:
+        is_dataset = (root / MANIFEST).exists()
+        self._folder = root.parent if is_dataset else root
+        self._refuse_link = (lambda path, name: None) if is_dataset else refuse_link
+        self._lock = threading.Lock()
+        self._read: dict[str, _Read] = {}
+        self._in_force: weakref.WeakKeyDictionary[Served, _InForce] = weakref.WeakKeyDictionary()
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+
+    def of(self, served: Served, *, goes_on: bool = False) -> Takedown:
+        """Returns what is taken away from a dataset or a mixture now.
+
+        Args:
+            served: the dataset or mixture.
+            goes_on: whether it may be a quarter of a second old.
+
+        Raises:
+            ServiceError: its file was never right.
+        """
+        with self._lock:
+            kept = self._in_force.setdefault(served, _InForce())
+            now = time.monotonic()
+            if goes_on and now - kept.looked_at < FRESH_SECONDS:
+                return kept.takedown
+            datasets = served.datasets if isinstance(served, MixtureDataset) else ()
+            try:
+                files = tuple(self._file(each.name, each) for each in (served, *datasets))
+                if files != kept.files and not (kept.takedown is NOTHING and not any(map(_says, files))):
+                    kept.takedown = put_together(served, files)
+            except PreparedDatasetError as error:
+                raise not_served(served.name, str(error)) from None
+            kept.files, kept.looked_at = files, now
+            return kept.takedown
+
+    def follow(self, reader: Reader) -> None:
+        """Knows of a stream as long as it is held by whoever opened it."""
+        with self._lock:
+            self._readers.add(reader)
+
+    def _file(self, name: str, served: Served) -> TakedownFile:
+        """Returns what a file says; that of before where it is wrong.
+
+        Raises:
+            TakedownError: it is wrong, and nothing was before.
+        """
+        path = self._folder / f"{name}{TAKEDOWN_SUFFIX}"
+        if name not in self._read and stamp_of(path) is None:
+            return _NO_FILE
+        read = self._read.setdefault(name, _Read())
+        stamps = self._stamps(path, read)
+        if stamps not in (read.stamps, read.refused):
+            self._reread(name, path, stamps, read, served)
+        if read.file is None:
+            raise TakedownError(read.why)
+        return read.file
+
+    def _reread(self, name: str, path: Path, stamps: Stamps, read: _Read, served: Served) -> None:
+        before = read.file
+        if stamps[0][1] is None:
+            read.refuse(stamps, f"{path.name} is gone")
+            return
+        try:
+            file = self._parsed(path)
+            put_together(served, (file, *_none(served)))
+        except PreparedDatasetError as error:
+            read.refuse(stamps, str(error))
+            return
+        if before is not None and (passed := self._passed(name, before, file)):
+            read.refuse(stamps, f"{path.name}: {passed}")
+            read.refused = ()  # it is asked again: the streams may end
+            return
+        read.file = file
+        read.stamps = (stamps[0], *self._stamps(path, read)[1:])
+        if before is None or not before.is_same(file):
+            _LOG.info("%s takes away %d redactions and %d skips", path.name, len(file.redactions), len(file.skips))
+
+    def _stamps(self, path: Path, read: _Read) -> Stamps:
+        ids_files = read.file.ids_files if read.file is not None else ()
+        paths = [path, *(path.with_name(name) for name in ids_files)]
+        return tuple((each, stamp_of(each)) for each in paths)
+
+    def _parsed(self, path: Path) -> TakedownFile:
+        self._refuse_link(path, path.name)
+        read_ids = ids_reader(path, lambda ids_file: self._refuse_link(ids_file, ids_file.name))
+        return TakedownFile.parse(text_of(path), path.name, read_ids)
+
+    def _passed(self, name: str, before: TakedownFile, now: TakedownFile) -> str:
+        """Says which open stream has gone past positions that are newly left out, or no longer; empty for none."""
+        for reader in self._readers:
+            if reader.name != name:
+                continue
+            for epoch in _epochs_to_compare(before, now, reader.epoch):
+                old, new = (file.skips_of(epoch, reader.seed) for file in (before, now))
+                changed = new.minus(old).plus(old.minus(new)).within(reader.num_bins)
+                passed = reader.num_bins if epoch < reader.epoch else reader.position
+                if changed and changed.ranges[0][0] < passed:
+                    return (
+                        f"a stream has come to {reader}, and the positions {changed} of epoch {epoch} lie behind it: "
+                        "leave out positions ahead of all streams, give the [[skip]] the epoch that is meant, or stop "
+                        "the run and resume it from a cursor before them"
+                    )
+        return ""
+
+
+def _says(file: TakedownFile) -> bool:
+    return bool(file.redactions or file.skips)
+
+
+def _none(served: Served) -> tuple[TakedownFile, ...]:
+    return (_NO_FILE,) * len(served.datasets) if isinstance(served, MixtureDataset) else ()
+
+
+def put_together(served: Served, files: tuple[TakedownFile, ...]) -> Takedown:
+    """Returns what files take away together.
+
+    Args:
+        served: a dataset or a mixture.
+        files: its own, then those of a mixture's components, in order.
+
+    Raises:
+        TakedownError: its own file names what it has not; names the file.
+    """
+    own, *of_components = files
+    try:
+        if isinstance(served, MixtureDataset):
+            names = (dataset.name for dataset in served.datasets)
+            return Takedown.of_mixture(own, dict(zip(names, of_components, strict=True)))
+        return Takedown.of_dataset(own)
+    except TakedownError as error:
+        raise TakedownError(f"{served.name}{TAKEDOWN_SUFFIX}: {error}") from None
+
+
+def _epochs_to_compare(before: TakedownFile, now: TakedownFile, reached: int) -> Iterator[int]:
+    """Yields the epochs up to one that may differ: those that a file names, that one, and one that none names."""
+    named = {entry.epoch for file in (before, now) for entry in file.skips if entry.epoch is not None}
+    yield from sorted({reached, *(epoch for epoch in named if epoch < reached), *range(min(reached, len(named) + 1))})
