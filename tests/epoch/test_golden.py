@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "golden"
-NAMES = ("assignments", "epochs", "keys", "permutations", "plans", "schedules", "seeds", "sources")
+NAMES = ("assignments", "epochs", "files", "keys", "permutations", "plans", "schedules", "seeds", "sources")
 
 
 @pytest.fixture(scope="module")

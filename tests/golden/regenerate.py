@@ -8,10 +8,12 @@ changelog: every running job's bins change.
 import json
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from packhorse.dataset import MixtureDataset, MixtureFile, Takedown, TakedownFile, open_prepared
 from packhorse.epoch import (
     Assignment,
     Component,
@@ -29,12 +31,27 @@ from packhorse.epoch import (
     independent_seed,
 )
 from packhorse.packing import canonical_templates, pack_histogram, seed_from_components
+from packhorse.prepare import prepare
 from packhorse.topology import RemainderPolicy, RoomRule, Skips, Topology
 
 FOLDER = Path(__file__).parent
 LARGEST = 2**64 - 1
 COUNTS = {1: 9, 2: 7, 3: 5, 5: 11, 8: 13, 13: 20, 21: 17, 34: 6, 55: 4, 64: 2}
 MAX_SEQ_LEN = 64
+MIXTURE_FILES = (
+    "[[stages]]\nweights = {web = 2, code = 1}",
+    "epoch_bins = 60\n[[stages]]\nuntil_bins = 80\nweights = {web = 70, code = 30}\n"
+    "[[stages]]\nuntil_tokens = 1500\nby = 'tokens'\nweights = {code = 0.3, web = 0.7}\n"
+    "[[stages]]\nweights = {code = 1}\n[components.web]\nshuffle = 'windowed(3)'",
+    "when_out = 'stop'\n[[stages]]\nweights = {code = 1, web = 3}",
+    "when_out = 'reweigh'\n[[stages]]\nweights = {code = 2, web = 3}",
+)
+TAKEDOWN_FILES = (
+    "[[redact]]\ncomponent = 'web'\nids = [3, 1, 3]\nreason = 'private'",
+    "[[redact]]\ncomponent = 'web'\nids = [1, 3]\n[[redact]]\ncomponent = 'code'\nids = [-5, 9000000000]\ntoken = 7\n"
+    f"seed = {LARGEST}\nfrom_position = 900\n[[skip]]\npositions = '5:9, 1:2'\nepoch = 1\n"
+    f"[[skip]]\npositions = '30:40'\nseed = {LARGEST}",
+)
 SIZES = (1, 2, 3, 5, 15, 16, 17, 100, 4095, 4096, 4097, 65537, 1_000_003, 2**32 + 1, 3_000_000_000, 2**62)
 
 
@@ -215,6 +232,50 @@ def sources() -> list[dict[str, Any]]:
     return rows
 
 
+def files() -> list[dict[str, Any]]:
+    """What the files of mixtures and takedowns stand for: stages, digests, components, ids and positions."""
+    with TemporaryDirectory() as folder:
+        datasets = {}
+        for name, lengths in (("web", np.arange(200) % 13 + 1), ("code", np.arange(90) % 7 + 1)):
+            np.save(Path(folder, f"{name}.npy"), lengths)
+            prepare(Path(folder, f"{name}.npy"), max_seq_len=16, output=Path(folder, name), progress=False, workers=1)
+            datasets[name] = open_prepared(Path(folder, name))
+        rows: list[dict[str, Any]] = []
+        for text in MIXTURE_FILES:
+            file = MixtureFile.parse(text, "golden.mixture.toml")
+            mixture = MixtureDataset("golden", file, [datasets[name] for name in file.names])
+            bins = mixture.epoch(1, seed=LARGEST).bins(range(mixture.num_bins))
+            rows.append(
+                {
+                    "file": text,
+                    "digest": mixture.manifest.digest,
+                    "chain": [list(stage) for stage in mixture.chain],
+                    "dataset_ids": _numbers(bins.dataset_ids),
+                    "ids": bins.ids.tolist(),
+                }
+            )
+    for text in TAKEDOWN_FILES:
+        takedown = TakedownFile.parse(text, "golden.takedown.toml")
+        rows.append(
+            {
+                "file": text,
+                "chain": list(takedown.chain),
+                "digest": Takedown.of_mixture(takedown, {"web": takedown_of_web(), "code": TakedownFile()}).digest,
+                "skips": [str(takedown.skips_of(epoch, seed)) for epoch in (0, 1) for seed in (0, LARGEST)],
+            }
+        )
+    return rows
+
+
+def takedown_of_web() -> TakedownFile:
+    """A component's own file."""
+    return TakedownFile.parse("[[redact]]\nids = [1, 2]", "web.takedown.toml")
+
+
+def _numbers(array: Any) -> list[int]:
+    return [int(number) for number in array]
+
+
 def _groups(index: PlanIndex) -> Groups:
     """Groups of one or two sequences whose lengths come to those of the plan, by ascending length."""
     lengths = np.repeat(index.lengths, index.counts).tolist()
@@ -238,6 +299,7 @@ def vectors() -> dict[str, list[dict[str, Any]]]:
         "plans": plans(),
         "schedules": schedules(),
         "epochs": epochs(),
+        "files": files(),
         "assignments": assignments(),
         "sources": sources(),
     }
