@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset.digest import fingerprint
 from packhorse.dataset.takedown_file import Redaction, SkipEntry, TakedownError, TakedownFile
-from packhorse.epoch import Bins
+from packhorse.epoch import Bins, PoolArray
 from packhorse.topology import ADDED, Skips
 
 MASKED = -1
@@ -21,6 +21,9 @@ MASKED = -1
 _UNTOUCHED = -2
 
 _NO_SKIPS = Skips()
+
+_SPARSENESS, _LEAST_BITS, _MOST_BITS = 16, 12, 24
+"""Entries of the table that tells most ids apart: so many for each id that is named, and its logarithm's bounds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +42,21 @@ class _Named:
 
     redactions: tuple[Redaction, ...]
     ids: NDArray[np.int64]
+    """Ascending, distinct."""
+    may_be_named: NDArray[np.bool_]
+    """Whether one of them has these lowest bits: most sequences of most bins are told apart by one look at it."""
+
+    @classmethod
+    def of(cls, redactions: tuple[Redaction, ...]) -> "_Named":
+        ids = np.unique(np.concatenate([redaction.ids for redaction in redactions]))
+        may_be_named = np.zeros(1 << min(max((_SPARSENESS * len(ids)).bit_length(), _LEAST_BITS), _MOST_BITS), np.bool_)
+        may_be_named[ids & (len(may_be_named) - 1)] = True
+        return cls(redactions, ids, may_be_named)
+
+    def hits(self, ids: PoolArray) -> NDArray[np.int64]:
+        """Returns the indices of those ids that are named, ascending."""
+        likely = np.flatnonzero(self.may_be_named[ids & ids.dtype.type(len(self.may_be_named) - 1)])
+        return likely[_indices_in(ids[likely].astype(np.int64, copy=False), self.ids)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +131,7 @@ class Takedown:
         for number, name in enumerate(names):
             own = tuple(redaction for redaction in redactions if redaction.component == name)
             if own:
-                named[number] = _Named(own, np.unique(np.concatenate([redaction.ids for redaction in own])))
+                named[number] = _Named.of(own)
         return cls(file, tuple(redactions), tuple(chain), named)
 
     @property
@@ -156,7 +174,7 @@ class Takedown:
             if bins.dataset_ids is not None:
                 entries = np.flatnonzero(np.repeat(bins.dataset_ids == number, sizes))
                 ids = ids[entries]
-            hits = _indices_in(ids.astype(np.int64, copy=False), named.ids)
+            hits = named.hits(ids)
             if not len(hits):
                 continue
             entries = hits if entries is None else entries[hits]
