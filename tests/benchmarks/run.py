@@ -15,6 +15,7 @@ import bench_balanced_training
 import bench_endurance
 import bench_epoch_end
 import bench_first_bin
+import bench_locality
 import bench_many_streams
 import bench_masks
 import bench_materialising
@@ -47,6 +48,7 @@ BENCHMARKS = {
     "materialising": bench_materialising,
     "sources": bench_sources,
     "mixtures": bench_mixtures,
+    "locality": bench_locality,
     "epoch-end": bench_epoch_end,
     "first-bin": bench_first_bin,
     "streaming": bench_streaming,
