@@ -117,7 +117,7 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
             return cut_windows(*place, window_ids=case["window"], **keywords)
 
         with (
-            mock.patch.object(pipeline, "open_engine", inline_engine),
+            mock.patch.object(pipeline, "open_chosen_engine", inline_engine),
             mock.patch.object(_passes, "_TASK_ROWS", 7),
             mock.patch.object(_merge, "PAGE_BYTES", 128),
             mock.patch.object(_sort, "cut_windows", windows),

@@ -98,7 +98,7 @@ def test_prepare_matches_the_oracle(table: dict[str, Any]) -> None:
             with pytest.raises(ValueError, match="dropped"):
                 prepare(folder / "in", **arguments)
             return
-        with mock.patch.object(pipeline, "open_engine", inline_engine):
+        with mock.patch.object(pipeline, "open_chosen_engine", inline_engine):
             manifest = prepare(folder / "in", **arguments)
         content, counts, templates, pools = load_prepared(folder / "out")
 
