@@ -1,16 +1,31 @@
-"""Whether JSON values have the types that a dataclass declares for its fields.
+"""Dataclasses as JSON objects, and whether an object has the fields and types that a dataclass declares.
 
-Owns that comparison, from the annotations alone; leaves ranges to the dataclass.
+Owns that comparison, from the annotations alone, and fields that came later; leaves ranges to the dataclass.
 """
 
 import math
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+LATER = {"is_later": True}
+"""Metadata of a field that objects of earlier releases lack. It is written only where it is not its default."""
 
-def check_fields(kind: type, content: object, path: str = "", *, may_lack: Sequence[str] = ()) -> None:
+
+def as_object(value: Any) -> Any:
+    """Turns a dataclass, and those in it, into what `json.dumps` takes, without later fields at their defaults."""
+    if is_dataclass(value):
+        held = ((each, getattr(value, each.name)) for each in fields(value))
+        return {each.name: as_object(own) for each, own in held if each.metadata != LATER or own != each.default}
+    if isinstance(value, Mapping):
+        return {name: as_object(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_object(item) for item in value]
+    return value
+
+
+def check_fields(kind: type, content: object, path: str = "") -> None:
     """Compares an object's keys and values with a dataclass's fields, nested ones too.
 
     Args:
@@ -18,23 +33,27 @@ def check_fields(kind: type, content: object, path: str = "", *, may_lack: Seque
             and unions.
         content: what `json.loads` returned.
         path: what messages put before a field's name.
-        may_lack: fields that need not be there.
 
     Raises:
-        ValueError: a field is missing, unknown, or of another type. A bool is no int, and a float is finite.
+        ValueError: a field is missing, unknown, or of another type, or a later one states its default. A bool is no
+            int, and a float is finite.
     """
     if not isinstance(content, dict):
         raise ValueError(f"{path.removesuffix('.') or 'it'} is not an object")
     names = [f.name for f in fields(kind)]
-    missing = [name for name in names if name not in content and name not in may_lack]
+    defaults = {f.name: f.default for f in fields(kind) if f.metadata == LATER}
+    missing = [name for name in names if name not in content and name not in defaults]
     if missing:
         raise ValueError(f"lacks {_listed(missing, path)}")
     unknown = sorted(content.keys() - set(names))
     if unknown:
         raise ValueError(f"has fields that this release does not know: {_listed(unknown, path)}")
     hints = get_type_hints(kind)
-    for name in content:
-        _check_value(hints[name], content[name], path + name)
+    for name, value in content.items():
+        _check_value(hints[name], value, path + name)
+        if name in defaults and value == defaults[name]:
+            stated = "null" if value is None else value
+            raise ValueError(f"states {path + name} {stated}, which goes without saying")
 
 
 def _check_value(hint: Any, value: object, name: str) -> None:

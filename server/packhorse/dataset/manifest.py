@@ -7,10 +7,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from packhorse.dataset._fields import check_fields
+from packhorse.dataset._fields import LATER, as_object, check_fields
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.topology import RoomRule
 
@@ -89,7 +89,7 @@ class InputRecord:
     """When it was last written to, in nanoseconds since 1970."""
     rows: int
     """Rows that stand in it."""
-    etag: str | None = None
+    etag: str | None = field(default=None, metadata=LATER)
     """What an object store calls this version of it, its ETag or generation; None for a file."""
 
 
@@ -197,11 +197,11 @@ class Manifest:
     """File name → SHA-256 of its bytes, in hexadecimal."""
     digest: str
     """Fingerprint of the dataset and its plan."""
-    inputs: Inputs | None = None
+    inputs: Inputs | None = field(default=None, metadata=LATER)
     """What was read, file by file; None in a dataset of an earlier release."""
-    groups: GroupRecord | None = None
+    groups: GroupRecord | None = field(default=None, metadata=LATER)
     """Its groups; None where every sequence is planned by itself."""
-    version: int = 1
+    version: int = field(default=1, metadata=LATER)
     """Which version of a growing dataset it is, counted from 1; `prepare --append` makes the next one."""
     format_version: int = FORMAT_VERSION
     """Version of the folder's layout."""
@@ -222,12 +222,7 @@ class Manifest:
 
     def render(self) -> bytes:
         """Returns the manifest's only valid bytes; they end with a checksum of themselves."""
-        content = asdict(self)
-        for name in ("inputs", "groups"):
-            if content[name] is None:
-                del content[name]
-        if self.version == 1:
-            del content["version"]
+        content = as_object(self)
         return _render({**content, "checksum": _checksum(content)})
 
     @classmethod
@@ -255,12 +250,7 @@ class Manifest:
         if not is_sound:
             raise PreparedDatasetError(f"{name} was altered: its content does not match its checksum")
         try:
-            for optional in ("inputs", "groups"):
-                if content.get(optional, ...) is None:
-                    raise ValueError(f"states {optional}, but none")
-            if content.get("version", ...) == 1:
-                raise ValueError("states version 1, which goes without saying")
-            check_fields(cls, content, may_lack=("inputs", "groups", "version"))
+            check_fields(cls, content)
         except ValueError as error:
             raise PreparedDatasetError(f"{name} {error}: prepare the dataset again with this release") from None
         if content["epoch_version"] != EPOCH_VERSION:
