@@ -73,7 +73,12 @@ class Dealing:
         components = np.empty(len(offsets), dtype=np.int32)
         numbers = np.empty(len(offsets), dtype=np.int64)
         last = (self._num_blocks - 1) // self._blocks_per_chunk
-        chunks = np.minimum(offsets // (self._shares.block * self._blocks_per_chunk), last)
+        in_chunk = self._shares.block * self._blocks_per_chunk
+        if len(offsets) and int(offsets.min()) // in_chunk == int(offsets.max()) // in_chunk:
+            chunk = self._chunk(min(int(offsets[0]) // in_chunk, last))
+            inside = offsets - chunk.first
+            return chunk.components[inside], chunk.numbers[inside]
+        chunks = np.minimum(offsets // in_chunk, last)
         edges = np.flatnonzero(np.diff(chunks, prepend=-1, append=-1)).tolist()
         for begin, end in pairwise(edges):
             chunk = self._chunk(int(chunks[begin]))
@@ -120,7 +125,7 @@ class Dealing:
         rows = np.empty((len(edges) - 1, ROW_WIDTH), dtype=np.uint64)
         zeros, tweaks = np.zeros_like(firsts), firsts + np.uint64(self._tweak)
         fill_parameters(np.diff(firsts), zeros, tweaks[:-1], np.uint64(self._key), rows)
-        up_to = np.stack([self._shares.up_to(edge) for edge in edges])
+        up_to = self._shares.up_to_each(edges)
         components = np.empty(edges[-1] - edges[0], dtype=np.int32)
         numbers = np.empty(edges[-1] - edges[0], dtype=np.int64)
         before = np.diff(up_to[0])

@@ -37,17 +37,15 @@ def find_costs(tables: Any, bin_row: Any, template_costs: Any, positions: Any, c
 
 
 @numba.njit(nogil=True, cache=True)
-def find_bins(tables: Any, bin_row: Any, positions: Any, template_out: Any, copy_out: Any, bin_ends_out: Any) -> None:
-    """Finds each position's template, which copy of it the bin is, and where the bin ends among the ids."""
+def find_bins(tables: Any, bin_row: Any, positions: Any, template_out: Any, copy_out: Any, size_out: Any) -> None:
+    """Finds each position's template, which copy of it the bin is, and how many sequences it has."""
     permute_positions(bin_row, positions, copy_out)
-    end = 0
     for p in range(len(positions)):
         bin_number = copy_out[p]
         template = _template_of(tables, bin_number)
         template_out[p] = template
         copy_out[p] = bin_number - tables.first_bin[template]
-        end += tables.template_size[template]
-        bin_ends_out[p] = end
+        size_out[p] = tables.template_size[template]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -58,18 +56,21 @@ def draw_ids(
     first_tokens: Any,
     templates: Any,
     copies: Any,
+    begins: Any,
     ids_out: Any,
     lengths_out: Any,
     first_tokens_out: Any,
 ) -> None:
     """Fills in the ids and lengths of the bins that `find_bins` found, and first_tokens where the pool holds pieces.
 
-    Draws are made, permuted and fetched in blocks that stay in the first cache.
+    Draws are made, permuted and fetched in blocks that stay in the first cache. Bins begin where `begins` says: those
+    of a source made of sources lie between those of others.
     """
     scratch = pool_scratch()
-    rows, draws = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint64)
-    slot, num = 0, 0
+    rows, draws, slots = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    num = 0
     for p in range(len(templates)):
+        slot = np.uint64(begins[p])  # unsigned, so that no index is checked for being below 0
         for run in range(tables.first_run[templates[p]], tables.first_run[templates[p] + 1]):
             length_index, copies_left = tables.run_length[run], tables.run_copies[run]
             draw = tables.run_first_draw[run] + copies[p] * copies_left
@@ -78,12 +79,14 @@ def draw_ids(
                 for i in range(taken):
                     rows[num + i] = length_index
                     draws[num + i] = np.uint64(draw + i)
-                    lengths_out[slot + num + i] = tables.lengths[length_index]
+                    slots[num + i] = slot
+                    lengths_out[slot] = tables.lengths[length_index]
+                    slot += np.uint64(1)
                 num, draw, copies_left = num + taken, draw + taken, copies_left - taken
                 if num == BLOCK:
-                    _fetch(scratch, pool_rows, rows, draws, pool, first_tokens, slot, num, ids_out, first_tokens_out)
-                    slot, num = slot + num, 0
-    _fetch(scratch, pool_rows, rows, draws, pool, first_tokens, slot, num, ids_out, first_tokens_out)
+                    _fetch(scratch, pool_rows, rows, draws, slots, num, pool, first_tokens, ids_out, first_tokens_out)
+                    num = 0
+    _fetch(scratch, pool_rows, rows, draws, slots, num, pool, first_tokens, ids_out, first_tokens_out)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -92,17 +95,17 @@ def _fetch(
     pool_rows: Any,
     rows: Any,
     draws: Any,
+    slots: Any,
+    num: Any,
     pool: Any,
     first_tokens: Any,
-    slot: Any,
-    num: Any,
     ids_out: Any,
     first_tokens_out: Any,
 ) -> None:
-    """Fetches what a block of draws stands for, into the slots from `slot` on."""
+    """Fetches what a block of draws stands for, into its slots."""
     permute_pools(scratch, pool_rows, rows, draws, num)
     for i in range(num):
-        ids_out[slot + i] = pool[draws[i]]
+        ids_out[slots[i]] = pool[draws[i]]
     if first_tokens is not None:
         for i in range(num):
-            first_tokens_out[slot + i] = first_tokens[draws[i]]
+            first_tokens_out[slots[i]] = first_tokens[draws[i]]

@@ -86,6 +86,12 @@ class Shares:
         up_to = np.concatenate(([0], np.cumsum(np.where(has_left, 0, self._parts))))
         return given + _due(up_to, n - int(given[-1]), max(int(up_to[-1]), 1))
 
+    def up_to_each(self, numbers: Sequence[int]) -> NDArray[np.int64]:
+        """Returns `up_to` of K numbers, ascending: int64 [K, C + 1]."""
+        if (self._leave_at and numbers[-1] >= self._leave_at[0]) or self._parts.dtype == object or numbers[-1] >= 2**32:
+            return np.stack([self.up_to(n) for n in numbers])
+        return self._up_to * np.array(numbers)[:, np.newaxis] // self.whole
+
     def before(self, n: int) -> NDArray[np.int64]:
         """Returns how many of the first n positions each component gets: int64 [C]."""
         return np.diff(self.up_to(n))

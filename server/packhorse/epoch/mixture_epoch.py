@@ -6,13 +6,14 @@ components, stages and what was taken before this epoch to `mixture`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch._dealing import Dealing
-from packhorse.epoch._interleaving import interleaved
+from packhorse.epoch._found import found_in, made
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.component import Component
 from packhorse.epoch.source import Locations, Source, checked_positions
@@ -102,12 +103,13 @@ class MixtureEpoch:
         wanted = checked_positions(positions, self.num_bins)
         parts, places = [], []
         for component, source, where, inside in self._sources(wanted):
-            bins = source.bins(inside)
-            own = np.zeros(len(bins), dtype=np.int32) if bins.dataset_ids is None else bins.dataset_ids
+            found = found_in(source, inside)
+            own = np.zeros(len(where), dtype=np.int32) if found.dataset_ids is None else found.dataset_ids
             dataset_ids = own + self._first_dataset[component]
-            parts.append(replace(bins, dataset_ids=dataset_ids, templates=self._templates(component, bins.templates)))
+            templates = self._templates(component, found.templates)
+            parts.append(replace(found, dataset_ids=dataset_ids, templates=templates))
             places.append(where)
-        return interleaved(parts, places, wanted)
+        return made(parts, np.concatenate(places), wanted)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N]."""
@@ -161,19 +163,21 @@ class MixtureEpoch:
         """Returns a component's templates by numbers that no other component has; None where it has none."""
         if own is None or not self._components[component].num_templates:
             return None
-        return np.where(own < 0, -1, own + self._first_template[component])
+        first = self._first_template[component]
+        return own + first if own.min(initial=0) >= 0 else np.where(own < 0, -1, own + first)
 
     def _sources(
         self, positions: NDArray[np.int64]
     ) -> Iterator[tuple[int, Source, NDArray[np.int64], NDArray[np.int64]]]:
         """Gives for every component's epoch that is asked for: both, which positions, and those in its epoch."""
         components, numbers = self._dealt(positions)
-        narrow: NDArray[np.integer] = components.astype(np.int16) if len(self._components) < 2**15 else components
-        for number, where in _groups(narrow):
+        for number, where in _groups(components):
             component = self._components[number]
             own = numbers[where] + self._first_positions[number]
-            epochs = own // max(component.num_bins, 1)
-            for ahead, ours in _groups(epochs):
+            num_bins = max(component.num_bins, 1)
+            first, last = (int(own.min()) // num_bins, int(own.max()) // num_bins) if len(own) else (0, 0)
+            for ahead in range(first, last + 1):
+                ours = slice(None) if first == last else np.flatnonzero(own // num_bins == ahead)
                 source = component.source_of(self._first_epochs[number] + ahead)
                 yield number, source, where[ours], own[ours] - ahead * component.num_bins
 
@@ -200,13 +204,29 @@ class MixtureEpoch:
 
 
 def _groups(values: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Gives every value with the indices that have it, in order; 0 and no index where there are no values."""
+    """Gives every value of at least 0 with the indices that have it, in order; 0 and no index where there are none."""
     if not len(values) or values.min() == values.max():
         yield int(values[0]) if len(values) else 0, np.arange(len(values))
         return
-    order = np.argsort(values, kind="stable")  # 16 bits are sorted by their digits
-    for where in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
-        yield int(values[where[0]]), where
+    order = np.empty(len(values), dtype=np.int64)
+    ends = np.zeros(int(values.max()) + 1, dtype=np.int64)
+    _sort(values, ends, order)
+    for value in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
+        yield value, order[int(ends[value - 1]) if value else 0 : int(ends[value])]
+
+
+@numba.njit(nogil=True, cache=True)
+def _sort(values: Any, ends: Any, order: Any) -> None:
+    """Sorts indices by their values, which are few, into `order`; `ends`, zeros before, gets where each value's end."""
+    for value in values:
+        ends[value] += 1
+    end = 0
+    for value in range(len(ends)):
+        end += ends[value]
+        ends[value] = end - ends[value]
+    for i in range(len(values)):
+        order[ends[values[i]]] = i
+        ends[values[i]] += 1
 
 
 def _nowhere(ids: NDArray[np.int64]) -> Locations:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import _kernels as kernels
 from packhorse.epoch import _lookup as lookup
+from packhorse.epoch._found import Columns, Found, made
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
@@ -96,31 +97,40 @@ class EpochView:
             ValueError: a position is outside the epoch.
         """
         wanted = checked_positions(positions, self.num_bins)
+        return made([self.find(wanted)], None, wanted)
+
+    def find(self, positions: ArrayLike) -> Found:
+        """Returns the bins at the given positions, to be made where the caller wants them; as `bins` otherwise."""
+        wanted = checked_positions(positions, self.num_bins)
         templates = np.empty(len(wanted), dtype=np.int64)
         copies = np.empty(len(wanted), dtype=np.int64)
-        bin_ends = np.empty(len(wanted), dtype=np.int64)
-        kernels.find_bins(self._plan.tables, self._bin_row, wanted, templates, copies, bin_ends)
-        num_sequences = int(bin_ends[-1]) if len(wanted) else 0
-        ids = np.empty(num_sequences, dtype=self._pool.dtype)
-        lengths = np.empty(num_sequences, dtype=np.int32)
-        first_tokens = None if self._first_tokens is None else np.empty(num_sequences, dtype=self._first_tokens.dtype)
-        kernels.draw_ids(
-            self._plan.tables,
-            self._pool_rows,
-            self._pool,
-            self._first_tokens,
-            templates,
-            copies,
-            ids,
-            lengths,
-            first_tokens,
-        )
-        return Bins(
-            ids=ids,
-            lengths=lengths,
-            bin_ends=bin_ends,
-            positions=wanted,
-            first_tokens=first_tokens,
+        sizes = np.empty(len(wanted), dtype=np.int64)
+        kernels.find_bins(self._plan.tables, self._bin_row, wanted, templates, copies, sizes)
+
+        def fill(
+            begins: NDArray[np.int64],
+            ids: PoolArray,
+            lengths: NDArray[np.int32],
+            columns: Columns,
+        ) -> None:
+            kernels.draw_ids(
+                self._plan.tables,
+                self._pool_rows,
+                self._pool,
+                self._first_tokens,
+                templates,
+                copies,
+                begins,
+                ids,
+                lengths,
+                None if self._first_tokens is None else columns["first_tokens"],
+            )
+
+        return Found(
+            sizes=sizes,
+            fill=fill,
+            ids_dtype=self._pool.dtype,
+            columns={} if self._first_tokens is None else {"first_tokens": self._first_tokens.dtype},
             templates=templates,
         )
 

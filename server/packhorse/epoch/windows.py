@@ -6,14 +6,14 @@ part of the pool, so everything inside it is `EpochView`'s; the arithmetic of wi
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import _window_kernels as kernels
-from packhorse.epoch._interleaving import interleaved
+from packhorse.epoch._found import made
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import Permutation
@@ -113,25 +113,19 @@ class WindowedView:
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
         wanted = checked_positions(positions, self.num_bins)
-        parts: list[Bins] = []
-        places: list[NDArray[np.int64]] = []
-
-        def take(view: EpochView, where: NDArray[np.int64], inside: NDArray[np.int64]) -> None:
-            parts.append(view.bins(inside))
+        parts, places = [], []
+        for view, where, inside in self._each_window(wanted):
+            parts.append(view.find(inside))
             places.append(where)
-
-        self._each_window(wanted, take)
-        return interleaved(parts, places, wanted)
+        return made(parts, np.concatenate(places), wanted)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
         costs = np.empty(len(wanted), dtype=np.int64)
 
-        def take(view: EpochView, where: NDArray[np.int64], inside: NDArray[np.int64]) -> None:
+        for view, where, inside in self._each_window(wanted):
             costs[where] = view.costs(inside, cost_linear)
-
-        self._each_window(wanted, take)
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
@@ -156,9 +150,9 @@ class WindowedView:
         return positions, index_in_bin
 
     def _each_window(
-        self, positions: NDArray[np.int64], take: Callable[[EpochView, NDArray[np.int64], NDArray[np.int64]], None]
-    ) -> None:
-        """Calls `take` for every window there is a position of: its view, which positions, and those in the window."""
+        self, positions: NDArray[np.int64]
+    ) -> Iterator[tuple[EpochView, NDArray[np.int64], NDArray[np.int64]]]:
+        """Gives every window there is a position of: its view, which positions, and those in the window."""
         order = np.arange(len(positions))
         if (positions[1:] < positions[:-1]).any():
             order = np.argsort(positions, kind="stable")
@@ -167,7 +161,7 @@ class WindowedView:
         edges = np.searchsorted(ascending, self._starts[first + 1 : last + 1])
         for ordinal, where in enumerate(np.split(order, edges), int(first)):
             if len(where) or not len(order):
-                take(self._view(int(self._window_at[ordinal])), where, positions[where] - self._starts[ordinal])
+                yield self._view(int(self._window_at[ordinal])), where, positions[where] - self._starts[ordinal]
 
     def _view(self, window: int) -> EpochView:
         """Returns a window's epoch, laid out once for all threads."""

@@ -392,7 +392,7 @@ def _locations(
 
 def _components_in(bins: Bins) -> list[int]:
     """Which of a mixture's components bins are of; none where there is one dataset."""
-    return [] if bins.dataset_ids is None else np.unique(bins.dataset_ids[bins.dataset_ids >= 0]).tolist()
+    return [] if bins.dataset_ids is None else np.flatnonzero(np.bincount(bins.dataset_ids + 1)[1:]).tolist()
 
 
 def block_bytes(num_streams: int) -> int:
