@@ -15,7 +15,7 @@ from packhorse.wire.checksums import (
     header_checksum,
     is_of_version_1,
 )
-from packhorse.wire.freed_memory import keep_freed_memory
+from packhorse.wire.freed_memory import give_back_freed_memory, keep_freed_memory
 from packhorse.wire.ids import ids_sum
 from packhorse.wire.progress import Run, steps_of_ranks
 
@@ -31,6 +31,7 @@ __all__ = [
     "bins_checksum",
     "block_context",
     "get_bins_context",
+    "give_back_freed_memory",
     "header_checksum",
     "ids_sum",
     "is_local",

@@ -16,6 +16,22 @@ MAPPED_BYTES = 4 << 20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
+def give_back_freed_memory() -> bool:
+    """Gives all freed memory back to the kernel once, where the C library is glibc: behind work that is not repeated.
+
+    Returns:
+        Whether there was any.
+
+    Example:
+        >>> give_back_freed_memory() in (True, False)
+        True
+    """
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
+        return False
+
+
 def keep_freed_memory() -> bool:
     """Lets the process keep freed memory for its next blocks, where the C library is glibc.
 

@@ -52,10 +52,6 @@ class PreparedDataset:
     """The folder."""
     manifest: Manifest
     """What it says of itself."""
-    counts: Counter[int]
-    """Length in tokens → number of sequences."""
-    templates: Counter[Template]
-    """Template → multiplicity."""
     pool: PoolArray
     """Ids of all lengths, ascending by (length, id, start), memory-mapped read-only: uint32 or int64 [n_sequences].
     Of a grouped dataset, numbers of groups, by (sum of rooms, number)."""
@@ -71,6 +67,16 @@ class PreparedDataset:
         """The folder's name, by which the dataset is served; an earlier version has its dataset's."""
         is_earlier = self.path.parent.name == VERSIONS and (self.path.parents[1] / MANIFEST).exists()
         return (self.path.parents[1] if is_earlier else self.path).name
+
+    @property
+    def counts(self) -> Counter[int]:
+        """Length in tokens → number of sequences; made of the plan each time, in which it takes far less memory."""
+        return self.plan.as_counts()
+
+    @property
+    def templates(self) -> Counter[Template]:
+        """Template → multiplicity, in canonical order; made each time as well."""
+        return self.plan.as_templates()
 
     @property
     def max_sequences_per_bin(self) -> int:
@@ -188,7 +194,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
             raise PreparedDatasetError(
                 f"{named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
             )
-    return PreparedDataset(folder, manifest, counts, templates, pool, plan, first_tokens, groups)
+    return PreparedDataset(folder, manifest, pool, plan, first_tokens, groups)
 
 
 def _map_groups(folder: Path, manifest: Manifest) -> Groups | None:

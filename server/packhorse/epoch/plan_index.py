@@ -4,6 +4,7 @@ Owns the tables that depend on the plan alone (not on seed or epoch), and the ch
 sequences there are. Leaves keys to `view` and the arithmetic to `kernels`.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,14 +27,14 @@ class PlanTables(NamedTuple):
     pool_starts: NDArray[np.int64]
     first_bin: NDArray[np.int64]
     first_run: NDArray[np.int64]
-    run_length: NDArray[np.int64]
-    run_copies: NDArray[np.int64]
+    run_length: NDArray[np.int32]
+    run_copies: NDArray[np.int32]
     run_first_draw: NDArray[np.int64]
-    template_size: NDArray[np.int64]
-    run_template: NDArray[np.int64]
-    runs_by_length: NDArray[np.int64]
+    template_size: NDArray[np.int32]
+    run_template: NDArray[np.int32]
+    runs_by_length: NDArray[np.int32]
     first_by_length: NDArray[np.int64]
-    lookup: NDArray[np.int64]
+    lookup: NDArray[np.int32]
     lookup_shift: int
 
 
@@ -54,21 +55,21 @@ class PlanIndex:
     """First bin of each template, and the number of bins at the end: int64 [T + 1]."""
     first_run: NDArray[np.int64]
     """First run of each template, and the number of runs at the end: int64 [T + 1]."""
-    run_length: NDArray[np.int64]
-    """Index into `lengths` of each run: int64 [R]."""
-    run_copies: NDArray[np.int64]
-    """k_t(L): how often the length occurs in the template: int64 [R]."""
+    run_length: NDArray[np.int32]
+    """Index into `lengths` of each run: int32 [R]."""
+    run_copies: NDArray[np.int32]
+    """k_t(L): how often the length occurs in the template: int32 [R]."""
     run_first_draw: NDArray[np.int64]
     """first_draw[t][L]: draws of that length that earlier templates take: int64 [R]."""
-    template_size: NDArray[np.int64]
-    """Number of sequences in each template: int64 [T]."""
-    run_template: NDArray[np.int64]
-    """The template of each run: int64 [R]."""
-    runs_by_length: NDArray[np.int64]
-    """Runs sorted by (length, template): int64 [R]."""
+    template_size: NDArray[np.int32]
+    """Number of sequences in each template: int32 [T]."""
+    run_template: NDArray[np.int32]
+    """The template of each run: int32 [R]."""
+    runs_by_length: NDArray[np.int32]
+    """Runs sorted by (length, template): int32 [R]."""
     first_by_length: NDArray[np.int64]
     """Where each length's runs begin in `runs_by_length`, and R at the end: int64 [D + 1]."""
-    lookup: NDArray[np.int64]
+    lookup: NDArray[np.int32]
     """The template of bin b lies in [lookup[b >> lookup_shift], lookup[(b >> lookup_shift) + 1]]."""
     lookup_shift: int
     """See `lookup`."""
@@ -93,6 +94,32 @@ class PlanIndex:
     def tables(self) -> PlanTables:
         """What kernels read."""
         return PlanTables(*(getattr(self, name) for name in PlanTables._fields))
+
+    def as_counts(self) -> Counter[int]:
+        """Returns length → number of sequences, ascending by length.
+
+        Example:
+            >>> PlanIndex.build({(3, 1): 2}, {3: 2, 1: 2}, 4).as_counts()
+            Counter({1: 2, 3: 2})
+        """
+        return Counter(dict(zip(self.lengths.tolist(), self.counts.tolist(), strict=True)))
+
+    def as_templates(self) -> Counter[Template]:
+        """Returns template → multiplicity, in canonical order.
+
+        Example:
+            >>> PlanIndex.build({(3, 1): 2}, {3: 2, 1: 2}, 4).as_templates()
+            Counter({(3, 1): 2})
+        """
+        lengths = np.repeat(self.lengths[self.run_length], self.run_copies).tolist()
+        ends = np.cumsum(self.template_size, dtype=np.int64).tolist()
+        multiplicities = np.diff(self.first_bin).tolist()
+        return Counter(
+            {
+                tuple(lengths[begin:end]): multiplicity
+                for begin, end, multiplicity in zip([0, *ends[:-1]], ends, multiplicities, strict=True)
+            }
+        )
 
     def template_costs(self, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of a bin of each template, Σ (cost_linear · L + L²) over its lengths L: int64 [T]."""
@@ -154,14 +181,14 @@ class PlanIndex:
             pool_starts=np.concatenate(([0], np.cumsum(counts_array)))[:-1].astype(np.int64),
             first_bin=first_bin_array,
             first_run=np.array(first_run, dtype=np.int64),
-            run_length=np.ascontiguousarray(run_table[:, 0]),
-            run_copies=np.ascontiguousarray(run_table[:, 1]),
+            run_length=run_table[:, 0].astype(np.int32),
+            run_copies=run_table[:, 1].astype(np.int32),
             run_first_draw=np.ascontiguousarray(run_table[:, 2]),
-            template_size=np.array(sizes, dtype=np.int64),
-            run_template=np.repeat(np.arange(len(sizes)), np.diff(first_run)),
-            runs_by_length=runs_by_length,
+            template_size=np.array(sizes, dtype=np.int32),
+            run_template=np.repeat(np.arange(len(sizes), dtype=np.int32), np.diff(first_run)),
+            runs_by_length=runs_by_length.astype(np.int32),
             first_by_length=np.searchsorted(run_table[runs_by_length, 0], np.arange(len(lengths) + 1)),
-            lookup=np.minimum(lookup, max(len(sizes) - 1, 0)).astype(np.int64),
+            lookup=np.minimum(lookup, max(len(sizes) - 1, 0)).astype(np.int32),
             lookup_shift=shift,
             max_sequences_per_bin=max(sizes, default=0),
             max_seq_len=max_seq_len,

@@ -183,7 +183,7 @@ class WindowedView:
     @property
     def _bytes_per_window(self) -> int:
         plan = self._plan
-        words = len(plan.first_bin) + len(plan.run_first_draw) + 6 * len(plan.lengths) + (2 << _LOOKUP_BITS)
+        words = len(plan.first_bin) + len(plan.run_first_draw) + 6 * len(plan.lengths) + (1 << _LOOKUP_BITS)
         return 8 * words
 
     def _plan_of(self, window: int) -> PlanIndex:
@@ -193,7 +193,7 @@ class WindowedView:
         counts, pool_starts = np.empty_like(plan.counts), np.empty_like(plan.pool_starts)
         kernels.lay_out(plan.tables, self._shifts, self.num_windows, window, first_bin, draws, counts, pool_starts)
         shift = max(0, int(first_bin[-1]).bit_length() - _LOOKUP_BITS)
-        lookup = np.empty((int(first_bin[-1]) >> shift) + 2, dtype=np.int64)
+        lookup = np.empty((int(first_bin[-1]) >> shift) + 2, dtype=np.int32)
         kernels.fill_lookup(first_bin, shift, lookup)
         return replace(
             plan,

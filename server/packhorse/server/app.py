@@ -46,7 +46,7 @@ from packhorse.server.tokens import TokenFile
 from packhorse.server.tracing import Tracing
 from packhorse.server.warm_up import compile_kernels
 from packhorse.v1 import packing_pb2, packing_pb2_grpc
-from packhorse.wire import keep_freed_memory
+from packhorse.wire import give_back_freed_memory, keep_freed_memory
 
 _LOG = logging.getLogger(__name__)
 
@@ -107,6 +107,8 @@ async def serve(
     _warn_of_plain_text(config)
     catalog = Catalog(config.data_root)
     mixtures = Mixtures(catalog)
+    mixtures.names()  # opens them
+    give_back_freed_memory()
     survive_shrinking_files()
     metrics = Metrics(catalog.opened)
     lanes = Lanes.for_this_machine(config.processes)
