@@ -2,8 +2,8 @@
 
 import pytest
 
-from packhorse.dataset import open_prepared
-from packhorse.epoch.waiting import idle_share, waiting_of_plan
+from packhorse.dataset import MixtureDataset, MixtureFile, open_prepared
+from packhorse.epoch.waiting import idle_share, waiting_of, waiting_of_plan
 from packhorse.server import waiting_gauge
 from packhorse.server.waiting_gauge import MOST_RUNS, WAITING_GAUGE, WaitingGauge
 from packhorse.topology import Balance, Topology
@@ -91,3 +91,19 @@ def test_who_cannot_wait_is_not_shown(gauge, opened):
     gauge.saw(opened[0], Topology(world_size=1 << 16, accumulation=4))  # more bins than the epoch has
     gauge.saw(opened[0], Topology(world_size=1 << 20, accumulation=4))  # more than can be balanced
     assert samples(gauge) == []
+
+
+def test_a_mixture_is_measured_under_its_last_stage(corpus, gauge, opened):
+    stages = "[[stages]]\nuntil_bins = 65\nweights = {rows = 1}\n[[stages]]\nweights = {rows = 1, named = 1}"
+    text = f"epoch_bins = 64\n{stages}"
+    mixture = MixtureDataset("mixed", MixtureFile.parse(text, "mixed"), opened)
+    topology = Topology(world_size=4, batch_size=2)
+    gauge.saw(mixture, topology)
+    expected = waiting_of(mixture.epoch(2, seed=0), topology)[topology.balance]
+    values = [(labels["dataset"], labels["wait"], value) for labels, value in samples(gauge)]
+    assert values == [
+        ("mixed", "step", idle_share(expected.at_steps)),
+        ("mixed", "optimizer-step", idle_share(expected.at_optimizer_steps)),
+    ]
+    opened.pop()
+    assert not samples(gauge)

@@ -46,6 +46,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "prepare": CommandEntry(
         "Plan a dataset from its lengths and write the folder that `packhorse serve` serves.", "prepare", ("numba",)
     ),
+    "shard": CommandEntry(
+        "Cut a corpus into shards, prepare each, and write the mixture that serves them as one.", "prepare", ("numba",)
+    ),
     "plan": CommandEntry("Plan without preparing: see what a packer would make of a dataset.", "prepare", ("numba",)),
     "inspect": CommandEntry(
         "Show the prepared dataset in FOLDER: statistics, templates, and what training would waste without packing.",

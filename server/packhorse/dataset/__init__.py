@@ -38,6 +38,7 @@ from packhorse.dataset.mixture_file import (
     MixtureError,
     MixtureFile,
     StageEntry,
+    render_stage,
 )
 from packhorse.dataset.redacting import redact
 from packhorse.dataset.replaceable import refuse_holding, refuse_output
@@ -58,6 +59,7 @@ from packhorse.dataset.takedown_file import (
     TakedownFile,
     parse_ids,
 )
+from packhorse.dataset.text_files import replace_text
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_versions, prune_version, versions_of
 from packhorse.dataset.whole import sync, written_whole
@@ -127,6 +129,8 @@ __all__ = [
     "redact",
     "refuse_holding",
     "refuse_output",
+    "render_stage",
+    "replace_text",
     "seal",
     "sync",
     "verify_files",

@@ -75,6 +75,11 @@ class MixtureDataset:
         return epoch
 
     @property
+    def settled_epoch(self) -> int:
+        """The first epoch that the last stage is all of."""
+        return -(-self.chain[-1][0] // self.num_bins)
+
+    @property
     def max_sequences_per_bin(self) -> int:
         """The most sequences in any bin."""
         return max(dataset.max_sequences_per_bin for dataset in self.datasets)
@@ -102,7 +107,7 @@ class MixtureDataset:
         first = manifests[0]
         max_seq_len = max(manifest.max_seq_len for manifest in manifests)
         ledgers = [manifest.over_length for manifest in manifests]
-        given = self.mixture(0).epoch(self.chain[-1][0] // self.num_bins + 1).given
+        given = self.mixture(0).epoch(self.settled_epoch).given
 
         def about(what: Callable[[Manifest], int]) -> int:
             return round(

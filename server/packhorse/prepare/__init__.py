@@ -7,5 +7,6 @@ from packhorse.prepare.dry_run import DryRun, dry_run
 from packhorse.prepare.loading import load_prepared
 from packhorse.prepare.pipeline import Layout, OnBadRow, prepare
 from packhorse.prepare.readers import READERS
+from packhorse.prepare.shard import shard
 
-__all__ = ["READERS", "DryRun", "Layout", "OnBadRow", "dry_run", "load_prepared", "prepare"]
+__all__ = ["READERS", "DryRun", "Layout", "OnBadRow", "dry_run", "load_prepared", "prepare", "shard"]

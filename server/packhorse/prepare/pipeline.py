@@ -190,6 +190,13 @@ def prepare(
         on_bad_row=on_bad_row,
         progress=progress,
     )
+    return write_job(job, overwrite=overwrite, append=append, resume=resume, format=format)
+
+
+def write_job(
+    job: "Job", *, overwrite: bool = False, append: bool = False, resume: bool = False, format: Layout = "packhorse"
+) -> Manifest:
+    """Does what a job asks for; see `prepare`."""
     with (
         working(job.folder, job.record, resume=resume) as work,
         written_whole(
@@ -339,7 +346,7 @@ def checked_job(
         opened = open_held(lengths, columns, skips_bad_rows=skips)
         source = opened.kind
     else:
-        sources = _sources_of(input)
+        sources = paths_of_inputs(input)
         if engine == "ray":
             sources = [
                 source if is_url(source) else os.path.abspath(source) for source in sources
@@ -347,7 +354,7 @@ def checked_job(
         found = find_inputs(sources)
         refuse_holding(folder, [*(Path(source) for source in sources if not is_url(source)), *found.files_read()])
         opened = found.reader.open(found.paths, columns, skips_bad_rows=skips)
-        source = _name_of(sources)
+        source = name_of_inputs(sources)
         adds = not found.reader.is_alone
         digest = before.manifest.digest if before else None
         record = JobRecord.of(opened, options, on_bad_row=on_bad_row, appended_to=digest, group_size=group_size)
@@ -377,7 +384,8 @@ def checked_job(
     )
 
 
-def _sources_of(input: Source | Iterable[Source]) -> list[str]:
+def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
+    """Returns the inputs as they were named; a ValueError where that is no way to name one."""
     given = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
     wanted = "--input must be a file, a folder, a pattern, a URL of one, or a list of these"
     paths = [as_path(one) for one in given if isinstance(one, str | os.PathLike) and str(one)]
@@ -386,7 +394,7 @@ def _sources_of(input: Source | Iterable[Source]) -> list[str]:
     return paths
 
 
-def _name_of(sources: Sequence[str]) -> str:
+def name_of_inputs(sources: Sequence[str]) -> str:
     """What the manifest calls the inputs: last components, and of a pattern its folder too."""
     names = []
     for source in sources[:_MOST_NAMES]:

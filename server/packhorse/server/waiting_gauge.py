@@ -7,12 +7,12 @@ stream waits for it. Leaves measuring to `packhorse.epoch.waiting`.
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import GaugeMetricFamily
 
-from packhorse.dataset import PreparedDataset
+from packhorse.dataset import MixtureDataset, PreparedDataset
 from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.server.served import Served
 from packhorse.topology import BatchSchedule, Topology
@@ -36,7 +36,7 @@ _Key = tuple[str, str, str, str, str]
 class _Run:
     """A run's shape, and what was measured of it."""
 
-    dataset: "weakref.ref[PreparedDataset]"
+    dataset: "weakref.ref[PreparedDataset | MixtureDataset]"
     """Weak: what the catalog lets go of is not kept open for a gauge."""
     topology: Topology
     is_measured: bool = False
@@ -58,10 +58,9 @@ class WaitingGauge:
     def saw(self, dataset: Served, topology: Topology) -> None:
         """Remembers a run that streams; costs no measuring.
 
-        One rank alone waits for nobody, and is not remembered; nor is a mixture, which has no plan of its own, or a run
-        whose batch size follows a schedule.
+        One rank alone waits for nobody, and is not remembered; nor is a run whose batch size follows a schedule.
         """
-        if not isinstance(dataset, PreparedDataset) or topology.world_size == 1:
+        if not isinstance(dataset, PreparedDataset | MixtureDataset) or topology.world_size == 1:
             return
         if isinstance(topology.batch_size, BatchSchedule):
             return
@@ -85,18 +84,26 @@ class WaitingGauge:
         opened = self._datasets()
         for key, run in runs:
             dataset = run.dataset()
-            if dataset is None or dataset not in opened:
+            if dataset is None or not all(each in opened for each in _datasets_of(dataset)):
                 continue
             if not run.is_measured:
-                balances = [run.topology.balance]
-                found = (
-                    waiting_of(dataset.epoch(0, seed=0), run.topology, balances)
-                    if dataset.has_groups  # their bins cost what their members do
-                    else waiting_of_plan(dataset.plan, run.topology, balances)
-                )
-                run.waiting = None if found is None else found[run.topology.balance]
+                run.waiting = _measured(dataset, run.topology)
                 run.is_measured = True
             if run.waiting is not None:
                 family.add_metric([*key, "step"], idle_share(run.waiting.at_steps))
                 family.add_metric([*key, "optimizer-step"], idle_share(run.waiting.at_optimizer_steps))
         yield family
+
+
+def _datasets_of(served: PreparedDataset | MixtureDataset) -> Sequence[PreparedDataset]:
+    return (served,) if isinstance(served, PreparedDataset) else served.datasets
+
+
+def _measured(served: PreparedDataset | MixtureDataset, topology: Topology) -> Waiting | None:
+    """Measures a run; of a mixture, an epoch that its last stage is all of. None where it is longer than its epoch."""
+    if isinstance(served, PreparedDataset) and not served.has_groups:
+        found = waiting_of_plan(served.plan, topology, [topology.balance])
+    else:  # bins of groups cost what their members do, and a mixture has no plan of its own
+        number = 0 if isinstance(served, PreparedDataset) else served.settled_epoch
+        found = waiting_of(served.epoch(number, seed=0), topology, [topology.balance])
+    return None if found is None else found[topology.balance]

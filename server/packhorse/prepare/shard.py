@@ -1,0 +1,199 @@
+"""Cutting a corpus into shards, each with a plan of its own, and a mixture that serves them as one.
+
+Owns which row goes into which shard, their names and the mixture's file; leaves reading to the readers and each shard's
+folder to the pipeline.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import MIXTURE_SUFFIX, Keep, Manifest, OverLength, StageEntry, render_stage, replace_text
+from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
+from packhorse.prepare.pipeline import checked_job, name_of_inputs, paths_of_inputs, write_job
+from packhorse.prepare.readers import Columns, find_inputs
+from packhorse.prepare.readers.parquet import open_parquet
+from packhorse.topology import checked_integer
+
+MOST_SHARDS = 10_000
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+def shard(
+    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    name: str,
+    data_root: str | os.PathLike[str],
+    max_seq_len: int,
+    by: str | None = None,
+    sequences: int | None = None,
+    length_column: str | None = None,
+    id_column: str | None = None,
+    algorithm: str = "auto",
+    over_length: OverLength = "error",
+    keep: Keep = "head",
+    max_sequences_per_bin: int | None = None,
+    align: int = 1,
+    extra_tokens: int = 0,
+    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> dict[str, Manifest]:
+    """Prepares a corpus in shards below a data root, and writes `NAME.mixture.toml`, which serves them as one.
+
+    The mixture weighs shards by their bins, so each sequence comes once in its epoch; edit the weights, or append a
+    stage. Ids are those of the whole corpus, so its token source serves every shard. 24 bytes a sequence are held in
+    memory.
+
+    Example:
+        >>> manifests = shard("corpus.idx", name="cut", data_root="shards", sequences=2, max_seq_len=8, progress=False)
+        >>> {name: manifest.n_sequences for name, manifest in manifests.items()}
+        {'cut-0000': 2, 'cut-0001': 2}
+
+    Args:
+        input: as `prepare` takes it.
+        name: of the mixture; shards are `NAME-VALUE`, or `NAME-0000` and so on.
+        data_root: folder that a server serves; made where there is none.
+        max_seq_len: a bin's capacity in tokens.
+        by: a Parquet column of strings or integers: one shard for each value.
+        sequences: instead, a shard for every so many sequences in order; the last has what is left.
+        length_column: this and what follows but `overwrite`: as `prepare` takes them, for every shard alike.
+        id_column: see above.
+        algorithm: see above.
+        over_length: see above.
+        keep: see above.
+        max_sequences_per_bin: see above.
+        align: see above.
+        extra_tokens: see above.
+        time_limit_seconds: of each shard's plan.
+        overwrite: whether shards and the mixture of these names are replaced.
+        progress: whether stderr shows how far it is.
+
+    Returns:
+        Shard → manifest, in the order of the mixture's components.
+
+    Raises:
+        FileExistsError: the mixture or a shard is there already, and `overwrite` is not set.
+        ValueError: an argument, a value of the column or an input is not as it must be; or as for `prepare`.
+    """
+    if (by is None) == (sequences is None):
+        raise ValueError(
+            "give either --by, for a shard for each value of a column, or --sequences, for shards of a size"
+        )
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name must be letters, digits and ._-, as in a file's name, got {name!r:.100}")
+    root = Path(data_root)
+    mixture = root / f"{name}{MIXTURE_SUFFIX}"
+    if mixture.exists() and not overwrite:
+        raise FileExistsError(f"{mixture} exists already; choose another --name, or replace it by --overwrite")
+    sources = paths_of_inputs(input)
+    found = find_inputs(sources)
+    opened = found.reader.open(found.paths, Columns(length=length_column, id=id_column), skips_bad_rows=False)
+    batches = [batch for span in opened.spans for batch in span.batches()]
+    table = np.empty(sum(len(batch.lengths) for batch in batches), dtype=[("length", np.int64), ("id", np.int64)])
+    if not len(table):
+        raise ValueError("--input holds no rows, so there is nothing to cut")
+    table["length"] = np.concatenate([batch.lengths for batch in batches])
+    table["id"] = np.concatenate([batch.ids for batch in batches])
+    del batches
+    names, shard_of = _by_size(len(table), sequences) if sequences is not None else _by_value(found.paths, str(by))
+    if len(shard_of) != len(table):
+        raise ValueError(
+            f"--input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
+        )
+    root.mkdir(parents=True, exist_ok=True)
+    manifests = {}
+    order = np.argsort(shard_of, kind="stable")
+    ends = np.cumsum(np.bincount(shard_of, minlength=len(names))).tolist()
+    for value, begin, end in zip(names, [0, *ends[:-1]], ends, strict=True):
+        job = checked_job(
+            input=None,
+            lengths=table[np.sort(order[begin:end])],
+            length_column="length",
+            id_column="id",
+            group_column=None,
+            group_size=None,
+            groups=None,
+            max_seq_len=max_seq_len,
+            output=root / f"{name}-{value}",
+            algorithm=algorithm,
+            over_length=over_length,
+            keep=keep,
+            max_sequences_per_bin=max_sequences_per_bin,
+            align=align,
+            extra_tokens=extra_tokens,
+            time_limit_seconds=time_limit_seconds,
+            overwrite=overwrite,
+            append=False,
+            resume=False,
+            engine="processes",
+            workers=1,
+            ray_address=None,
+            format="packhorse",
+            on_bad_row="error",
+            progress=progress,
+        )
+        job = replace(job, opened=replace(job.opened, columns=opened.columns), source=name_of_inputs(sources))
+        manifests[f"{name}-{value}"] = write_job(job, overwrite=overwrite)
+    stage = StageEntry(weights={shard_name: manifest.n_bins for shard_name, manifest in manifests.items()})
+    replace_text(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}")
+    return manifests
+
+
+def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64]]:
+    """Returns shards' names, and which of them each row goes into: int64 [S]."""
+    checked_integer("sequences", sequences, 1)
+    num = -(-num_rows // sequences)
+    _check_number(num, f"sequences = {sequences}")
+    return [f"{number:04}" for number in range(num)], np.arange(num_rows) // sequences
+
+
+def _by_value(paths: Sequence[str], by: str) -> tuple[list[str], NDArray[np.int64]]:
+    """As `_by_size`, by the values of a column in their order of text."""
+    number_of: dict[Any, int] = {}
+    parts = []
+    for column in _column(paths, by):
+        values = column.dictionary_encode()
+        if values.null_count:
+            raise ValueError(f"column {by} has rows without a value, which belong to no shard: fill them in")
+        known = [number_of.setdefault(value, len(number_of)) for value in values.dictionary.to_pylist()]
+        _check_number(len(number_of), f"by = {by}")
+        parts.append(np.array(known, dtype=np.int64)[values.indices.to_numpy()])
+    found = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    for value in number_of:
+        if not _NAME.fullmatch(str(value)):
+            raise ValueError(
+                f"column {by} has the value {value!r:.100}, which can be no part of a folder's name: use letters, "
+                "digits and ._-, up to 100 of them"
+            )
+    names = sorted(map(str, number_of))
+    place_of = {value: place for place, value in enumerate(names)}
+    places = np.array([place_of[str(value)] for value in number_of], dtype=np.int64)
+    return names, places[found]
+
+
+def _column(paths: Sequence[str], by: str) -> Iterator[Any]:
+    """Yields a column of Parquet files, in the order of their rows."""
+    for path in paths:
+        if not path.endswith(".parquet"):
+            raise ValueError(
+                f"by = {by} names a column of Parquet files, and {Path(path).name} is none; give --sequences, or "
+                "prepare each part by itself"
+            )
+        file = open_parquet(path)
+        if by not in file.schema_arrow.names:
+            raise ValueError(f"{Path(path).name} has no column {by}; there are {', '.join(file.schema_arrow.names)}")
+        for batch in file.iter_batches(columns=[by]):
+            yield batch.column(0)
+
+
+def _check_number(num: int, what: str) -> None:
+    if num > MOST_SHARDS:
+        raise ValueError(f"{what} makes more than {MOST_SHARDS:,} shards: cut more coarsely")
