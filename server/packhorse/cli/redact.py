@@ -15,8 +15,8 @@ from packhorse.dataset import (
     TakedownFile,
     parse_ids,
     redact,
+    takedown_text,
 )
-from packhorse.dataset.redacting import text_of
 from packhorse.server.served import Served
 
 _MOST_NAMED = 10
@@ -81,7 +81,7 @@ def command(
         raise click.UsageError("--seed and --from-position belong together: which run had come how far")
     if (data_root / MANIFEST).exists():
         raise click.UsageError(f"--data-root {data_root} is a dataset itself; give the folder that it is in")
-    wanted = parse_ids(ids, "--ids") if ids is not None else parse_ids(text_of(ids_file), str(ids_file))  # type: ignore[arg-type]
+    wanted = parse_ids(ids, "--ids") if ids is not None else parse_ids(takedown_text(ids_file), str(ids_file))  # type: ignore[arg-type]
     try:
         served = Mixtures(LazyCatalog(data_root, set())).get(name)
     except ServiceError as error:

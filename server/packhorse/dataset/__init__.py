@@ -40,7 +40,7 @@ from packhorse.dataset.mixture_file import (
     StageEntry,
     render_stage,
 )
-from packhorse.dataset.redacting import redact
+from packhorse.dataset.redacting import ids_reader, redact, takedown_text
 from packhorse.dataset.replaceable import refuse_holding, refuse_output
 from packhorse.dataset.seqpack_layout import (
     Loaded,
@@ -116,6 +116,7 @@ __all__ = [
     "differing_parts",
     "find_version",
     "growing_array",
+    "ids_reader",
     "is_seqpack_layout",
     "link_versions",
     "load_seqpack_layout",
@@ -133,6 +134,7 @@ __all__ = [
     "replace_text",
     "seal",
     "sync",
+    "takedown_text",
     "verify_files",
     "verify_lengths",
     "versions_of",

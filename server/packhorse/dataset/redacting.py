@@ -39,7 +39,7 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
         OSError: it cannot be written.
     """
     with locked_folder(path.parent):
-        text = text_of(path) if path.exists() else ""
+        text = takedown_text(path) if path.exists() else ""
         read_ids = ids_reader(path)
         edited = append_redaction(text, path.name, redaction, read_ids)
         if len(edited.encode()) > MOST_TAKEDOWN_BYTES:
@@ -53,6 +53,11 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
 def ids_reader(path: Path, refuse: Callable[[Path], None] = lambda _: None) -> ReadIds:
     """Returns what reads the files of ids that a takedown's file names: they lie beside it.
 
+    Example:
+        >>> size = Path("gone.txt").write_text("3 4")
+        >>> ids_reader(Path("web.takedown.toml"))("gone.txt")
+        '3 4'
+
     Args:
         path: of the takedown's file.
         refuse: raises where a file may not be read.
@@ -63,13 +68,18 @@ def ids_reader(path: Path, refuse: Callable[[Path], None] = lambda _: None) -> R
             raise TakedownError(f"{name!r} is no name of a file beside {path.name}; put it there, and name it alone")
         ids_file = path.with_name(name)
         refuse(ids_file)
-        return text_of(ids_file)
+        return takedown_text(ids_file)
 
     return read
 
 
-def text_of(path: Path) -> str:
+def takedown_text(path: Path) -> str:
     """Reads a takedown's file, or a file of ids.
+
+    Example:
+        >>> size = Path("gone.txt").write_text("3 4")
+        >>> takedown_text(Path("gone.txt"))
+        '3 4'
 
     Raises:
         TakedownError: it cannot be read, is too large, or is no text.

@@ -11,7 +11,16 @@ from pathlib import Path
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Puts a text into a file's place at once; the file's permissions stay, where there is one."""
+    """Puts a text into a file's place at once; the file's permissions stay, where there is one.
+
+    Example:
+        >>> replace_text(Path("note.txt"), "the new text")
+        >>> Path("note.txt").read_text()
+        'the new text'
+
+    Raises:
+        OSError: it cannot be written; the file stays as it was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with temporary.open("wb") as file:

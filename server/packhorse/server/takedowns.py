@@ -20,8 +20,9 @@ from packhorse.dataset import (
     Takedown,
     TakedownError,
     TakedownFile,
+    ids_reader,
+    takedown_text,
 )
-from packhorse.dataset.redacting import ids_reader, text_of
 from packhorse.server.catalog import not_served
 from packhorse.server.served import Reader, Served
 from packhorse.server.stamps import FileStamp, stamp_of
@@ -168,7 +169,7 @@ class Takedowns:
     def _parsed(self, path: Path) -> TakedownFile:
         self._refuse_link(path, path.name)
         read_ids = ids_reader(path, lambda ids_file: self._refuse_link(ids_file, ids_file.name))
-        return TakedownFile.parse(text_of(path), path.name, read_ids)
+        return TakedownFile.parse(takedown_text(path), path.name, read_ids)
 
     def _passed(self, name: str, before: TakedownFile, now: TakedownFile) -> str:
         """Says which open stream has gone past positions that are newly left out, or no longer; empty for none."""
