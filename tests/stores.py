@@ -29,6 +29,15 @@ class Bucket:
         return {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}", "AWS_DEFAULT_REGION": "us-east-1"}
 
     @property
+    def storage_options(self) -> dict[str, Any]:
+        """The same for s3fs: a fork server that is older than the environment does not have it."""
+        return {
+            "key": CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            "secret": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{self.port}", "region_name": "us-east-1"},
+        }
+
+    @property
     def client(self) -> Any:
         """boto3's."""
         return _client(self.port)

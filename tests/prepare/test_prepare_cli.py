@@ -19,6 +19,7 @@ from packhorse.formats import MegatronWriter
 from packhorse.prepare import _sort
 from packhorse.server.backend import Backend
 from packhorse.server.catalog import Catalog
+from packhorse.server.mixtures import Mixtures
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 
@@ -98,7 +99,7 @@ def test_the_screen_and_the_wire_say_where_ids_come_from(table: Path, tmp_path: 
     assert invoke("--input", table, "--output", tmp_path / "set", *flags).exit_code == 0
     inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "set")], catch_exceptions=False)
     assert "ids: uint32, column 'id' of x.parquet" in inspected.output
-    backend = Backend(Catalog(tmp_path))
+    backend = Backend(Mixtures(Catalog(tmp_path)))
     described = backend.get_dataset(pb.GetDatasetRequest(name="set")).dataset
     assert (described.id_column, described.plan_cut_off) == ("id", False)
     manifest = open_prepared(tmp_path / "set").manifest

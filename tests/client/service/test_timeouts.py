@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from packhorse.client import InvalidRequestError, PackedDataset, RetryPolicy, ServerUnavailableError, connect
-from packhorse.client.service import retry
+from packhorse.client.service import _retry
 from packhorse.client.service._retry import policy_of
 
 
@@ -28,8 +28,8 @@ def waits(monkeypatch):
         waited.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(retry.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(retry.time, "sleep", sleep)
+    monkeypatch.setattr(_retry.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_retry.time, "sleep", sleep)
     return waited
 
 

@@ -16,6 +16,7 @@ from packhorse.client.sources import (
     ParquetSource,
     RemoteArrowSource,
     StoreCache,
+    StoreOptions,
     TokenSourceError,
     as_token_source,
 )
@@ -85,7 +86,8 @@ def test_a_loader_reads_ahead_along_the_stream(bucket, tmp_path, kind, write_arr
         write_arrow(path, table, stream=kind == "stream", rows=20)
     prepare(path, max_seq_len=64, output=tmp_path / "data" / "set", progress=False)
     url = bucket.put(path.name, path)
-    store = StoreCache(cache_folder=tmp_path / "cache", block_bytes=4096)
+    options = StoreOptions(storage_options=bucket.storage_options)
+    store = StoreCache(cache_folder=tmp_path / "cache", block_bytes=4096, options=options)
     there = (ParquetSource if kind == "parquet" else RemoteArrowSource)(url, store=store)
 
     def batches(tokens):
