@@ -175,6 +175,7 @@ def test_health_of_no_server_is_a_failure(folder: Path, server_bin: Path) -> Non
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.long  # it compiles every kernel
 def test_installed_server_streams_an_epoch_and_ends_on_sigterm(
     server_bin: Path, data_root: Path, kernel_cache: Path
 ) -> None:

@@ -253,7 +253,7 @@ next(iterator)
 """
 
 
-@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("blocks", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize(("end", "status"), [("", 0), ("raise KeyboardInterrupt", 130), ("sys.exit(3)", 3)])
 def test_a_process_ends_whatever_is_being_fetched(blocks, end, status):
     code = AT_EXIT.format(blocks=blocks, end=end)

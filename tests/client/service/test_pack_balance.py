@@ -174,7 +174,7 @@ def test_a_flush_may_add_empty_bins(either):
         assert stream.flush() == []
 
 
-@pytest.mark.parametrize("end", ["kill", "terminate"])
+@pytest.mark.parametrize("end", ["kill", pytest.param("terminate", marks=pytest.mark.long)])
 def test_a_server_that_dies_loses_and_repeats_nothing(corpus, make_server, end):
     lengths, bins = some(2000, seed=9), []
     options = {"num_bins_multiple_of": 3, "accumulation": 4, "balance": Balance.MICRO_STEP}

@@ -112,7 +112,7 @@ def ids_by_epoch(*models):
     return seen
 
 
-@pytest.mark.parametrize("batch_size", [3, 13, 1000])
+@pytest.mark.parametrize("batch_size", [pytest.param(3, marks=pytest.mark.long), 13, 1000])
 def test_resumes_under_another_batch_size_and_misses_and_repeats_nothing(fit, tmp_path, batch_size):
     """The Trainer counts batches up to the length of an epoch, which is another one now."""
     fit(1, every_n_train_steps=4, batch_size=8)

@@ -134,7 +134,7 @@ def test_every_sequence_comes_once_an_epoch_across_three_topologies(train, tmp_p
     assert rates[-1] == pytest.approx(rates[-2] / 2, rel=1e-3)  # linear, and 0 at the end of the run
 
 
-@pytest.mark.parametrize("resumed_batch_size", [32, 13, 500])
+@pytest.mark.parametrize("resumed_batch_size", [32, 13, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("save_strategy", ["steps", "epoch"])
 def test_resumes_within_an_epoch_and_at_its_end(train, save_strategy, resumed_batch_size):
     first = (
