@@ -151,6 +151,7 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
         assert manifest.n_sequences == len(expected)
 
 
+@pytest.mark.long
 def test_the_folder_is_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     ids = rng.permutation(9000)[:3000] + 2**33

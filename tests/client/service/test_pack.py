@@ -156,7 +156,7 @@ def test_bad_options(either, options, field):
     assert caught.value.metadata["field"] == f"options.{field}"
 
 
-@pytest.mark.parametrize("end", ["kill", "terminate"])
+@pytest.mark.parametrize("end", ["kill", pytest.param("terminate", marks=pytest.mark.long)])
 def test_a_server_that_dies_loses_and_repeats_nothing(corpus, make_server, end):
     lengths = some(4000, seed=9)
     bins = []

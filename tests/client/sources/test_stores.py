@@ -74,7 +74,9 @@ def test_a_folder_of_neither_kind(bucket):
         as_token_source(f"{bucket.url}/deep")
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow", "stream"])
+@pytest.mark.parametrize(
+    "kind", ["parquet", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("arrow", "stream"))]
+)
 def test_a_loader_reads_ahead_along_the_stream(bucket, tmp_path, kind, write_arrow):
     rng = np.random.default_rng(2)
     rows = [rng.integers(0, 1000, n).tolist() for n in rng.integers(1, 60, 400)]

@@ -54,7 +54,7 @@ def test_a_bad_row_is_named_with_its_file_and_row_group(bad: Path, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_skipped_rows_are_in_the_manifest_and_keep_their_numbers(bad: Path, tmp_path: Path, workers: int) -> None:
     numbered = run(bad, tmp_path / "rows", on_bad_row="skip", workers=workers)
     assert numbered == {1: [0], 2: [1], 3: [2], 4: [3, 5], 5: [6], 6: [8], 7: [10]}
