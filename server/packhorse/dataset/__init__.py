@@ -59,7 +59,7 @@ from packhorse.dataset.takedown_file import (
     TakedownFile,
     parse_ids,
 )
-from packhorse.dataset.text_files import replace_text
+from packhorse.dataset.text_files import replace_text, text_of
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_versions, prune_version, versions_of
 from packhorse.dataset.whole import sync, written_whole
@@ -135,6 +135,7 @@ __all__ = [
     "seal",
     "sync",
     "takedown_text",
+    "text_of",
     "verify_files",
     "verify_lengths",
     "versions_of",

@@ -14,7 +14,7 @@ from packhorse.dataset.takedown_file import (
     TakedownFile,
     append_redaction,
 )
-from packhorse.dataset.text_files import locked_folder, replace_text
+from packhorse.dataset.text_files import locked_folder, replace_text, text_of
 
 
 def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], object]) -> TakedownFile:
@@ -84,13 +84,4 @@ def takedown_text(path: Path) -> str:
     Raises:
         TakedownError: it cannot be read, is too large, or is no text.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_TAKEDOWN_BYTES + 1)
-        if len(data) > MOST_TAKEDOWN_BYTES:
-            raise TakedownError(f"{path.name} has more than {MOST_TAKEDOWN_BYTES:,} bytes")
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise TakedownError(f"{path.name} is no text in UTF-8: {error}") from None
-    except OSError as error:
-        raise TakedownError(f"{path.name} cannot be read: {error.strerror}") from None
+    return text_of(path, MOST_TAKEDOWN_BYTES, TakedownError)

@@ -1,6 +1,6 @@
 """Small text files that servers read while people and commands change them.
 
-Owns replacing one as a whole, and keeping commands that change files of one folder from each other.
+Owns reading one, replacing it as a whole, and keeping commands that change files of one folder from each other.
 """
 
 import fcntl
@@ -8,6 +8,34 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
+    """Reads a file, up to a size.
+
+    Example:
+        >>> size = Path("note.txt").write_text("a text")
+        >>> text_of(Path("note.txt"), 100, ValueError)
+        'a text'
+
+    Args:
+        path: of the file.
+        most_bytes: a larger file is refused.
+        error: what is raised.
+
+    Raises:
+        ValueError: as `error`: the file cannot be read, is too large, or is no text.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+        if len(data) > most_bytes:
+            raise error(f"{path.name} has more than {most_bytes:,} bytes")
+        return data.decode()
+    except UnicodeDecodeError as caught:
+        raise error(f"{path.name} is no text in UTF-8: {caught}") from None
+    except OSError as caught:
+        raise error(f"{path.name} cannot be read: {caught.strerror}") from None
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -22,6 +22,7 @@ from packhorse.dataset import (
     StageEntry,
     Takedown,
     append_to_mixture,
+    text_of,
 )
 from packhorse.server.catalog import Catalog, no_mixture, not_served
 from packhorse.server.faults import ServiceError, invalid_field
@@ -171,7 +172,7 @@ class Mixtures:
 
     def _opened(self, name: str, path: Path) -> MixtureDataset:
         self._catalog.refuse_link(path, path.name)
-        file = MixtureFile.parse(_text_of(path), path.name)
+        file = MixtureFile.parse(text_of(path, MOST_MIXTURE_BYTES, MixtureError), path.name)
         try:
             datasets = [self.component(component) for component in file.names]
         except MixtureError as error:
@@ -217,21 +218,3 @@ class Mixtures:
             return path if path.is_file() and not (root / name / MANIFEST).exists() else None
         except OSError:  # no file can have such a name
             return None
-
-
-def _text_of(path: Path) -> str:
-    """Reads a file.
-
-    Raises:
-        MixtureError: it cannot be read, is too large, or is no text.
-    """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_MIXTURE_BYTES + 1)
-        if len(data) > MOST_MIXTURE_BYTES:
-            raise MixtureError(f"{path.name} has more than {MOST_MIXTURE_BYTES:,} bytes, which no mixture needs")
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise MixtureError(f"{path.name} is no text in UTF-8: {error}") from None
-    except OSError as error:
-        raise MixtureError(f"{path.name} cannot be read: {error.strerror}") from None
