@@ -7,13 +7,14 @@ import sys
 import pytest
 
 from packhorse.client import InvalidRequestError, PackedDataset, RetryPolicy, ServerUnavailableError, connect
-from packhorse.client.service import _retry
+from packhorse.client.service import _grpc, _retry
 from packhorse.client.service._retry import policy_of
 
 
 @pytest.fixture
-def nowhere():
-    """A port that nothing listens at."""
+def nowhere(monkeypatch):
+    """A port that nothing listens at, and that counts as new: an earlier test's server may have had it."""
+    monkeypatch.setattr(_grpc, "_ANSWERED", set())
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"
