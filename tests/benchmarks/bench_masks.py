@@ -41,7 +41,7 @@ def run(workspace: Workspace) -> list[Row]:
     """Measures, and returns rows."""
     repeats = 3 * workspace.sizes.repeats
     full = workspace.sizes.small >= 1_000_000
-    batches = [_layout(_ROWS, MAX_SEQ_LEN, seed) for seed in range(_BATCHES)]
+    batches = [layout_of(_ROWS, MAX_SEQ_LEN, seed) for seed in range(_BATCHES)]
     rows = _biases(batches, repeats)
     rows += [
         _block_mask(_ROWS, MAX_SEQ_LEN, repeats),
@@ -52,7 +52,7 @@ def run(workspace: Workspace) -> list[Row]:
     return rows + _offsets(batches, repeats)
 
 
-def _layout(num_rows: int, row_tokens: int, seed: int) -> PackLayout:
+def layout_of(num_rows: int, row_tokens: int, seed: int) -> PackLayout:
     """Rows that sequences of usual lengths fill, the last of each as long as there is room."""
     random = np.random.default_rng(seed)
     places: list[int] = []
@@ -129,7 +129,7 @@ def _future() -> torch.Tensor:
 
 
 def _block_mask(num_rows: int, row_tokens: int, repeats: int) -> Row:
-    layout = _layout(num_rows, row_tokens, 0)
+    layout = layout_of(num_rows, row_tokens, 0)
     labels = torch.from_numpy(layout.sequence_ids())
 
     def causal_in_sequences(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -153,7 +153,7 @@ def _block_mask(num_rows: int, row_tokens: int, repeats: int) -> Row:
 
 
 def _long_block_mask() -> Row:
-    layout = _layout(1, 131_072, 0)
+    layout = layout_of(1, 131_072, 0)
     (ours,) = interleaved(5, lambda: _milliseconds(lambda: build_block_mask(layout, "cpu", causal=True)))
     return Row(
         what="build_block_mask",

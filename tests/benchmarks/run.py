@@ -15,6 +15,7 @@ import bench_balanced_training
 import bench_endurance
 import bench_epoch_end
 import bench_first_bin
+import bench_gpu
 import bench_locality
 import bench_many_streams
 import bench_masks
@@ -60,6 +61,7 @@ BENCHMARKS = {
     "random-access": bench_random_access,
     "balanced-training": bench_balanced_training,
     "masks": bench_masks,
+    "gpu": bench_gpu,
     "memory": bench_memory,
     "attacks": bench_attacks,
     "tokenize": bench_tokenize,
@@ -70,8 +72,8 @@ BENCHMARKS = {
     "endurance": bench_endurance,
     "peers-streaming": bench_peers_streaming,
 }
-ONLY_WHEN_NAMED = ("prepare-huge", "many-streams", "endurance", "peers-streaming")
-"""What takes minutes by itself, or much of a disk."""
+ONLY_WHEN_NAMED = ("gpu", "prepare-huge", "many-streams", "endurance", "peers-streaming")
+"""What needs a GPU, takes minutes by itself, or much of a disk."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

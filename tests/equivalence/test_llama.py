@@ -103,14 +103,14 @@ def attend_by_block_lists(module, query, key, value, attention_mask, scaling, **
     size, (length, _) = attention_mask.BLOCK_SIZE[0], attention_mask.seq_lengths
 
     def blocks(numbers, lists):
-        is_listed = torch.arange(lists.shape[-1]) < numbers[..., None]
-        dense = torch.zeros(lists.shape, dtype=torch.bool).scatter(-1, lists.long(), is_listed)
+        is_listed = torch.arange(lists.shape[-1], device=lists.device) < numbers[..., None]
+        dense = torch.zeros(lists.shape, dtype=torch.bool, device=lists.device).scatter(-1, lists.long(), is_listed)
         return dense.repeat_interleave(size, -2).repeat_interleave(size, -1)[..., :length, :length]
 
     partial = blocks(attention_mask.kv_num_blocks, attention_mask.kv_indices)
     full = blocks(attention_mask.full_kv_num_blocks, attention_mask.full_kv_indices)
-    b, q, kv = (torch.arange(n) for n in (query.shape[0], length, length))
-    by_token = attention_mask.mask_mod(b[:, None, None], torch.tensor(0), q[:, None], kv)[:, None]
+    b, q, kv = (torch.arange(n, device=query.device) for n in (query.shape[0], length, length))
+    by_token = attention_mask.mask_mod(b[:, None, None], torch.tensor(0, device=query.device), q[:, None], kv)[:, None]
     return attend(query, key, value, full | partial & by_token, scaling), None
 
 
@@ -215,9 +215,9 @@ def alone(dtype, sequences, device="cpu"):
 def logits_of_packed(model, path, sequences, dtype, device="cpu", *, leak=False):
     """Logits of each sequence, from one forward pass of all."""
     batch = assemble(sequences, flatten=path.flatten)
-    for name in ("input_ids", "position_ids"):
-        batch[name] = batch[name].to(device)
-    logits = model(input_ids=batch["input_ids"], **path.inputs(batch, dtype, device, leak)).logits.flatten(0, 1)
+    inputs = {"input_ids": batch["input_ids"]} | path.inputs(batch, dtype, device, leak)
+    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+    logits = model(**inputs).logits.flatten(0, 1)
     spans = zip(batch["layout"].starts.tolist(), batch["layout"].lengths.tolist(), strict=True)
     return [logits[start : start + length] for start, length in spans]
 

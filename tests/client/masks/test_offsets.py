@@ -121,5 +121,8 @@ def test_on_a_gpu(two_rows):
     offsets = build_varlen_offsets(two_rows, "cuda", num_sequences=7)
     assert offsets.cu_seqlens.is_cuda
     assert offsets.cu_seqlens.tolist() == [0, 5, 6, 13, 17, 23, 23, 23]
-    scanned, _ = build_packing_cu_seqlens(torch.from_numpy(two_rows.sequence_ids()).cuda())
-    assert scanned.tolist() == [0, 5, 6, 14, 16, 20, 26, 32]
+    labels = torch.from_numpy(two_rows.sequence_ids())
+    for mask in (None, labels >= 0):
+        on_host, on_gpu = (build_packing_cu_seqlens(each, mask) for each in (labels, labels.cuda()))
+        assert on_gpu[0].is_cuda
+        assert (on_gpu[0].tolist(), on_gpu[1]) == (on_host[0].tolist(), on_host[1])

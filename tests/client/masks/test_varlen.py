@@ -110,6 +110,24 @@ def test_each_sequence_is_attended_alone(two_rows, kernel, causal, window):
 
 
 @pytest.mark.usefixtures("kernels")
+def test_the_kernel_of_torch_2_11_gets_as_many_heads_of_keys(two_rows, monkeypatch):
+    def older(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+        return torchs(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, window_size=window_size)
+
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", older)
+    query, key, value = tensors(two_rows.num_tokens)
+    expected = attend_one_by_one(query, key, value, two_rows, causal=True, window=None, scale=None)
+    torch.testing.assert_close(varlen_attention(query, key, value, two_rows, causal=True, kernel="torch"), expected)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_torch_whose_kernel_has_no_window_is_too_old(two_rows, monkeypatch):
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", lambda query, key, value, is_causal: query)
+    with pytest.raises(ImportError, match=r"takes no window_size; install torch 2\.11 or newer, or flash-attn"):
+        varlen_attention(*tensors(two_rows.num_tokens), two_rows, causal=True, kernel="torch")
+
+
+@pytest.mark.usefixtures("kernels")
 def test_the_default_is_the_usual_scale(two_rows):
     query, key, value = tensors(two_rows.num_tokens)
     expected = attend_one_by_one(query, key, value, two_rows, causal=True, window=None, scale=None)

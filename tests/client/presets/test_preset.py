@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+import torch
 
 from packhorse.client.presets import (
     Preset,
@@ -47,6 +48,16 @@ def test_every_preset_says_what_it_does(name):
     shown = str(preset)
     for words in (f"{name}: {preset.consumer}", f"labels: {preset.labels}", f"padding: {preset.padding}"):
         assert words in shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_that_left_host_memory_is_refused(name, assemble):
+    batch = assemble(BINS, 8, get_preset(name))
+    for key, value in batch.items():
+        if isinstance(value, torch.Tensor):
+            batch[key] = value.to("meta")  # as "cuda" where there is none
+    with pytest.raises(ValueError, match=rf"{name}.*this one is on meta; give the preset to the dataset"):
+        get_preset(name).convert(batch)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,6 +6,7 @@ Owns the calls into `torch.nn.attention.varlen` and FlashAttention; leaves their
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -54,7 +55,7 @@ def varlen_attention(
         [tokens, heads, head size].
 
     Raises:
-        ImportError: the kernel is not installed.
+        ImportError: the kernel is not installed, or older than torch 2.11.
         ValueError: tensors have other shapes or lie where no kernel runs, the window is below 1, or there is no layout
             in `where`.
     """
@@ -96,6 +97,17 @@ def _by_torch(
         raise ImportError(
             f"torch {torch.__version__} has no torch.nn.attention.varlen; install a newer one, or flash-attn"
         ) from None
+    known = signature(varlen.varlen_attn).parameters
+    if "window_size" not in known:
+        raise ImportError(
+            f"varlen_attn of torch {torch.__version__} takes no window_size; install torch 2.11 or newer, or flash-attn"
+        )
+    options: dict[str, Any] = {"scale": scale, "window_size": _reach(band)}
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1 and "enable_gqa" in known:
+        options["enable_gqa"] = True
+    elif groups > 1:  # torch 2.11 takes as many heads of keys as of queries
+        key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
     return varlen.varlen_attn(
         query,
         key,
@@ -104,9 +116,7 @@ def _by_torch(
         offsets.cu_seqlens,
         offsets.max_seqlen,
         offsets.max_seqlen,
-        scale=scale,
-        window_size=_reach(band),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **options,
     )
 
 

@@ -59,7 +59,7 @@ class Preset:
         Tensors may share the batch's memory.
 
         Raises:
-            ValueError: the batch was assembled in another form, or lacks what the consumer needs.
+            ValueError: the batch was assembled in another form, lacks what the consumer needs, or is on a GPU already.
         """
         self._check_form(batch)
         return self.build(batch)
@@ -78,6 +78,11 @@ class Preset:
 
     def _check_form(self, batch: PackedBatch) -> None:
         layout = batch["layout"]
+        if batch["labels"].device.type != "cpu":
+            raise ValueError(
+                f"preset {self.name!r} converts batches in host memory, and this one is on {batch['labels'].device}; "
+                "give the preset to the dataset (preset=…), or convert before the batch is moved"
+            )
         refuse_prefixes(layout, f"preset {self.name!r}")
         if self.flatten and (layout.num_rows != 1 or layout.row_tokens != max(layout.num_tokens, 1)):
             raise ValueError(
