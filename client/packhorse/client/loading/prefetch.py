@@ -156,8 +156,9 @@ class _Lookahead(Generic[_Batch]):
     def batches(self) -> Iterator[_Batch]:
         """Yields batches as they come ready."""
         while not isinstance(item := self._next(), _End):
-            self._free.release()
-            yield self._copier.hand_out(item)
+            batch = self._copier.hand_out(item)
+            self._free.release()  # not before: the thread would contend for the interpreter while its consumer waits
+            yield batch
         if item.error is not None:
             raise item.error
 
