@@ -67,6 +67,35 @@ def test_every_sequence_leaves_once_in_a_bin_that_holds_it(case):
     assert [b for step in steps for b in step] + rest == bins
 
 
+@given(st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=4), max_size=40), st.integers(1, 9))
+@settings(max_examples=150, deadline=None)
+def test_a_group_is_packed_as_one_sequence_of_its_room(groups, window):
+    packer = OnlinePacker(90, window_sequences=window, align=2, extra_tokens=1)
+    numbers = iter(range(10**6))
+    ids = [[next(numbers) for _ in lengths] for lengths in groups]
+    bins = []
+    for members, lengths in zip(ids, groups, strict=True):
+        bins += packer.add_group(members, lengths)
+        assert len(packer) <= window
+    bins += packer.flush()
+    assert len(packer) == 0
+    items = []
+    for b in bins:
+        assert sum(packer.room_of(length) for length in b.lengths) <= 90
+        ends = np.cumsum(b.group_sizes or [1] * len(b.ids))
+        assert ends[-1] == len(b.ids) == len(b.lengths)
+        items += list(zip(np.split(b.ids, ends[:-1]), np.split(b.lengths, ends[:-1]), strict=True))
+    came = sorted((members.tolist(), lengths.tolist()) for members, lengths in items)
+    assert came == sorted(zip(ids, groups, strict=True))
+
+
+def test_a_group_that_cannot_be_kept_whole_is_refused():
+    with pytest.raises(ValueError, match="takes 101 tokens together, over max_seq_len 100"):
+        OnlinePacker(100).add_group([1, 2], [50, 51])
+    with pytest.raises(ValueError, match="max_sequences_per_bin cannot be kept"):
+        OnlinePacker(100, max_sequences_per_bin=5).add_group([1, 2], [50, 5])
+
+
 @given(st.lists(st.integers(1, 90), max_size=9), st.integers(0, 200))
 @settings(max_examples=300, deadline=None)
 def test_a_subset_is_the_fullest_there_is(sizes, room):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packhorse.packing.online import OnlineBin
 from packhorse.server import bins_of_ranks
-from packhorse.server.bins_of_ranks import BinGroups, order_of_bins
+from packhorse.server.bins_of_ranks import Rounds, order_of_bins
 from packhorse.server.faults import ServiceError
 from packhorse.topology import Balance, Topology
 
@@ -88,54 +88,52 @@ def ids(bins):
     return [number for bin_ in bins for number in bin_.ids]
 
 
-@pytest.mark.parametrize(
-    ("balance", "group"), [(Balance.NONE, 3), (Balance.MICRO_STEP, 6), (Balance.OPTIMIZER_STEP, 6)]
-)
-def test_bins_leave_in_groups(balance, group):
-    groups = BinGroups(Topology(world_size=3, accumulation=2, balance=balance, cost_linear=0))
+@pytest.mark.parametrize(("balance", "size"), [(Balance.NONE, 3), (Balance.MICRO_STEP, 6), (Balance.OPTIMIZER_STEP, 6)])
+def test_bins_leave_in_rounds(balance, size):
+    rounds = Rounds(Topology(world_size=3, accumulation=2, balance=balance, cost_linear=0))
     left = []
-    for number in range(2 * group + 1):
-        leaving = groups.add([one(number)])
-        assert len(leaving) == (group if (number + 1) % group == 0 else 0)
+    for number in range(2 * size + 1):
+        leaving = rounds.add([one(number)])
+        assert len(leaving) == (size if (number + 1) % size == 0 else 0)
         left += leaving
-        assert groups.num_sequences == 2 * (number + 1) - len(ids(left))
-    assert sorted(ids(left)) == list(range(4 * group))
+        assert rounds.num_sequences == 2 * (number + 1) - len(ids(left))
+    assert sorted(ids(left)) == list(range(4 * size))
     with pytest.raises(ServiceError, match="needs 3 bins, and there are only 2 sequences"):
-        groups.flush([])
-    assert groups.num_sequences == 2
-    rest = groups.flush([one(2 * group + 1)])
-    assert (len(rest), groups.num_sequences) == (3, 0)
-    assert sorted(ids(left + rest)) == list(range(4 * group + 4))
+        rounds.flush([])
+    assert rounds.num_sequences == 2
+    rest = rounds.flush([one(2 * size + 1)])
+    assert (len(rest), rounds.num_sequences) == (3, 0)
+    assert sorted(ids(left + rest)) == list(range(4 * size + 4))
 
 
-def test_one_rank_waits_for_no_group():
-    groups = BinGroups(Topology(accumulation=4, balance=Balance.MICRO_STEP))
-    assert ids(groups.add([one(0)])) == [0, 1]
-    assert ids(groups.flush([one(1), one(2)])) == [2, 3, 4, 5]
+def test_one_rank_waits_for_no_round():
+    rounds = Rounds(Topology(accumulation=4, balance=Balance.MICRO_STEP))
+    assert ids(rounds.add([one(0)])) == [0, 1]
+    assert ids(rounds.flush([one(1), one(2)])) == [2, 3, 4, 5]
 
 
 def test_a_flush_may_add_empty_bins():
-    groups = BinGroups(Topology(world_size=4), allow_empty=True)
-    assert groups.add([OnlineBin([1], [9])]) == []
-    assert [bin_.ids for bin_ in groups.flush([])] == [[1], [], [], []]
-    assert groups.flush([]) == []
+    rounds = Rounds(Topology(world_size=4), allow_empty=True)
+    assert rounds.add([OnlineBin([1], [9])]) == []
+    assert [bin_.ids for bin_ in rounds.flush([])] == [[1], [], [], []]
+    assert rounds.flush([]) == []
 
 
-def test_the_bins_of_a_group_are_bounded(monkeypatch):
-    monkeypatch.setattr(bins_of_ranks, "MAX_GROUP_SEQUENCES", 4)
-    groups = BinGroups(Topology(world_size=8))
-    groups.add([one(0), one(1)])
+def test_the_bins_of_a_round_are_bounded(monkeypatch):
+    monkeypatch.setattr(bins_of_ranks, "MAX_ROUND_SEQUENCES", 4)
+    rounds = Rounds(Topology(world_size=8))
+    rounds.add([one(0), one(1)])
     with pytest.raises(ServiceError, match="flush earlier") as caught:
-        groups.add([one(2)])
+        rounds.add([one(2)])
     assert caught.value.metadata == {"field": "options.accumulation", "limit": "4"}
 
 
 @pytest.mark.parametrize("balance", [Balance.MICRO_STEP, Balance.OPTIMIZER_STEP])
-def test_a_flush_of_more_than_a_group_balances_each(balance):
+def test_a_flush_of_more_than_a_round_balances_each(balance):
     random = np.random.default_rng(1)
-    groups = BinGroups(Topology(world_size=2, accumulation=3, balance=balance, cost_linear=0))
+    rounds = Rounds(Topology(world_size=2, accumulation=3, balance=balance, cost_linear=0))
     bins = [OnlineBin([number], [int(random.integers(1, 100))]) for number in range(15)]
-    left = groups.flush([*bins, OnlineBin([15], [50])])
+    left = rounds.flush([*bins, OnlineBin([15], [50])])
     assert sorted(ids(left)) == list(range(16))
     for first, number in zip(itertools.count(0, 6), (6, 6, 4), strict=False):
         assert sorted(ids(left[first : first + number])) == list(range(first, first + number))

@@ -21,7 +21,7 @@ from packhorse.server.faults import ServiceError
 from packhorse.server.lazy_catalog import LazyCatalog
 from packhorse.server.mixtures import Mixtures
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import WIRE_VERSION
+from packhorse.wire import PLAIN_WIRE_VERSION
 
 
 @pytest.fixture
@@ -248,15 +248,19 @@ def test_an_older_client_is_refused_where_something_is_taken_away(root):
     backend = Backend(Mixtures(LazyCatalog(root, set())))
     requests = (
         lambda: next(
-            backend.stream_bins(pb.StreamBinsRequest(dataset="rows", wire_version=WIRE_VERSION, topology=_topology()))
+            backend.stream_bins(
+                pb.StreamBinsRequest(dataset="rows", wire_version=PLAIN_WIRE_VERSION, topology=_topology())
+            )
         ),
-        lambda: backend.get_bins(pb.GetBinsRequest(dataset="rows", positions=[0], wire_version=WIRE_VERSION)),
+        lambda: backend.get_bins(pb.GetBinsRequest(dataset="rows", positions=[0], wire_version=PLAIN_WIRE_VERSION)),
     )
     for ask in requests:
         assert ask()
     take_away(root, "rows", "[[redact]]\nids = [3]")
     for ask in requests:
-        with pytest.raises(ServiceError, match="this client is older than that") as caught:
+        with pytest.raises(
+            ServiceError, match="has something taken away by file, on which the client would train"
+        ) as caught:
             ask()
         assert caught.value.reason == pb.ERROR_REASON_VERSION_MISMATCH
 

@@ -8,10 +8,16 @@ import xxhash
 from packhorse.client import RetryPolicy, VersionMismatchError
 from packhorse.client.api import Client
 from packhorse.client.service._grpc import exception_of
+from packhorse.client.service._messages import topology_message
+from packhorse.prepare import prepare
+from packhorse.server.backend import Backend
+from packhorse.server.faults import ServiceError
+from packhorse.server.lazy_catalog import LazyCatalog
+from packhorse.server.mixtures import Mixtures
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
-from packhorse.wire import WIRE_VERSION, header_checksum
+from packhorse.wire import PLAIN_WIRE_VERSION, WIRE_VERSION, header_checksum
 
 CALLS = {
     "StreamBins": lambda version: pb.StreamBinsRequest(dataset="rows", wire_version=version),
@@ -37,6 +43,39 @@ def test_a_server_refuses_another_version_and_says_who_is_older(running_server, 
     assert isinstance(error, VersionMismatchError)
     assert f"upgrade packhorse on the {side}'s side" in str(error)
     assert error.metadata == {"client_version": str(read), "server_version": str(WIRE_VERSION)}
+
+
+def test_a_client_of_the_plain_version_reads_what_needs_no_more(running_server):
+    with grpc.insecure_channel(running_server.target) as channel:
+        stub = packing_pb2_grpc.PackingServiceStub(channel)
+        answers = [
+            stub.GetBins(pb.GetBinsRequest(dataset="rows", positions=[0], wire_version=version))
+            for version in (PLAIN_WIRE_VERSION, WIRE_VERSION)
+        ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("pairs", "'pairs' has groups of sequences;"), ("mixed", "'mixed' is a mixture and has groups of sequences;")],
+)
+def test_a_client_that_would_miss_what_a_dataset_has_is_refused(tmp_path, name, what):
+    prepare(lengths=np.array([3, 4, 5, 2]), group_size=2, max_seq_len=9, output=tmp_path / "pairs", progress=False)
+    (tmp_path / "mixed.mixture.toml").write_text("epoch_bins = 2\n\n[[stages]]\nweights = {pairs = 1}\n")
+    backend = Backend(Mixtures(LazyCatalog(tmp_path, set())))
+    topology = topology_message(Topology())
+    for ask in (
+        lambda version: backend.get_bins(pb.GetBinsRequest(dataset=name, positions=[0], wire_version=version)),
+        lambda version: list(
+            backend.stream_bins(pb.StreamBinsRequest(dataset=name, topology=topology, wire_version=version))
+        ),
+    ):
+        assert ask(WIRE_VERSION)
+        with pytest.raises(ServiceError, match=what) as caught:
+            ask(PLAIN_WIRE_VERSION)
+        assert caught.value.reason == pb.ERROR_REASON_VERSION_MISMATCH
+        assert "upgrade packhorse on the client's side" in str(caught.value)
+        assert caught.value.metadata == {"client_version": str(PLAIN_WIRE_VERSION), "server_version": str(WIRE_VERSION)}
 
 
 EMPTY = xxhash.xxh3_64_intdigest(bytes(40))

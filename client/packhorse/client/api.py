@@ -259,7 +259,6 @@ class Client:
             first_step=first_step,
             expected_digest=expected_digest,
             wire_version=WIRE_VERSION,
-            knows_takedowns=True,
         )
         return BinStream(self._transport, request, topology, self._retry)
 
@@ -300,7 +299,6 @@ class Client:
             skip=skip_message(skip),
             expected_digest=expected_digest,
             wire_version=WIRE_VERSION,
-            knows_takedowns=True,
             is_whole=is_whole,
         )
 
@@ -459,14 +457,15 @@ class Client:
 
         Args:
             max_seq_len: a bin's capacity in tokens.
-            window_sequences: the most sequences that the service holds back to make fuller bins, in [1, 10,000].
-            max_sequences_per_bin: the most sequences in a bin; None for no limit.
-            num_bins_multiple_of: data-parallel ranks, at most 65,536. With more than one, bins come in groups of a
+            window_sequences: the most sequences that the service holds back to make fuller bins, in [1, 10,000]. Every
+                sequence of a group counts.
+            max_sequences_per_bin: the most sequences in a bin; None for no limit. There are no groups then.
+            num_bins_multiple_of: data-parallel ranks, at most 65,536. With more than one, bins come in rounds of a
                 multiple of it, and bin k of the stream belongs to rank k mod `num_bins_multiple_of`; a flush splits
                 what is left, so that no rank idles.
-            accumulation: steps that make one optimizer step. With a balance a group is accumulation ·
+            accumulation: steps that make one optimizer step. With a balance a round is accumulation ·
                 num_bins_multiple_of bins, at most 65,536.
-            balance: where the ranks wait for each other, as in `pack_sequences`, within each group.
+            balance: where the ranks wait for each other, as in `pack_sequences`, within each round.
             cost_linear: as in `pack_sequences`.
             allow_empty: a flush with fewer sequences than bins adds empty bins instead of raising an error.
             align: every sequence takes a multiple of so many tokens in its bin.

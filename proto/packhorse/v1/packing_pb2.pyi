@@ -327,7 +327,7 @@ class GetDatasetResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
 
 class StreamBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest", "wire_version", "knows_takedowns")
+    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest", "wire_version")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -338,7 +338,6 @@ class StreamBinsRequest(_message.Message):
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
-    KNOWS_TAKEDOWNS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -349,8 +348,7 @@ class StreamBinsRequest(_message.Message):
     first_step: int
     expected_digest: str
     wire_version: int
-    knows_takedowns: bool
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ..., wire_version: _Optional[int] = ..., knows_takedowns: _Optional[bool] = ...) -> None: ...
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class StreamBinsResponse(_message.Message):
     __slots__ = ("header", "block")
@@ -409,7 +407,7 @@ class StreamBlock(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class GetBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip", "wire_version", "knows_takedowns", "is_whole")
+    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip", "wire_version", "is_whole")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -417,7 +415,6 @@ class GetBinsRequest(_message.Message):
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SKIP_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
-    KNOWS_TAKEDOWNS_FIELD_NUMBER: _ClassVar[int]
     IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
@@ -426,9 +423,8 @@ class GetBinsRequest(_message.Message):
     expected_digest: str
     skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
     wire_version: int
-    knows_takedowns: bool
     is_whole: bool
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., wire_version: _Optional[int] = ..., knows_takedowns: _Optional[bool] = ..., is_whole: _Optional[bool] = ...) -> None: ...
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., wire_version: _Optional[int] = ..., is_whole: _Optional[bool] = ...) -> None: ...
 
 class GetBinsResponse(_message.Message):
     __slots__ = ("digest", "id_type", "bins")
@@ -579,12 +575,14 @@ class PackStreamOptions(_message.Message):
     def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class PackStreamSequences(_message.Message):
-    __slots__ = ("ids", "lengths")
+    __slots__ = ("ids", "lengths", "groups")
     IDS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     lengths: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
+    groups: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PackStreamFlush(_message.Message):
     __slots__ = ()

@@ -4,7 +4,14 @@ Beside v1, because server and client must agree on it to the bit; but for `keep_
 """
 
 from packhorse.wire.addresses import is_local
-from packhorse.wire.bins import ADDED_OFFSET, KEPT_TEMPLATES, MASKED_TOKEN, WIRE_VERSION, stream_positions
+from packhorse.wire.bins import (
+    ADDED_OFFSET,
+    KEPT_TEMPLATES,
+    MASKED_TOKEN,
+    PLAIN_WIRE_VERSION,
+    WIRE_VERSION,
+    stream_positions,
+)
 from packhorse.wire.checksums import (
     BIN_ARRAYS,
     LocationsChecksum,
@@ -24,6 +31,7 @@ __all__ = [
     "BIN_ARRAYS",
     "KEPT_TEMPLATES",
     "MASKED_TOKEN",
+    "PLAIN_WIRE_VERSION",
     "WIRE_VERSION",
     "LocationsChecksum",
     "Run",

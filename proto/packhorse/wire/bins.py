@@ -8,8 +8,12 @@ from numpy.typing import NDArray
 
 from packhorse.topology import StreamMode, Topology
 
-WIRE_VERSION = 2
-"""The form of a message of bins. 1, which no request names, sent every sequence's length."""
+WIRE_VERSION = 3
+"""The newest form of a message of bins. 1, which no request names, sent every sequence's length; 2 sends templates; 3
+tells groups, components of mixtures and redactions as well."""
+
+PLAIN_WIRE_VERSION = 2
+"""The form of bins in which there is none of these: readers of it still get them."""
 
 KEPT_TEMPLATES = 1 << 16
 """Templates with lower numbers hold for the rest of a stream, others for their message: so both ends need remember no

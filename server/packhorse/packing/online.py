@@ -1,14 +1,14 @@
-"""Online packing: sequences arrive one by one, and full bins leave.
+"""Online packing: sequences arrive one by one or in groups, and full bins leave.
 
 Owns the bounded window of sequences held back and the choice of the bins made from it. Leaves where sequences come from
 and where bins go to its callers, and the packing of the rest, at a flush, to `best_fit`.
 
-Shape letters: n sequences held, C capacity in units.
+An item is a sequence, or a group of sequences that share a bin. Shape letters: n items held, C capacity in units.
 """
 
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,13 +39,15 @@ class OnlineBin:
     """One finished bin."""
 
     ids: list[int]
-    """Ids of its sequences, by descending length."""
+    """Ids of its sequences, by descending room of their items; those of a group in their order."""
     lengths: list[int]
     """Their lengths, in tokens, as they were given."""
+    group_sizes: list[int] | None = None
+    """How many of these sequences each item has, item after item; None where each is one."""
 
 
-_Held = tuple[int, int, int, int]
-"""(id, length, room, bins that had left when it arrived)."""
+_Held = tuple[tuple[int, ...], tuple[int, ...], int, int]
+"""(ids, lengths, room, bins that had left when it arrived) of an item."""
 
 
 class OnlinePacker:
@@ -57,20 +59,22 @@ class OnlinePacker:
     is overdue, and the oldest of the overdue is in the next bin whatever it costs; at most window_sequences are older,
     so every sequence is in one of the (PATIENCE_WINDOWS + 1) · window_sequences + 1 bins that follow its arrival.
 
+    A group is packed as one sequence of its members' rooms together; in the window all its members count.
+
     The same sequences in the same order give the same bins.
 
     Example:
         >>> packer = OnlinePacker(10, window_sequences=2)
-        >>> packer.add(7, 6), packer.add(8, 5), packer.add(9, 4)
-        ([], [], [OnlineBin(ids=[7, 9], lengths=[6, 4])])
-        >>> packer.flush()
-        [OnlineBin(ids=[8], lengths=[5])]
+        >>> [[bin_.ids for bin_ in packer.add(*each)] for each in [(7, 6), (8, 5), (9, 4)]]
+        [[], [], [[7, 9]]]
+        >>> [bin_.ids for bin_ in packer.add_group([1, 2], [4, 1])], [bin_.ids for bin_ in packer.flush()]
+        ([[8, 1, 2]], [])
 
     Args:
         max_seq_len: a bin's capacity, in tokens.
         window_sequences: the most sequences held back, at least 1; several bins' worth packs well.
         max_sequences_per_bin: the most sequences in a bin; None for no limit. Under a limit, the search keeps for every
-            sum the first way that reaches it, and is no longer exact.
+            sum the first way that reaches it, and is no longer exact. There are no groups then.
         align: every sequence takes a multiple of so many tokens in its bin.
         extra_tokens: tokens that every sequence takes beside its own, before rounding.
 
@@ -90,6 +94,7 @@ class OnlinePacker:
         self._capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
         self._window = checked_integer("window_sequences", window_sequences, 1)
         self._limit = self._capacity
+        self._takes_groups = max_sequences_per_bin is None
         if max_sequences_per_bin is not None:
             self._limit = min(self._capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
         self._rule = RoomRule(
@@ -101,11 +106,12 @@ class OnlinePacker:
         self._held: dict[int, _Held] = {}  # arrival -> what arrived, oldest first
         self._by_room: list[tuple[int, int]] = []  # (-room, arrival), ascending
         self._num_arrived = 0
+        self._num_held = 0  # sequences
         self._num_left = 0  # bins, without those of flushes
 
     def __len__(self) -> int:
         """Number of sequences held back."""
-        return len(self._held)
+        return self._num_held
 
     def add(self, sequence_id: int, length: int) -> list[OnlineBin]:
         """Takes one sequence in.
@@ -121,10 +127,35 @@ class OnlinePacker:
             ValueError: the length is no integer in [1, max_seq_len], or does not fit with `align` and `extra_tokens`.
         """
         room = self.room_of(length)
-        self._held[self._num_arrived] = (int(sequence_id), int(length), room, self._num_left)
-        insort(self._by_room, (-room, self._num_arrived))
-        self._num_arrived += 1
-        return [self._next_bin()] if len(self._held) > self._window else []
+        return self._take((int(sequence_id),), (int(length),), room)
+
+    def add_group(self, ids: Sequence[int], lengths: Sequence[int]) -> list[OnlineBin]:
+        """Takes sequences in that share a bin, next to each other in their order.
+
+        Args:
+            ids: theirs; any integers, at least one.
+            lengths: in tokens, one for each.
+
+        Returns:
+            The bins that leave, as many as it takes for no more than the window to be held.
+
+        Raises:
+            ValueError: a length is out of range, they do not fit a bin together, or bins have a limit of sequences.
+        """
+        room = self.room_of_group(lengths)
+        return self._take(tuple(map(int, ids)), tuple(map(int, lengths)), room)
+
+    def room_of_group(self, lengths: Sequence[int]) -> int:
+        """Returns the tokens that a group takes up in its bin; a ValueError where `add_group` would raise one."""
+        if len(lengths) > 1 and not self._takes_groups:
+            raise ValueError("max_sequences_per_bin cannot be kept where bins are made of groups: leave it out")
+        room = sum(map(self.room_of, lengths))
+        if room > self._capacity:
+            raise ValueError(
+                f"it takes {room} tokens together, over max_seq_len {self._capacity}: raise it, or leave out sequences "
+                "of the group"
+            )
+        return room
 
     def room_of(self, length: int) -> int:
         """Returns the tokens that a sequence takes up in its bin; a ValueError where it does not fit."""
@@ -151,6 +182,17 @@ class OnlinePacker:
         self._by_room.clear()
         return bins
 
+    def _take(self, ids: tuple[int, ...], lengths: tuple[int, ...], room: int) -> list[OnlineBin]:
+        """Holds an item, and returns the bins that leave for it."""
+        self._held[self._num_arrived] = (ids, lengths, room, self._num_left)
+        insort(self._by_room, (-room, self._num_arrived))
+        self._num_arrived += 1
+        self._num_held += len(ids)
+        leaving = []
+        while self._num_held > self._window:
+            leaving.append(self._next_bin())
+        return leaving
+
     def _next_bin(self) -> OnlineBin:
         rooms = -np.array([room for room, _ in self._by_room], dtype=np.int64)  # [n], descending
         arrival, (_, _, room, left_before) = next(iter(self._held.items()))
@@ -166,8 +208,11 @@ class OnlinePacker:
         return self._bin(arrivals)
 
     def _bin(self, arrivals: Iterable[int]) -> OnlineBin:
-        sequences = [self._held.pop(arrival) for arrival in arrivals]
-        return OnlineBin([held[0] for held in sequences], [held[1] for held in sequences])
+        items = [self._held.pop(arrival) for arrival in arrivals]
+        ids = [number for item in items for number in item[0]]
+        self._num_held -= len(ids)
+        sizes = None if len(ids) == len(items) else [len(item[0]) for item in items]
+        return OnlineBin(ids, [length for item in items for length in item[1]], sizes)
 
 
 @njit(cache=True, nogil=True)

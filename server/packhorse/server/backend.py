@@ -122,7 +122,7 @@ class Backend:
         """Yields the header, then blocks: the first of one step, later ones up to what `block_bytes` says."""
         dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         takedown = self._catalog.takedown(dataset)
-        requests.check_knows_takedowns(dataset, takedown, knows=request.knows_takedowns)
+        requests.check_reads(dataset, takedown, request.wire_version)
         skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
         whole = self._epochs.whole(dataset, request.seed, request.epoch)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
@@ -215,7 +215,7 @@ class Backend:
         """As `get_bins`, in pieces."""
         dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         takedown = self._catalog.takedown(dataset)
-        requests.check_knows_takedowns(dataset, takedown, knows=request.knows_takedowns)
+        requests.check_reads(dataset, takedown, request.wire_version)
         skips = requests.skips(request.skip)
         if not request.is_whole:
             skips = skips.plus(takedown.skips_of(request.epoch, request.seed))

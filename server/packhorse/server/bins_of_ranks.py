@@ -1,11 +1,13 @@
 """The order in which packed bins leave: bin k belongs to rank k mod D, and ranks wait for each other little.
 
 Owns the fields that say how (`num_bins_multiple_of`, `accumulation`, `balance`, `cost_linear`), the order itself, and
-the groups that a PackStream holds bins for. Leaves the packing to `packhorse.packing`, and the arrangement of a window
-to `packhorse.epoch.balance`.
+the rounds in which a PackStream's bins leave. Leaves the packing to `packhorse.packing`, and the arrangement of a
+window to `packhorse.epoch.balance`.
 
 Legend: S sequences, N bins, D ranks.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +20,10 @@ from packhorse.topology import Balance, Topology
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_MULTIPLE = 1 << 16
-"""Of `num_bins_multiple_of`: fewer bins than that are split off one by one. Of the bins in a group, too."""
+"""Of `num_bins_multiple_of`: fewer bins than that are split off one by one. Of the bins in a round, too."""
 
-MAX_GROUP_SEQUENCES = 1 << 18
-"""In the bins that a PackStream holds until their group is full: some 20 MB."""
+MAX_ROUND_SEQUENCES = 1 << 18
+"""In the bins that a PackStream holds until their round is full: some 20 MB."""
 
 
 def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:
@@ -88,10 +90,10 @@ def order_of_bins(lengths: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks
     return arrange(costs[None], ranks.balance, num_steps, ranks.world_size, key).ravel()
 
 
-class BinGroups:
-    """Holds the bins of a PackStream until a group of them is there, which leaves in the ranks' order.
+class Rounds:
+    """Holds the bins of a PackStream until a round of them is there, which leaves in the ranks' order.
 
-    A group is `accumulation` · D bins with a balance, D without, and one bin where D is 1.
+    A round is `accumulation` · D bins with a balance, D without, and one bin where D is 1.
 
     Args:
         ranks: that the bins are for.
@@ -101,7 +103,7 @@ class BinGroups:
     def __init__(self, ranks: Topology, *, allow_empty: bool = False) -> None:
         self._ranks = ranks
         self._allow_empty = allow_empty
-        self._bins_per_group = 1 if ranks.world_size == 1 else ranks.bins_per_window
+        self._bins_per_round = 1 if ranks.world_size == 1 else ranks.bins_per_window
         self._held: list[OnlineBin] = []
         self._num_sequences = 0
 
@@ -111,18 +113,18 @@ class BinGroups:
         return self._num_sequences
 
     def add(self, bins: list[OnlineBin]) -> list[OnlineBin]:
-        """Takes bins in, and returns those of the groups that are full now.
+        """Takes bins in, and returns those of the rounds that are full now.
 
         Raises:
-            ServiceError: the bins of a group hold more than MAX_GROUP_SEQUENCES.
+            ServiceError: the bins of a round hold more than MAX_ROUND_SEQUENCES.
         """
         self._hold(bins)
-        leaving = self._leave(len(self._held) // self._bins_per_group * self._bins_per_group)
-        if self._num_sequences > MAX_GROUP_SEQUENCES:
+        leaving = self._leave(len(self._held) // self._bins_per_round * self._bins_per_round)
+        if self._num_sequences > MAX_ROUND_SEQUENCES:
             raise too_large(
                 "options.accumulation",
-                MAX_GROUP_SEQUENCES,
-                f"the bins of a group that is not full hold {self._num_sequences} sequences, of {MAX_GROUP_SEQUENCES} "
+                MAX_ROUND_SEQUENCES,
+                f"the bins of a round that is not full hold {self._num_sequences} sequences, of {MAX_ROUND_SEQUENCES} "
                 "at most; flush earlier, or ask for a smaller options.accumulation",
             )
         return leaving
@@ -134,20 +136,19 @@ class BinGroups:
             ServiceError: there are fewer sequences than bins, and no bin may be empty; all bins stay here.
         """
         self._hold(bins)
-        ids = [number for bin_ in self._held for number in bin_.ids]
-        lengths = [length for bin_ in self._held for length in bin_.lengths]
+        items = [item for bin_ in self._held for item in _items(bin_)]
         try:
             indices, ends = split_to_multiple(
-                np.arange(len(ids)),
-                np.cumsum([len(bin_.ids) for bin_ in self._held], dtype=np.int64),
-                np.array(lengths, dtype=np.int64),
+                np.arange(len(items)),
+                np.cumsum([len(bin_.group_sizes or bin_.ids) for bin_ in self._held], dtype=np.int64),
+                np.array([sum(item.lengths) for item in items], dtype=np.int64),
                 self._ranks.world_size,
                 allow_empty=self._allow_empty,
             )
         except ValueError as error:
             raise invalid_field("options.num_bins_multiple_of", f"options.num_bins_multiple_of: {error}") from None
-        members = np.split(indices, ends[:-1]) if len(ends) else []
-        self._held = [OnlineBin([ids[i] for i in part], [lengths[i] for i in part]) for part in members]
+        parts = np.split(indices, ends[:-1]) if len(ends) else []
+        self._held = [_bin([items[i] for i in part]) for part in parts]
         return self._leave(len(self._held))
 
     def _hold(self, bins: list[OnlineBin]) -> None:
@@ -155,13 +156,28 @@ class BinGroups:
         self._num_sequences += sum(len(bin_.ids) for bin_ in bins)
 
     def _leave(self, num_bins: int) -> list[OnlineBin]:
-        """Lets the oldest bins go, group by group; the last group may be a smaller multiple of D."""
+        """Lets the oldest bins go, round by round; the last round may be a smaller multiple of D."""
         leaving: list[OnlineBin] = []
-        for first in range(0, num_bins, self._bins_per_group):
-            group = self._held[first : min(first + self._bins_per_group, num_bins)]
-            lengths = np.array([length for bin_ in group for length in bin_.lengths], dtype=np.int64)
-            ends = np.cumsum([len(bin_.ids) for bin_ in group], dtype=np.int64)
-            leaving += [group[index] for index in order_of_bins(lengths, ends, self._ranks).tolist()]
+        for first in range(0, num_bins, self._bins_per_round):
+            bins = self._held[first : min(first + self._bins_per_round, num_bins)]
+            lengths = np.array([length for bin_ in bins for length in bin_.lengths], dtype=np.int64)
+            ends = np.cumsum([len(bin_.ids) for bin_ in bins], dtype=np.int64)
+            leaving += [bins[index] for index in order_of_bins(lengths, ends, self._ranks).tolist()]
         del self._held[:num_bins]
         self._num_sequences -= sum(len(bin_.ids) for bin_ in leaving)
         return leaving
+
+
+def _items(bin_: OnlineBin) -> Iterator[OnlineBin]:
+    """Yields each item of a bin as a bin of its own."""
+    end = 0
+    for size in bin_.group_sizes or [1] * len(bin_.ids):
+        start, end = end, end + size
+        yield OnlineBin(bin_.ids[start:end], bin_.lengths[start:end], [size])
+
+
+def _bin(items: list[OnlineBin]) -> OnlineBin:
+    """Joins items to a bin."""
+    ids = [number for item in items for number in item.ids]
+    sizes = None if len(ids) == len(items) else [len(item.ids) for item in items]
+    return OnlineBin(ids, [length for item in items for length in item.lengths], sizes)

@@ -1,15 +1,17 @@
 """Packing without a dataset, sequences as they arrive (PackStream).
 
-Owns the checks and limits of one stream and its answers; leaves the packing to `packhorse.packing`, groups of bins to
+Owns the checks and limits of one stream and its answers; leaves the packing to `packhorse.packing`, rounds of bins to
 `bins_of_ranks`, and threads and draining to the servicer.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from packhorse.epoch import Bins
 from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker
 from packhorse.server import requests
-from packhorse.server.bins_of_ranks import BinGroups, check_costs, ranks_of
+from packhorse.server.bins_of_ranks import Rounds, check_costs, ranks_of
 from packhorse.server.encoding import SentTemplates, encode
 from packhorse.server.faults import invalid_field, too_large
 from packhorse.server.pieces import Pace, Pieces, finish
@@ -24,7 +26,7 @@ MAX_STREAM_SECONDS = 120.0
 where the window is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
 
 _BYTES_PER_STREAMED = 200
-"""What a sequence of a message, or of a group that is not full, takes until the response has left."""
+"""What a sequence of a message, or of a round that is not full, takes until the response has left."""
 
 MAX_WINDOW_SEQUENCES = 10_000
 """The most that a PackStream holds back: its memory on the server."""
@@ -35,7 +37,7 @@ class PackSession:
 
     def __init__(self) -> None:
         self._packer: OnlinePacker | None = None
-        self._groups = BinGroups(Topology())
+        self._rounds = Rounds(Topology())
 
     def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
         """Takes one message and returns its response.
@@ -57,14 +59,14 @@ class PackSession:
             raise invalid_field("payload", "options must be a stream's first message, and come once")
         if payload == "options":
             packer = _packer(request.options)
-            self._groups = _groups(request.options)
+            self._rounds = _rounds(request.options)
             self._packer = packer
             return self._response([])
         assert self._packer is not None
         if payload == "sequences":
             return self._response((yield from self._add(self._packer, request.sequences)))
         if payload == "flush":
-            return self._response(self._groups.flush(self._packer.flush()))
+            return self._response(self._rounds.flush(self._packer.flush()))
         raise invalid_field("payload", "a message must hold options, sequences or flush")
 
     def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Pieces[list[OnlineBin]]:
@@ -82,10 +84,20 @@ class PackSession:
                 packer.room_of(length)
             except ValueError as error:
                 raise invalid_field("sequences.lengths", str(error)) from None
+        items = _items(sequences)
+        for item in items:
+            if len(item) > 1:
+                try:
+                    packer.room_of_group([lengths[i] for i in item])
+                except ValueError as error:
+                    number = sequences.groups[item[0]]
+                    raise invalid_field("sequences.groups", f"sequences.groups: group {number}: {error}") from None
         bins: list[OnlineBin] = []
         pace = Pace()
-        for number, (sequence_id, length) in enumerate(zip(ids, lengths, strict=True), 1):
-            bins += self._groups.add(packer.add(sequence_id, length))
+        number = 0
+        for item in items:
+            number += len(item)
+            bins += self._rounds.add(packer.add_group([ids[i] for i in item], [lengths[i] for i in item]))
             if pace.is_over():
                 if pace.used_seconds > MAX_STREAM_SECONDS:
                     raise too_large(
@@ -94,15 +106,30 @@ class PackSession:
                         f"sequences.ids holds {len(ids)}, of which {number} took {MAX_STREAM_SECONDS:g} seconds of a "
                         "processor, the most for one message; send fewer in a message, or ask for a smaller window",
                     )
-                yield _BYTES_PER_STREAMED * (len(ids) + self._groups.num_sequences)
+                yield _BYTES_PER_STREAMED * (len(ids) + self._rounds.num_sequences)
                 pace.restart()
         return bins
 
     def _response(self, bins: list[OnlineBin]) -> pb.PackStreamResponse:
-        num_held = len(self._packer or ()) + self._groups.num_sequences
+        num_held = len(self._packer or ()) + self._rounds.num_sequences
         response = pb.PackStreamResponse(num_sequences_held=num_held)
         encode(_laid_end_to_end(bins), response.bins, 0, SentTemplates())
         return response
+
+
+def _items(sequences: pb.PackStreamSequences) -> Sequence[Sequence[int]]:
+    """Returns the indices of each item's sequences: of a group, or of one alone; in the order of items' first ones."""
+    numbers = sequences.groups
+    if len(numbers) not in (0, len(sequences.ids)):
+        raise invalid_field(
+            "sequences.groups", f"sequences.groups holds {len(numbers)} numbers for {len(sequences.ids)} ids"
+        )
+    if not numbers:
+        return [(index,) for index in range(len(sequences.ids))]
+    items: dict[int, list[int]] = {}
+    for index, number in enumerate(numbers):
+        items.setdefault(number, []).append(index)
+    return list(items.values())
 
 
 def _laid_end_to_end(bins: list[OnlineBin]) -> Bins:
@@ -128,8 +155,8 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
     )
 
 
-def _groups(options: pb.PackStreamOptions) -> BinGroups:
+def _rounds(options: pb.PackStreamOptions) -> Rounds:
     ranks = ranks_of(options, within="options.")
     num_tokens = ranks.bins_per_window * options.max_seq_len
     check_costs(ranks, num_tokens, options.max_seq_len, within="options.")
-    return BinGroups(ranks, allow_empty=options.allow_empty)
+    return Rounds(ranks, allow_empty=options.allow_empty)

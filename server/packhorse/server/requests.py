@@ -25,7 +25,7 @@ from packhorse.topology import (
     checked_integer,
 )
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import WIRE_VERSION
+from packhorse.wire import PLAIN_WIRE_VERSION, WIRE_VERSION
 
 MAX_MESSAGE_BYTES = 64 << 20
 """No response may be larger; clients accept as much."""
@@ -61,26 +61,48 @@ def integer(field: str, value: int, least: int, most: int | None = None) -> int:
         raise invalid_field(field, str(error)) from None
 
 
-def check_knows_takedowns(served: Served, takedown: Takedown, *, knows: bool) -> None:
-    """Refuses a client that is older than takedowns where something is taken away: it would train on it."""
-    if takedown and not knows:
-        raise ServiceError(
-            pb.ERROR_REASON_VERSION_MISMATCH,
-            f"something is taken away from {served.name!r} by file, and this client is older than that: it would train "
-            "on what must go; upgrade packhorse on the client's side to the release of the server",
-            {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
+def check_wire_version(version: int) -> None:
+    """Refuses a client that is too old for any dataset, or newer than this server, and says which of them is older."""
+    if PLAIN_WIRE_VERSION <= version <= WIRE_VERSION:
+        return
+    older, newer = ("client", "server") if version < PLAIN_WIRE_VERSION else ("server", "client")
+    raise _version_mismatch(
+        version,
+        f"this {older} is older than the {newer}: the client reads bins of wire version {max(version, 1)}, the server "
+        f"sends versions {PLAIN_WIRE_VERSION} to {WIRE_VERSION}; upgrade packhorse on the {older}'s side to the "
+        f"release of the {newer}",
+    )
+
+
+def check_reads(served: Served, takedown: Takedown, version: int) -> None:
+    """Refuses a client that is older than what a dataset has: it would miss it, or take it for damage.
+
+    Args:
+        served: the dataset.
+        takedown: what is taken away from it.
+        version: that the client reads.
+    """
+    if version >= WIRE_VERSION:
+        return
+    what = {
+        "is a mixture": isinstance(served, MixtureDataset),
+        "has groups of sequences": served.has_groups,
+        "has something taken away by file, on which the client would train": bool(takedown),
+    }
+    needed = [name for name, is_there in what.items() if is_there]
+    if needed:
+        raise _version_mismatch(
+            version,
+            f"{served.name!r} {' and '.join(needed)}; that takes bins of wire version {WIRE_VERSION}, and this client, "
+            f"which is older, reads version {max(version, 1)}: upgrade packhorse on the client's side to the release "
+            "of the server",
         )
 
 
-def check_wire_version(version: int) -> None:
-    """Refuses a client that reads bins in another form than this server sends, and says which of them is older."""
-    if version == WIRE_VERSION:
-        return
-    older, newer = ("client", "server") if version < WIRE_VERSION else ("server", "client")
-    raise ServiceError(
+def _version_mismatch(version: int, message: str) -> ServiceError:
+    return ServiceError(
         pb.ERROR_REASON_VERSION_MISMATCH,
-        f"this {older} is older than the {newer}: the client reads bins of wire version {max(version, 1)}, the server "
-        f"sends version {WIRE_VERSION}; upgrade packhorse on the {older}'s side to the release of the {newer}",
+        message,
         {"client_version": str(max(version, 1)), "server_version": str(WIRE_VERSION)},
     )
 

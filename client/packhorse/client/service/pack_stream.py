@@ -7,7 +7,7 @@ Leaves the choice of bins to the service and connections to the transport.
 import queue
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,9 +22,19 @@ from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 
 Bin: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32]]
-"""(ids int64 [k], lengths int32 [k]) of one bin's sequences, by descending length."""
+"""(ids int64 [k], lengths int32 [k]) of one bin's sequences, by descending length; groups stand together, in order."""
 
 SEQUENCES_PER_MESSAGE = 10_000
+"""After which a message ends; its last group is whole."""
+
+
+class _Sequence(NamedTuple):
+    """A sequence that was sent, or will be, and that no bin has held yet."""
+
+    id: int
+    length: int
+    group: int
+    """Own number of the first sequence of its group."""
 
 
 class PackStream:
@@ -35,7 +45,7 @@ class PackStream:
     again: none is lost, and none comes twice. Bins may then hold other sequences than without the break.
 
     Where the stream packs for D ranks, bin k of all that it has returned belongs to rank k mod D, after a break too:
-    bins come in groups of a multiple of D, and a bin that waits for its group has not been returned.
+    bins come in rounds of a multiple of D, and a bin that waits for its round has not been returned.
 
     Example:
         >>> from packhorse.client import connect
@@ -56,9 +66,10 @@ class PackStream:
         self._transport = transport
         self._options = options
         self._attempts = Attempts(retry, has_answered=lambda: transport.has_answered)
-        self._held: dict[int, tuple[int, int]] = {}  # own number -> (id, length), in the order of arrival
+        self._held: dict[int, _Sequence] = {}  # own number -> sequence, in the order of arrival, group by group
         self._unsent: dict[int, None] = {}  # own numbers that the open call has not been sent, in order
         self._num_sent = 0
+        self._has_groups = False
         self._ready: list[Bin] = []
         self._requests: queue.SimpleQueue[pb.PackStreamRequest | None] | None = None
         self._responses: Iterator[pb.PackStreamResponse] | None = None
@@ -68,18 +79,34 @@ class PackStream:
         """Sequences sent that no returned bin has held yet."""
         return len(self._held)
 
-    def send(self, ids: ArrayLike | Iterable[int], lengths: ArrayLike | Iterable[int]) -> list[Bin]:
+    def send(
+        self,
+        ids: ArrayLike | Iterable[int],
+        lengths: ArrayLike | Iterable[int],
+        groups: ArrayLike | Iterable[int] | None = None,
+    ) -> list[Bin]:
         """Hands sequences over.
+
+        Example:
+            >>> from packhorse.client import connect
+            >>> with connect("embedded:datasets") as client, client.pack_stream(max_seq_len=8) as stream:
+            ...     bins = stream.send([10, 11, 12, 13], [3, 4, 2, 3], groups=[0, 1, 0, 1]) + stream.flush()
+            >>> [ids.tolist() for ids, lengths in bins]
+            [[11, 13], [10, 12]]
 
         Args:
             ids: int64 [S], chosen by the caller; they need not be unique.
             lengths: int [S], in tokens, each in [1, max_seq_len].
+            groups: int [S]: sequences of this call with equal numbers share a bin, next to each other in their order;
+                without max_sequences_per_bin. A group is handed over whole, so equal numbers of two calls are two
+                groups. None where each sequence is packed by itself.
 
         Returns:
             The bins that are ready, in the order in which they left.
 
         Raises:
-            InvalidRequestError: ids or lengths are refused; none of them is kept.
+            InvalidRequestError: ids, lengths or a group, which may be too long for a bin, are refused; none of them is
+                kept.
             TransientError: no server answered before the deadline. The sequences are kept: do not send them again, go
                 on with others or with `flush`.
         """
@@ -89,10 +116,10 @@ class PackStream:
         if new_ids and not -(2**63) <= min(new_ids) <= max(new_ids) < 2**63:
             raise invalid("ids", "must be 64-bit integers")
         self._retrying(self._open)  # refused options are named before lengths
-        self._check_lengths(new_lengths)
+        rule = self._check_lengths(new_lengths)
         numbers = range(self._num_sent, self._num_sent + len(new_ids))
+        self._held.update(zip(numbers, self._in_groups(new_ids, new_lengths, groups, rule), strict=True))
         self._num_sent += len(new_ids)
-        self._held.update(zip(numbers, zip(new_ids, new_lengths, strict=True), strict=True))
         self._unsent.update(dict.fromkeys(numbers))
         try:
             self._retrying(self._send_unsent)
@@ -159,8 +186,18 @@ class PackStream:
     def _send_unsent(self) -> None:
         self._open()
         while self._unsent:
-            numbers = [number for number, _ in zip(self._unsent, range(SEQUENCES_PER_MESSAGE), strict=False)]
-            sequences = pb.PackStreamSequences(ids=numbers, lengths=[self._held[number][1] for number in numbers])
+            numbers: list[int] = []
+            for number in self._unsent:
+                if len(numbers) >= SEQUENCES_PER_MESSAGE and self._held[number].group == number:
+                    break
+                numbers.append(number)
+            first = numbers[0]
+            groups = [self._held[number].group - first for number in numbers]
+            sequences = pb.PackStreamSequences(
+                ids=numbers,
+                lengths=[self._held[number].length for number in numbers],
+                groups=[] if groups == [number - first for number in numbers] else groups,
+            )
             for number in numbers:  # they come back as unsent when the stream is opened again
                 del self._unsent[number]
             self._exchange(pb.PackStreamRequest(sequences=sequences))
@@ -176,7 +213,7 @@ class PackStream:
         block = decode_bins(response.bins, pb.ID_TYPE_INT64)
         self._check(block, response.num_sequences_held)
         for numbers, lengths in block.bins():
-            ids = [self._held.pop(number)[0] for number in numbers.tolist()]
+            ids = [self._held.pop(number).id for number in numbers.tolist()]
             self._ready.append((np.array(ids, dtype=np.int64), lengths))
         if request.WhichOneof("payload") != "options":
             self._attempts.succeeded()
@@ -188,14 +225,61 @@ class PackStream:
             len(came) != len(block.ids)
             or len(block) % max(self._options.num_bins_multiple_of, 1)
             or not came.keys() <= self._held.keys() - self._unsent.keys()
-            or any(self._held[number][1] != length for number, length in came.items())
+            or any(self._held[number].length != length for number, length in came.items())
+            or self._is_torn(block)
             or num_held != len(self._held) - len(self._unsent) - len(came)
         ):
             raise DamagedAnswerError(
                 f"{self._transport.target} returned other sequences, lengths or numbers of them than it was sent"
             )
 
-    def _check_lengths(self, lengths: list[int]) -> None:
+    def _is_torn(self, block: BinBlock) -> bool:
+        """Whether a group in bins made of what is held has not come whole, in one bin and in its order."""
+        if not self._has_groups:
+            return False
+        for numbers, _ in block.bins():
+            previous = -1
+            for number in [*numbers.tolist(), -1]:
+                goes_on = previous + 1 in self._held and self._held[previous + 1].group <= previous
+                is_first = number < 0 or self._held[number].group == number
+                if (goes_on and number != previous + 1) or not (goes_on or is_first):
+                    return True
+                previous = number
+        return False
+
+    def _in_groups(
+        self, ids: list[int], lengths: list[int], groups: ArrayLike | Iterable[int] | None, rule: RoomRule
+    ) -> list[_Sequence]:
+        """Returns sequences with own numbers from `_num_sent` on, group by group; refuses a group that fits no bin."""
+        if groups is None:
+            return [
+                _Sequence(*each, self._num_sent + index) for index, each in enumerate(zip(ids, lengths, strict=True))
+            ]
+        keys = integers("groups", groups)
+        if len(keys) != len(ids):
+            raise invalid("groups", f"holds {len(keys)} numbers for {len(ids)} ids")
+        members: dict[int, list[int]] = {}
+        for index, key in enumerate(keys):
+            members.setdefault(key, []).append(index)
+        sequences: list[_Sequence] = []
+        for key, indices in members.items():
+            room = sum(int(rule.room(lengths[index])) for index in indices)
+            if room > rule.max_seq_len:
+                raise invalid(
+                    "groups",
+                    f"group {key} takes {room} tokens together, over max_seq_len {rule.max_seq_len}: raise it, or "
+                    "leave out sequences of the group",
+                )
+            if len(indices) > 1 and self._options.max_sequences_per_bin:
+                raise invalid(
+                    "groups", "max_sequences_per_bin cannot be kept where bins are made of groups: leave it None"
+                )
+            self._has_groups |= len(indices) > 1
+            first = self._num_sent + len(sequences)
+            sequences += [_Sequence(ids[index], lengths[index], first) for index in indices]
+        return sequences
+
+    def _check_lengths(self, lengths: list[int]) -> RoomRule:
         """Refuses all before any is sent: the service would, but message by message."""
         options = self._options
         rule = RoomRule(options.max_seq_len, align=max(options.align, 1), extra_tokens=options.extra_tokens)
@@ -206,6 +290,7 @@ class PackStream:
                     f"{length} is not in [1, {rule.longest}], which fits max_seq_len {rule.max_seq_len} with align "
                     f"{rule.align} and extra_tokens {rule.extra_tokens}",
                 )
+        return rule
 
     def _take_ready(self) -> list[Bin]:
         ready, self._ready = self._ready, []
