@@ -29,6 +29,8 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
         (f"colour = 3\n{STAGES}", "colour is no field of a mixture; there are stages"),
         (f"epoch_bins = 0\n{STAGES}", "epoch_bins must be an integer in"),
         (f"epoch_bins = 2.5\n{STAGES}", "epoch_bins must be an integer in"),
+        (f"max_seq_len = 0\n{STAGES}", "max_seq_len must be an integer in"),
+        (f"max_seq_len = 3000000000\n{STAGES}", "max_seq_len must be an integer in"),
         (f'when_out = "leave"\n{STAGES}', "when_out must be one of repeat, stop, reweigh, got 'leave'"),
         (
             f'when_out = "reweigh"\n{STAGES}until_tokens = 9\n{STAGES}',
@@ -62,6 +64,14 @@ def test_a_wrong_file_is_refused_by_field(text, message):
         (
             f"bins_per_step = 4\n{STAGES}until_steps = 9\n{STAGES}until_bins = 36\n{STAGES}",
             r"stages\[1\]\.until_bins = 36 is position 36 of the run, and the stage begins at 36",
+        ),
+        (
+            f"max_seq_len = 32\n{STAGES}",
+            "set was prepared with max_seq_len 64, and max_seq_len = 32 in the mixture's file has no room for that",
+        ),
+        (
+            f"max_seq_len = 100\n{STAGES}",
+            "max_seq_len = 100 in the mixture's file must be a multiple of it, at most 65536 times as much; prepare it",
         ),
         (
             f"when_out = 'stop'\nepoch_bins = 1000000\n{STAGES}",
@@ -143,6 +153,24 @@ def test_windows_are_part_of_the_digest(pristine):
     every = range(plain.num_bins)
     assert sorted(plain.epoch(0, 1).bins(every).ids) == sorted(windowed.epoch(0, 1).bins(every).ids)
     assert plain.epoch(0, 1).bins(every).ids.tolist() != windowed.epoch(0, 1).bins(every).ids.tolist()
+
+
+def test_joined_bins_are_part_of_the_digest_and_of_what_components_count(pristine):
+    dataset = open_prepared(pristine)
+    plain, same, joined = (
+        MixtureDataset("my", MixtureFile.parse(max_seq_len + STAGES, FILE), [dataset])
+        for max_seq_len in ("", "max_seq_len = 64\n", "max_seq_len = 192\n")
+    )
+    assert plain.manifest.digest == same.manifest.digest != joined.manifest.digest
+    assert plain.rows_per_bin == (1,)
+    assert joined.rows_per_bin == (3,)
+    assert joined.num_bins == joined.component_bins[0] == -(-plain.num_bins // 3)
+    assert joined.manifest.max_seq_len == 192
+    assert joined.manifest.total_capacity == 192 * joined.num_bins
+    assert joined.manifest.own_tokens == plain.manifest.own_tokens
+    assert joined.max_sequences_per_bin == 3 * plain.max_sequences_per_bin
+    every = joined.epoch(0, 1).bins(range(joined.num_bins))
+    assert every.ids.tolist() == plain.epoch(0, 1).bins(range(plain.num_bins)).ids.tolist()
 
 
 def test_an_epoch_beyond_what_components_can_count_is_refused(pristine):

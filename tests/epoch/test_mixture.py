@@ -14,6 +14,7 @@ from packhorse.epoch import (
     Assignment,
     Component,
     EpochView,
+    JoinedSource,
     Mixture,
     Permutation,
     PlanIndex,
@@ -62,6 +63,33 @@ class Skipped:
     def lists(self, epoch):
         skipped = {p for a, b in self.ranges for p in range(a, b)}
         return [one for p, one in enumerate(self.inner.lists(epoch)) if p not in skipped]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Bins of `inner`, so many in a row; `rows` tells of every sequence which of them it came from."""
+
+    inner: object
+    rows_per_bin: int
+    num_datasets = 1
+
+    def source_of(self, epoch):
+        return JoinedSource(self.inner.source_of(epoch), self.rows_per_bin)
+
+    def lists(self, epoch):
+        return [(0, ids, lengths) for ids, lengths, _ in self.with_rows(epoch)]
+
+    def with_rows(self, epoch):
+        short = [(ids, lengths) for _, ids, lengths in self.inner.lists(epoch)]
+        runs = [short[p : p + self.rows_per_bin] for p in range(0, len(short), self.rows_per_bin)]
+        return [
+            (
+                [i for ids, _ in run for i in ids],
+                [n for _, lengths in run for n in lengths],
+                [row for row, (ids, _) in enumerate(run) for _ in ids],
+            )
+            for run in runs
+        ]
 
 
 @dataclass(frozen=True)
@@ -146,13 +174,13 @@ WEIGHTS = st.one_of(st.integers(0, 9), st.sampled_from(["0.7", "1/3", 0.1234567,
 @st.composite
 def leaves(draw, epochs):
     small, seed, _ = draw(epochs)
-    leaf = Leaf(small, seed, draw(st.none() | st.integers(1, 9)))
+    made = Leaf(small, seed, draw(st.none() | st.integers(1, 9)))
     if draw(st.booleans()) and small.plan.num_bins > 1:
         a = draw(st.integers(0, small.plan.num_bins - 1))
         b = draw(st.integers(a + 1, small.plan.num_bins))
         if b - a < small.plan.num_bins:
-            return Skipped(leaf, ((a, b),))
-    return leaf
+            made = Skipped(made, ((a, b),))
+    return Joined(made, draw(st.integers(2, 5))) if draw(st.booleans()) else made
 
 
 @st.composite

@@ -20,6 +20,7 @@ from packhorse.epoch import (
     EpochView,
     GroupedSource,
     Groups,
+    JoinedSource,
     Mixture,
     Permutation,
     PlanIndex,
@@ -45,6 +46,8 @@ MIXTURE_FILES = (
     "[[stages]]\nweights = {code = 1}\n[components.web]\nshuffle = 'windowed(3)'",
     "when_out = 'stop'\n[[stages]]\nweights = {code = 1, web = 3}",
     "when_out = 'reweigh'\n[[stages]]\nweights = {code = 2, web = 3}",
+    "max_seq_len = 32\nepoch_bins = 40\n[[stages]]\nuntil_bins = 50\nweights = {short = 1}\n"
+    "[[stages]]\nby = 'tokens'\nweights = {web = 2, short = 1}",
 )
 TAKEDOWN_FILES = (
     "[[redact]]\ncomponent = 'web'\nids = [3, 1, 3]\nreason = 'private'",
@@ -219,13 +222,14 @@ def sources() -> list[dict[str, Any]]:
     ).epoch(1)
     made["groups"] = grouped = GroupedSource(EpochView(index, pool - 1000, seed=7, epoch=2), _groups(index))
     with_groups = [Component.of("pairs", lambda epoch: grouped), parts[0]]
+    made["joined by 3"] = JoinedSource(EpochView(index, pool, seed=7, epoch=2), rows_per_bin=3)
     made["mixture with groups"] = Mixture(with_groups, [Stage({"pairs": 1, "web": 1})], seed=7, num_bins=30).epoch(0)
     rows = []
     for name, source in made.items():
         bins = source.bins(np.arange(source.num_bins))
         ids = [part.tolist() for part in np.split(bins.ids, bins.bin_ends[:-1])]
         row = {"source": name, "bins": ids}
-        for beside in ("dataset_ids", "group_ids"):
+        for beside in ("dataset_ids", "group_ids", "rows"):
             if (values := getattr(bins, beside)) is not None:
                 row[beside] = values.tolist()
         rows.append(row)
@@ -236,24 +240,28 @@ def files() -> list[dict[str, Any]]:
     """What the files of mixtures and takedowns stand for: stages, digests, components, ids and positions."""
     with TemporaryDirectory() as folder:
         datasets = {}
-        for name, lengths in (("web", np.arange(200) % 13 + 1), ("code", np.arange(90) % 7 + 1)):
-            np.save(Path(folder, f"{name}.npy"), lengths)
-            prepare(Path(folder, f"{name}.npy"), max_seq_len=16, output=Path(folder, name), progress=False, workers=1)
+        for name, lengths, max_seq_len in (
+            ("web", np.arange(200) % 13 + 1, 16),
+            ("code", np.arange(90) % 7 + 1, 16),
+            ("short", np.arange(150) % 8 + 1, 8),
+        ):
+            lengths_file, output = Path(folder, f"{name}.npy"), Path(folder, name)
+            np.save(lengths_file, lengths)
+            prepare(lengths_file, max_seq_len=max_seq_len, output=output, progress=False, workers=1)
             datasets[name] = open_prepared(Path(folder, name))
         rows: list[dict[str, Any]] = []
         for text in MIXTURE_FILES:
             file = MixtureFile.parse(text, "golden.mixture.toml")
             mixture = MixtureDataset("golden", file, [datasets[name] for name in file.names])
             bins = mixture.epoch(1, seed=LARGEST).bins(range(mixture.num_bins))
-            rows.append(
-                {
-                    "file": text,
-                    "digest": mixture.manifest.digest,
-                    "chain": [list(stage) for stage in mixture.chain],
-                    "dataset_ids": _numbers(bins.dataset_ids),
-                    "ids": bins.ids.tolist(),
-                }
-            )
+            row = {
+                "file": text,
+                "digest": mixture.manifest.digest,
+                "chain": [list(stage) for stage in mixture.chain],
+                "dataset_ids": _numbers(bins.dataset_ids),
+                "ids": bins.ids.tolist(),
+            }
+            rows.append(row if bins.rows is None else row | {"rows": bins.rows.tolist()})
     for text in TAKEDOWN_FILES:
         takedown = TakedownFile.parse(text, "golden.takedown.toml")
         rows.append(

@@ -6,7 +6,7 @@ bin: nothing that was trained on before a change is touched by it, and each sequ
 
 import numpy as np
 import pytest
-from tests.epoch.test_mixture import Mixed
+from tests.epoch.test_mixture import Joined, Mixed
 from tests.server.test_compositions import Windowed
 
 from packhorse.client import Topology, connect
@@ -18,6 +18,9 @@ from packhorse.prepare import prepare
 from packhorse.topology import Skips
 
 SIZES = {"web": 90, "code": 60, "chat": 25, "books": 7}
+SHORT = {"chat": 32}
+"""Components of another max_seq_len than 64."""
+
 LEGS = 7
 
 
@@ -29,7 +32,8 @@ def root(tmp_path_factory):
         with MegatronWriter(folder / name, vocab_size=100) as writer:
             for length in random.integers(1, 30, num):
                 writer.append(np.ones(length, dtype=np.int64))
-        prepare(folder / f"{name}.idx", max_seq_len=64, output=folder / "data" / name, progress=False)
+        max_seq_len = SHORT.get(name, 64)
+        prepare(folder / f"{name}.idx", max_seq_len=max_seq_len, output=folder / "data" / name, progress=False)
     return folder / "data"
 
 
@@ -54,9 +58,11 @@ class Run:
         self.components = [str(name) for name in random.permutation(list(SIZES))[: random.integers(1, 4)]]
         self.num_bins = int(random.integers(15, 80))
         self.stages = [(self.weights(), None)]
+        self.max_seq_len = int(random.choice([0, 64, 128]))
         self.mixture, self.takedown = (root / f"{self.name}.{kind}.toml" for kind in ("mixture", "takedown"))
         weights = ", ".join(f"{name} = {weight}" for name, weight in self.stages[0][0].items())
-        self.mixture.write_text(f"epoch_bins = {self.num_bins}\n[[stages]]\nweights = {{{weights}}}\n")
+        joined = f"max_seq_len = {self.max_seq_len}\n" if self.max_seq_len else ""
+        self.mixture.write_text(f"epoch_bins = {self.num_bins}\n{joined}[[stages]]\nweights = {{{weights}}}\n")
         self.epoch = self.position = 0
         self.digest = ""
         self.skipped, self.redacted = {}, []
@@ -167,7 +173,10 @@ class Run:
     def expected(self):
         """What should have been trained on, from the lists of the mixture as it is now."""
         parts = tuple(
-            Windowed(self.datasets[name], 1, derive_key(self.seed, number, "component"))
+            Joined(
+                Windowed(self.datasets[name], 1, derive_key(self.seed, number, "component")),
+                self.max_seq_len // SHORT.get(name, 64) or 1,
+            )
             for number, name in enumerate(self.components)
         )
         stages = tuple((tuple(w.get(name, 0) for name in self.components), until) for w, until in self.stages)

@@ -1,4 +1,4 @@
-"""Sources of sources as they are served, against lists: a mixture of windows, without what a file and a request skip.
+"""Sources of sources as they are served, against lists: mixtures of windows, some joined, and what is skipped.
 
 Every invariant of an epoch, for random compositions: the bins are those of the plain lists, the streams of a topology
 are disjoint and complete, a stream from a position is the rest of the stream from 0, ids are found where they are, and
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.epoch.test_mixture import Mixed
+from tests.epoch.test_mixture import Joined, Mixed
 from tests.server.mixtures import make_root
 
 from packhorse.client import Balance, RemainderPolicy, Topology, connect
@@ -51,6 +51,7 @@ class Composition:
 
     names: tuple
     num_windows: tuple
+    max_seq_len: int | None
     stages: tuple
     """(weights, until) of each stage."""
     num_bins: int
@@ -64,6 +65,7 @@ class Composition:
         """Returns the mixture's name."""
         name = f"m{next(NUMBERS)}"
         lines = [f"epoch_bins = {self.num_bins}"]
+        lines += [] if self.max_seq_len is None else [f"max_seq_len = {self.max_seq_len}"]
         for weights, until in self.stages:
             given_weights = ", ".join(f"{n} = {w}" for n, w in zip(self.names, weights, strict=True))
             lines += ["[[stages]]", f"weights = {{{given_weights}}}"]
@@ -80,10 +82,14 @@ class Composition:
         (root / f"{name}.takedown.toml").write_text("\n".join(lines))
         return name
 
+    def joined(self, dataset, component):
+        own = dataset.manifest.max_seq_len
+        return component if self.max_seq_len is None else Joined(component, self.max_seq_len // own)
+
     def lists(self, datasets, epoch, seed):
         """(component, ids, lengths, what is taken away of each) of every bin that is left, bin by bin."""
         parts = tuple(
-            Windowed(datasets[name], num, derive_key(seed, number, "component"))
+            self.joined(datasets[name], Windowed(datasets[name], num, derive_key(seed, number, "component")))
             for number, (name, num) in enumerate(zip(self.names, self.num_windows, strict=True))
         )
         taken = {(n, i): MASKED if token is None else token for n, ids, token in self.redactions for i in ids}
@@ -119,6 +125,7 @@ def compositions(draw):
     return Composition(
         names=names,
         num_windows=tuple(draw(st.sampled_from([1, 2, 5])) for _ in names),
+        max_seq_len=draw(st.sampled_from([None, 768])),
         stages=stages,
         num_bins=num_bins,
         skipped_by_file=tuple((epoch, some) for epoch in range(3) if (some := draw(ranges(num_bins)))),

@@ -10,7 +10,7 @@ from packhorse.topology import StreamMode, Topology
 
 WIRE_VERSION = 3
 """The newest form of a message of bins. 1, which no request names, sent every sequence's length; 2 sends templates; 3
-tells groups, components of mixtures and redactions as well."""
+tells groups, components of mixtures and their rows, and redactions as well."""
 
 PLAIN_WIRE_VERSION = 2
 """The form of bins in which there is none of these: readers of it still get them."""

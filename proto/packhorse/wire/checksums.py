@@ -25,10 +25,11 @@ BIN_ARRAYS = (
     "group_ids",
     "redacted",
     "redacted_tokens",
+    "rows",
 )
 """The arrays of a message of bins, in the order in which they are hashed."""
 
-_LATER = ("group_ids", "redacted", "redacted_tokens")
+_LATER = ("group_ids", "redacted", "redacted_tokens", "rows")
 """Those of them that are hashed only where they are not empty, so that bins without have the checksum that they had
 before these were there."""
 
@@ -214,6 +215,7 @@ def _component(component: pb.Component) -> tuple[str | int, ...]:
         component.first_epoch,
         component.first_position,
         component.num_taken,
+        *([component.rows_per_bin] if component.rows_per_bin else []),
     )
 
 

@@ -46,7 +46,9 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
         return
     console = output_console()
     console.print(f"{name}  {info.digest}", markup=False)
-    console.print(f"{info.num_bins:,} bins in an epoch of {len(info.components)} components")
+    console.print(
+        f"{info.num_bins:,} bins of {info.max_seq_len:,} tokens in an epoch of {len(info.components)} components"
+    )
     console.print(_components_table(info))
     console.print(_stages_table(info))
 
@@ -147,9 +149,9 @@ def _weights(text: str) -> dict[str, int | Decimal]:
 
 
 def _components_table(info: DatasetInfo) -> Table:
-    table = Table("component", "bins", "sequences", "tokens", "max_seq_len", "digest")
+    table = Table("component", "bins", "sequences", "tokens", "max_seq_len", "rows a bin", "digest")
     for each in info.components:
-        sizes = (each.num_bins, each.num_sequences, each.own_tokens, each.max_seq_len)
+        sizes = (each.num_bins, each.num_sequences, each.own_tokens, each.max_seq_len, each.rows_per_bin)
         table.add_row(each.name, *(f"{size:,}" for size in sizes), each.digest)
     return table
 

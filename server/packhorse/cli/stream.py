@@ -59,5 +59,8 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
                 if block.group_ids is not None:
                     end = int(block.bin_ends[number])
                     line["groups"] = block.group_ids[end - len(ids) : end].tolist()
+                if block.rows is not None:
+                    end = int(block.bin_ends[number])
+                    line["rows"] = block.rows[end - len(ids) : end].tolist()
                 click.echo(json.dumps(line))
                 left = None if left is None else left - 1

@@ -6,14 +6,25 @@ and the digest. Leaves the file's fields to `mixture_file`, and the arithmetic o
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from math import ceil
 
 from packhorse.dataset.digest import mixture_digest
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
 from packhorse.dataset.mixture_file import ComponentEntry, MixtureError, MixtureFile, StageEntry, Unit
-from packhorse.epoch import Chain, Component, Mixture, MixtureEpoch, Source, Stage, bin_shares, derive_key
+from packhorse.epoch import (
+    MAX_ROWS,
+    Chain,
+    Component,
+    JoinedSource,
+    Mixture,
+    MixtureEpoch,
+    Source,
+    Stage,
+    bin_shares,
+    derive_key,
+)
 
 _MOST_SEEDS = 4
 """Runs whose mixtures are remembered; another's is laid out again, in a millisecond."""
@@ -44,6 +55,14 @@ class MixtureDataset:
         self.datasets = tuple(datasets)
         self._of_seed = lru_cache(maxsize=_MOST_SEEDS)(self._mixture)
         _check_alike(name, self.datasets)
+        self.max_seq_len: int = file.max_seq_len or max(dataset.manifest.max_seq_len for dataset in datasets)
+        """A bin's capacity in tokens."""
+        self.rows_per_bin: tuple[int, ...] = tuple(_rows_per_bin(name, file, dataset) for dataset in datasets)
+        """For each component, how many of its own bins are joined into one of the mixture."""
+        self.component_bins: tuple[int, ...] = tuple(
+            -(-dataset.manifest.n_bins // rows) for dataset, rows in zip(datasets, self.rows_per_bin, strict=True)
+        )
+        """For each component, how many bins of the mixture one of its epochs makes."""
         try:
             self._stages = self._resolved()
             plain = self.mixture(0)
@@ -69,8 +88,8 @@ class MixtureDataset:
             ValueError: a component would come to an epoch beyond 2^64.
         """
         epoch = self.mixture(seed).epoch(number)
-        for given, dataset in zip(epoch.given, self.datasets, strict=True):
-            if given.epoch + given.num_bins // dataset.manifest.n_bins + 1 >= 2**64:
+        for given, dataset, num_bins in zip(epoch.given, self.datasets, self.component_bins, strict=True):
+            if given.epoch + given.num_bins // num_bins + 1 >= 2**64:
                 raise ValueError(f"epoch {number} is too large: {dataset.name} would be in its epoch {given.epoch}")
         return epoch
 
@@ -82,7 +101,9 @@ class MixtureDataset:
     @property
     def max_sequences_per_bin(self) -> int:
         """The most sequences in any bin."""
-        return max(dataset.max_sequences_per_bin for dataset in self.datasets)
+        return max(
+            rows * dataset.max_sequences_per_bin for dataset, rows in zip(self.datasets, self.rows_per_bin, strict=True)
+        )
 
     @property
     def has_groups(self) -> bool:
@@ -105,24 +126,23 @@ class MixtureDataset:
         """Facts of an epoch, on average, that the last stage is all of; the ledger's are those of all components."""
         manifests = [dataset.manifest for dataset in self.datasets]
         first = manifests[0]
-        max_seq_len = max(manifest.max_seq_len for manifest in manifests)
         ledgers = [manifest.over_length for manifest in manifests]
         given = self.mixture(0).epoch(self.settled_epoch).given
 
         def about(what: Callable[[Manifest], int]) -> int:
             return round(
                 sum(
-                    Fraction(what(each) * taken.num_bins, each.n_bins)
-                    for each, taken in zip(manifests, given, strict=True)
+                    Fraction(what(each) * taken.num_bins, num_bins)
+                    for each, taken, num_bins in zip(manifests, given, self.component_bins, strict=True)
                 )
             )
 
-        total_tokens, total_capacity = about(lambda each: each.total_tokens), self.num_bins * max_seq_len
+        total_tokens, total_capacity = about(lambda each: each.total_tokens), self.num_bins * self.max_seq_len
         id_dtypes = {manifest.id_dtype for manifest in manifests}
         start_dtypes = {manifest.start_dtype for manifest in manifests} - {None}
         return Manifest(
             options=PrepareOptions(
-                max_seq_len=max_seq_len,
+                max_seq_len=self.max_seq_len,
                 algorithm="mixture",
                 over_length=first.options.over_length,
                 keep=first.options.keep,
@@ -166,24 +186,28 @@ class MixtureDataset:
         )
 
     def _components(self, seed: int) -> list[Component]:
-        return [
-            self._component(dataset, derive_key(seed, number, "component"))
-            for number, dataset in enumerate(self.datasets)
-        ]
+        return [self._component(number, derive_key(seed, number, "component")) for number in range(len(self.datasets))]
 
-    def _component(self, dataset: PreparedDataset, seed: int) -> Component:
+    def _component(self, number: int, seed: int) -> Component:
+        dataset, rows = self.datasets[number], self.rows_per_bin[number]
         manifest, entry = dataset.manifest, self.file.components.get(dataset.name, ComponentEntry())
         num_windows = entry.num_windows
-        source_of: Callable[[int], Source] = partial(dataset.epoch, seed=seed, num_windows=num_windows)
+
+        def source_of(epoch: int) -> Source:
+            own = dataset.epoch(epoch, seed=seed, num_windows=num_windows)
+            return own if rows == 1 else JoinedSource(own, rows)
+
         return Component(
             name=dataset.name,
             source_of=lru_cache(maxsize=2)(source_of),
-            num_bins=manifest.n_bins,
-            max_seq_len=manifest.max_seq_len,
-            max_sequences_per_bin=dataset.max_sequences_per_bin,
+            num_bins=self.component_bins[number],
+            max_seq_len=rows * manifest.max_seq_len,
+            max_sequences_per_bin=rows * dataset.max_sequences_per_bin,
             num_tokens=manifest.own_tokens,
-            num_templates=manifest.distinct_templates,
-            digest=manifest.digest + (f"-windows{num_windows}" if num_windows > 1 else ""),
+            num_templates=manifest.distinct_templates if rows == 1 else 0,
+            digest=manifest.digest
+            + (f"-windows{num_windows}" if num_windows > 1 else "")
+            + (f"-rows{rows}" if rows > 1 else ""),
             most_epochs=entry.most_epochs,
         )
 
@@ -191,7 +215,10 @@ class MixtureDataset:
         """Returns the stages with `until` as positions of the run."""
         components, stages = self._components(0), []
         position, tokens = 0, Fraction(0)  # where a stage begins, and how many tokens of the run lie before it
-        tokens_of_bin = [Fraction(each.manifest.own_tokens, each.manifest.n_bins) for each in self.datasets]
+        tokens_of_bin = [
+            Fraction(dataset.manifest.own_tokens, num_bins)
+            for dataset, num_bins in zip(self.datasets, self.component_bins, strict=True)
+        ]
         for number, entry in enumerate(self.file.stages):
             if entry.until is None:
                 stages.append(Stage(entry.weights, None, entry.by))
@@ -219,6 +246,25 @@ class MixtureDataset:
 
 def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
     return sum((share * value for share, value in zip(shares, values, strict=True)), Fraction(0))
+
+
+def _rows_per_bin(name: str, file: MixtureFile, dataset: PreparedDataset) -> int:
+    """Returns how many of a component's own bins make one of the mixture; 1 where none are joined."""
+    own, whole = dataset.manifest.max_seq_len, file.max_seq_len
+    if whole is None:
+        return 1
+    if own > whole:
+        raise MixtureError(
+            f"{name}: {dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
+            f"file has no room for that; write max_seq_len = {own} or more in a mixture of its own"
+        )
+    if whole % own or whole // own > MAX_ROWS:
+        raise MixtureError(
+            f"{name}: {dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
+            f"file must be a multiple of it, at most {MAX_ROWS} times as much; prepare it with a length that divides "
+            f"{whole}, or leave max_seq_len out, and short bins leave room in long ones"
+        )
+    return whole // own
 
 
 def _check_alike(name: str, datasets: Sequence[PreparedDataset]) -> None:

@@ -116,6 +116,9 @@ class MixtureFile:
     """Bins of an epoch of the mixture; None for as many as its components have, see `packhorse.epoch.Mixture`."""
     bins_per_step: int | None = None
     """Bins of one step over all ranks, where stages end at steps."""
+    max_seq_len: int | None = None
+    """Capacity of the mixture's bins, into which those of shorter components are joined; None for the longest
+    component's, in which the bins of shorter ones leave room."""
     components: Mapping[str, ComponentEntry] = field(default_factory=dict)
     """Component → what the file says of it alone; those not named are as they are by default."""
 
@@ -146,7 +149,7 @@ class MixtureFile:
 
     @classmethod
     def _of(cls, content: dict[str, Any]) -> "MixtureFile":
-        _check_keys("", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "components"))
+        _check_keys("", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "max_seq_len", "components"))
         tables = content.get("stages")
         if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
             raise ValueError("stages must be tables, at least one: [[stages]] and below it weights = {web = 70, …}")
@@ -169,6 +172,7 @@ class MixtureFile:
             when_out=when_out,
             epoch_bins=_count(content, "epoch_bins"),
             bins_per_step=bins_per_step,
+            max_seq_len=_count(content, "max_seq_len", most=2**31 - 1),
         )
         return replace(file, components=_components(content.get("components", {}), file))
 
@@ -288,8 +292,8 @@ def _check_keys(at: str, table: Mapping[str, Any], known: tuple[str, ...]) -> No
             raise ValueError(f"{at}{key} is no field of a mixture; {hint}")
 
 
-def _count(table: Mapping[str, Any], key: str, at: str = "") -> int | None:
-    return None if key not in table else checked_integer(f"{at}{key}", table[key], 1, 2**62)
+def _count(table: Mapping[str, Any], key: str, at: str = "", most: int = 2**62) -> int | None:
+    return None if key not in table else checked_integer(f"{at}{key}", table[key], 1, most)
 
 
 def _choice(name: str, value: object, kind: Any) -> Any:

@@ -6,6 +6,7 @@ from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compilation import compile_kernels
 from packhorse.epoch.component import Component
 from packhorse.epoch.groups import GroupedSource, Groups
+from packhorse.epoch.join import MAX_ROWS, JoinedSource
 from packhorse.epoch.keys import derive_key, independent_seed
 from packhorse.epoch.materialize import materialize_epoch
 from packhorse.epoch.mixture import Chain, Mixture, Stage, WeightsBy, WhenOut, bin_shares, parting
@@ -22,6 +23,7 @@ from packhorse.topology import Topology
 
 __all__ = [
     "MAX_BINS_PER_WINDOW",
+    "MAX_ROWS",
     "MAX_WINDOWS",
     "Assignment",
     "Bins",
@@ -31,6 +33,7 @@ __all__ = [
     "Given",
     "GroupedSource",
     "Groups",
+    "JoinedSource",
     "Locations",
     "Mixture",
     "MixtureEpoch",

@@ -20,7 +20,7 @@ Columns = Mapping[str, NDArray[Any]]
 Fill = Callable[[NDArray[np.int64], PoolArray, NDArray[np.int32], Columns], None]
 """Writes bins into arrays of ids, lengths and columns, from where each bin begins: int64 [N]."""
 
-_WITHOUT = {"first_tokens": 0, "group_ids": -1}
+_WITHOUT = {"first_tokens": 0, "group_ids": -1, "rows": 0}
 """Columns, and what stands there for bins that lack them."""
 
 
@@ -77,7 +77,8 @@ def made(parts: Sequence[Found], order: NDArray[np.int64] | None, positions: NDA
     """Returns the bins of all parts.
 
     Args:
-        parts: at least one. Where some have a column, the bins of the others begin at token 0, or are of no group.
+        parts: at least one. Where some have a column, the bins of the others begin at token 0, are of no group, or of
+            one row.
         order: where the bins of all parts, one part after the other, stand among the N of all: int64 [N]. None: in that
             order.
         positions: of all bins: int64 [N].

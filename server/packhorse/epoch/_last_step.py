@@ -103,6 +103,7 @@ def _dealt(tail: Bins, stretch: Stretch) -> FilledStep:
         first_tokens=None if tail.first_tokens is None else tail.first_tokens[order],
         dataset_ids=None if tail.dataset_ids is None else _dataset_ids(tail, order, bin_ends),
         group_ids=None if tail.group_ids is None else tail.group_ids[order],
+        rows=None if tail.rows is None else tail.rows[order],
     )
     return FilledStep(bins, tail.bin_ends, dealt_index)
 

@@ -37,6 +37,9 @@ class Bins:
     group_ids: NDArray[np.int64] | None = None
     """The group of every sequence, -1 where it is of none: int64 [S]; None where there are no groups. A group's
     sequences stand next to each other in one bin."""
+    rows: NDArray[np.uint16] | None = None
+    """Which row of its bin every sequence stands in, ascending within each bin, where bins are joined of shorter ones:
+    uint16 [S]; None where no bin is."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -82,6 +85,7 @@ class Bins:
             dataset_ids=None if self.dataset_ids is None else self.dataset_ids[which],
             templates=None if self.templates is None else self.templates[which],
             group_ids=None if self.group_ids is None else self.group_ids[members],
+            rows=None if self.rows is None else self.rows[members],
         )
 
 
@@ -119,6 +123,11 @@ def joined(parts: Sequence[Bins]) -> Bins:
         group_ids = np.concatenate(
             [np.full(len(part.ids), -1) if part.group_ids is None else part.group_ids for part in parts]
         )
+    rows = None
+    if any(part.rows is not None for part in parts):
+        rows = np.concatenate(
+            [np.zeros(len(part.ids), np.uint16) if part.rows is None else part.rows for part in parts]
+        )
     return Bins(
         ids=np.concatenate([part.ids for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -128,4 +137,5 @@ def joined(parts: Sequence[Bins]) -> Bins:
         dataset_ids=np.concatenate(dataset_ids) if dataset_ids else None,
         templates=templates,
         group_ids=group_ids,
+        rows=rows,
     )

@@ -21,18 +21,20 @@ def components_of(served: Served, epoch: object = None) -> Iterator[pb.Component
     if not isinstance(served, MixtureDataset):
         return
     given = epoch.given if isinstance(epoch, MixtureEpoch) else [None] * len(served.datasets)
-    for dataset, taken in zip(served.datasets, given, strict=True):
+    facts = zip(served.datasets, given, served.component_bins, served.rows_per_bin, strict=True)
+    for dataset, taken, num_bins, rows in facts:
         manifest = dataset.manifest
         component = pb.Component(
             name=dataset.name,
             digest=manifest.digest,
             max_seq_len=manifest.max_seq_len,
-            num_bins=manifest.n_bins,
+            num_bins=num_bins,
             num_sequences=manifest.n_sequences,
             own_tokens=manifest.own_tokens,
             over_length=manifest.options.over_length,
             keep=manifest.options.keep,
             id_column=manifest.id_column or "",
+            rows_per_bin=rows if rows > 1 else 0,
         )
         if taken is not None:
             component.first_epoch, component.first_position, component.num_taken = taken

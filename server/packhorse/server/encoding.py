@@ -101,6 +101,7 @@ def encode(
         "group_ids": b"" if group_ids is None else _bytes(group_ids, np.int64),
         "redacted": b"" if redacted is None else _bytes(redacted.entries, np.uint32),
         "redacted_tokens": b"" if redacted is None else _tokens(redacted),
+        "rows": b"" if bins.rows is None else _bytes(bins.rows, np.uint16),
     }
     for name, data in arrays.items():
         setattr(message, name, data)

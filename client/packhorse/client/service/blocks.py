@@ -35,6 +35,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "group_ids": np.dtype("<i8"),
     "redacted": np.dtype("<u4"),
     "redacted_tokens": np.dtype("<u4"),
+    "rows": np.dtype("<u2"),
 }
 """The arrays of one type in every message."""
 
@@ -79,6 +80,9 @@ class BinBlock:
     redactions: NDArray[np.int64] | None = None
     """What is taken away of each sequence: AS_IT_IS, MASKED where its tokens are left out of the loss, else the token
     that stands in place of each of them: int64 [S]; None where nothing is."""
+    rows: NDArray[np.uint16] | None = None
+    """Which row of its bin every sequence stands in, where a mixture joins short bins into long ones: uint16 [S]; None
+    where none of the block's is joined."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -122,6 +126,7 @@ class BinBlock:
             dataset_ids=None if self.dataset_ids is None else self.dataset_ids[first:last],
             group_ids=None if self.group_ids is None else self.group_ids[start:end],
             redactions=None if self.redactions is None else self.redactions[start:end],
+            rows=None if self.rows is None else self.rows[start:end],
         )
 
     def split(self, num_bins: int) -> Iterator["BinBlock"]:
@@ -151,6 +156,7 @@ class BinBlock:
                 None if self.dataset_ids is None else self.dataset_ids[first:last],
                 None if self.group_ids is None else self.group_ids[start:end],
                 None if self.redactions is None else self.redactions[start:end],
+                None if self.rows is None else self.rows[start:end],
             )
 
     def padded(self, num_bins: int) -> "BinBlock":
@@ -186,6 +192,10 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         groups = np.concatenate(
             [np.full(len(block.ids), -1) if block.group_ids is None else block.group_ids for block in blocks]
         )
+    rows = None
+    if any(block.rows is not None for block in blocks):
+        none = np.zeros(max(len(block.ids) for block in blocks), np.uint16)
+        rows = np.concatenate([none[: len(block.ids)] if block.rows is None else block.rows for block in blocks])
     return BinBlock(
         ids=np.concatenate([block.ids for block in blocks]),
         lengths=np.concatenate([block.lengths for block in blocks]),
@@ -195,6 +205,7 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         dataset_ids=datasets,
         group_ids=groups,
         redactions=_joined_redactions(blocks),
+        rows=rows,
     )
 
 
@@ -277,8 +288,9 @@ def decode_bins(
         dataset_ids=dataset_ids,
         group_ids=arrays["group_ids"].astype(np.int64, copy=False) if data["group_ids"] else None,
         redactions=_redactions(arrays["redacted"], arrays["redacted_tokens"], len(ids)),
+        rows=arrays["rows"] if data["rows"] else None,
     )
-    of_sequences = [each for each in (first_tokens, block.group_ids) if each is not None]
+    of_sequences = [each for each in (first_tokens, block.group_ids, block.rows) if each is not None]
     if len(block.positions) != len(block) or any(len(each) != len(ids) for each in of_sequences):
         raise DamagedAnswerError("the arrays of the bins do not fit each other")
     return block

@@ -23,9 +23,9 @@ class Component:
     digest: str = ""
     """Its digest."""
     max_seq_len: int = 0
-    """A bin's capacity in tokens."""
+    """Capacity of a bin that it was prepared with, in tokens."""
     num_bins: int = 0
-    """Bins in each of its own epochs."""
+    """Bins of the mixture that each of its own epochs makes."""
     num_sequences: int = 0
     """Sequences in each of its own epochs."""
     own_tokens: int = 0
@@ -42,6 +42,8 @@ class Component:
     """Likewise, the position there."""
     num_taken: int = 0
     """Likewise, how many of its bins from there on the mixture's epoch takes, over all ranks."""
+    rows_per_bin: int = 1
+    """How many of the bins that it was prepared with are joined into one of the mixture, each a row of it."""
 
     @property
     def end(self) -> int:
@@ -70,6 +72,7 @@ def read_components(components: Iterable[pb.Component]) -> tuple[Component, ...]
             first_epoch=component.first_epoch,
             first_position=component.first_position,
             num_taken=component.num_taken,
+            rows_per_bin=component.rows_per_bin or 1,
         )
         for component in components
     )
