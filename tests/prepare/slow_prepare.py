@@ -19,7 +19,7 @@ def tell() -> None:
 
 
 def slow_task(task: Any) -> Any:
-    """Stands for a pass: top-level, so that worker processes find it."""
+    """Stands for a pass."""
     tell()
     while True:
         time.sleep(60)
@@ -31,12 +31,20 @@ def slow_plan(*arguments: Any, **options: Any) -> Any:
 
 
 PLAN = _sort.pack_histogram
-if SLOW == "plan":
-    _sort.pack_histogram = slow_plan
-else:
-    setattr(_sort, SLOW, slow_task)
 
-if __name__ == "__main__":
+
+def run() -> None:
+    """Runs the command with one step replaced."""
+    if SLOW == "plan":
+        _sort.pack_histogram = slow_plan
+    else:
+        setattr(_sort, SLOW, slow_task)
     assert cli.prepare is prepare
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     sys.exit(main(prog_name="packhorse"))
+
+
+if __name__ == "__main__":
+    from slow_prepare import run as run_imported  # workers find slow_task in a module, not in a script
+
+    run_imported()

@@ -121,7 +121,7 @@ def verify_lengths(
     Args:
         folder: the prepared folder.
         open_lengths: opens what gives lengths; called once in each process, which equal ones share. With several
-            workers it must pickle.
+            workers it must pickle, and be of a module that they can import.
         order: "id" where neighbouring ids are cheap to ask for together.
         sample: so many entries of the plan, the same ones for the same folder; None for all.
         workers: processes.

@@ -1,17 +1,20 @@
 """Where tasks run: in this process, or in several local ones.
 
 Owns the one thing that a long job asks of an engine, `map`. Leaves what a task is to the job: its functions are
-top-level and its tasks plain picklable descriptions, so that any engine can run them.
+top-level, in modules that can be imported, and its tasks plain picklable descriptions, so that any engine can run them.
 """
 
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import ModuleType
 from typing import Protocol, TypeVar
 
 from packhorse.jobs.held_signals import held_signals
@@ -87,8 +90,7 @@ class ProcessEngine:
             yield from results_in_order(futures)
         except BrokenProcessPool:
             raise ChildProcessError(
-                "a worker process died before its task was done (out of memory, or a script that starts workers "
-                "outside `if __name__ == '__main__':`); try fewer workers, or one"
+                "a worker process died before its task was done (out of memory, perhaps); try fewer workers, or one"
             ) from None
 
 
@@ -107,10 +109,7 @@ def open_engine(workers: int) -> Iterator[Engine]:
     if workers == 1:
         yield InlineEngine()
         return
-    # Not forked: a fork while Arrow's or Numba's threads hold locks can hang.
-    executor = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
-    )
+    executor = ProcessPoolExecutor(workers, mp_context=_WorkerContext(), initializer=_end_with_parent)
     try:
         yield ProcessEngine(executor, workers)
     except BaseException:
@@ -119,6 +118,29 @@ def open_engine(workers: int) -> Iterator[Engine]:
         raise
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+class _Worker(SpawnProcess):
+    """A spawned process that does not run the program's script anew, as others do.
+
+    Tasks are of modules that can be imported, so nothing in the script is needed; and its own imports may take longer
+    than the work.
+    """
+
+    def start(self) -> None:
+        """See `multiprocessing.Process`."""
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+
+
+class _WorkerContext(SpawnContext):
+    """Spawns workers. They are not forked: a fork while Arrow's or Numba's threads hold locks can hang."""
+
+    Process = _Worker  # type: ignore[assignment]  # typeshed wants the very class
 
 
 def _end_with_parent() -> None:

@@ -139,8 +139,7 @@ def prepare(
         engine: where the work is done: "processes" of this machine, or "ray", a cluster whose machines share the file
             system of input and output.
         workers: processes to read with. None takes 1 below 100 million rows, where starting processes costs more than
-            they save, and one for each processor from there on; a script must then start its work under
-            `if __name__ == "__main__":`, as for every spawned process. A cluster has its own number.
+            they save, and one for each processor from there on. A cluster has its own number.
         ray_address: of the cluster; None for the environment variable RAY_ADDRESS, or else a cluster of this machine
             for as long as the work takes.
         format: "packhorse", or "seqpack" for the layout that `seqpack.load_prepared` reads.

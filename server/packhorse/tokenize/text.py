@@ -121,8 +121,7 @@ def tokenize(
         engine: where the work is done: "processes" of this machine, or "ray", a cluster whose machines share the file
             system of inputs, tokenizer and output.
         workers: processes to tokenize with. None takes 1 below 64 MiB of input, where the library's threads do, and
-            one for each processor from there on; a script must then start its work under
-            `if __name__ == "__main__":`, as for every spawned process.
+            one for each processor from there on.
         ray_address: of the cluster; None for the environment variable RAY_ADDRESS, or else a cluster of this machine
             for as long as the work takes.
         resume: whether an interrupted run is gone on with: its finished parts are taken over, if neither an input nor
