@@ -16,9 +16,9 @@ from packhorse.tokenize import tokenize, train_tokenizer
 
 NOTE = (
     "tokenize: JSON lines to token files, from the start of the processes to the files in their place, beside "
-    "`encode_batch_fast` of the tokenizers library over the same texts, which are in memory already and whose tokens are "
-    "thrown away. Both use all cores: `packhorse tokenize` by processes, the library by threads. Documents are the "
-    "modules of Python's standard library, over and over; the tokenizer is a byte-level BPE of 16,384 tokens."
+    "`encode_batch_fast` of the tokenizers library over the same texts, which are in memory already and whose tokens "
+    "are thrown away. Both use all cores. Documents are the modules of Python's standard library, over and over; the "
+    "tokenizer is a byte-level BPE of 16,384 tokens."
 )
 _TRAINED_MODULES = 400
 _BATCH = 1024
