@@ -140,7 +140,7 @@ class _Worker(SpawnProcess):
 class _WorkerContext(SpawnContext):
     """Spawns workers. They are not forked: a fork while Arrow's or Numba's threads hold locks can hang."""
 
-    Process = _Worker  # type: ignore[assignment]  # typeshed wants the very class
+    Process = _Worker
 
 
 def _end_with_parent() -> None:
