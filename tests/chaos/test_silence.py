@@ -25,6 +25,12 @@ UNARY = (
 )
 
 
+@pytest.fixture(autouse=True)
+def new_ports(monkeypatch):
+    """Every port counts as new: an earlier test's server may have had it, and would be waited for longer."""
+    monkeypatch.setattr(transport, "_ANSWERED", set())
+
+
 @pytest.fixture
 def proxy(running_server):
     with Proxy(running_server.target) as proxy:
@@ -132,8 +138,7 @@ def test_an_open_stream_that_stalls_is_opened_again(corpus, proxy, monkeypatch):
         one._transport.close()
 
 
-def test_the_log_tells_of_trouble_once_and_of_its_end(proxy, caplog, monkeypatch):
-    monkeypatch.setattr(transport, "_ANSWERED", set())  # another test's server may have had the port
+def test_the_log_tells_of_trouble_once_and_of_its_end(proxy, caplog):
     caplog.set_level(logging.INFO, logger="packhorse")
     policy = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.01, most_delay_seconds=0.05)
     with connect(proxy.target, retry=policy) as one:
