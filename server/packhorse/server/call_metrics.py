@@ -34,7 +34,7 @@ class CallMetrics(Watcher):
         if not call.is_stream:
             return
         self._metrics.blocked_streams.dec()
-        dataset = call.facts().get("dataset", "")
+        dataset = getattr(call.request, "dataset", "")
         self._metrics.blocked_seconds.labels(dataset).inc(waited_seconds)
         if call.num_sent == 1 and isinstance(call.request, pb.StreamBinsRequest) and call.request.first_step:
             self._metrics.resumed.labels(dataset).inc()
