@@ -36,7 +36,8 @@ _NEVER = 2**62
 class PackedBatch(TypedDict):
     """One packed batch. Legend: B rows, L tokens in a row, n sequences.
 
-    A row is a bin, and L is max_seq_len; flattened, B is 1 and L the number of all tokens.
+    A row is a bin, and L is max_seq_len; flattened, B is 1 and L the number of all tokens. With `component_rows` a bin
+    is as many rows as a mixture joined in it, and L as much shorter.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -72,8 +73,8 @@ class PackedBatch(TypedDict):
     dataset_ids: NotRequired[torch.Tensor]
     """Of a mixture, which component every sequence is of, in the order of `ids`: int32 [n]."""
     bin_dataset_ids: NotRequired[torch.Tensor]
-    """Of a mixture, which component every bin is of, -1 for one without sequences: int32 [bins]; a row is a bin unless
-    flattened."""
+    """Of a mixture, which component every bin is of, or with `component_rows` every row of a bin, -1 for one without
+    sequences: int32 [bins]; a row of the batch each, unless flattened."""
     dataset_names: NotRequired[Sequence[str]]
     """Of a mixture, the components' names, by these numbers: a tuple, which PyTorch's DataLoader makes a list."""
     cursor: NotRequired[Any]

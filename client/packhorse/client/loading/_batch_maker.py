@@ -5,9 +5,14 @@ Owns the token sources and the preset, and what a plan asks of both; leaves wher
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.batches._component_rows import in_rows
 from packhorse.client.batches._mixed import MixedDataset
 from packhorse.client.batches.batch import BatchAssembler, PackedBatch
 from packhorse.client.batches.separators import Separators, check_token_id
@@ -34,6 +39,7 @@ class BatchMaker:
         shift_labels: whether labels are shifted; None as the preset wants it, else False.
         continue_positions: whether position ids of a split sequence's pieces go on.
         shared_prefix: whether each group's first sequence is a prefix that the others see.
+        component_rows: whether the rows of `assemble_steps` are as short as the batch's components allow.
 
     Raises:
         ValueError: an argument is out of range, or contradicts the preset.
@@ -51,6 +57,7 @@ class BatchMaker:
         shift_labels: bool | None,
         continue_positions: bool,
         shared_prefix: bool,
+        component_rows: bool = False,
     ) -> None:
         self.preset = get_preset(preset) if isinstance(preset, str) else preset
         for name, given, kind in (("preset", self.preset, Preset), ("separators", separators, Separators)):
@@ -61,6 +68,7 @@ class BatchMaker:
             ("shift_labels", shift_labels),
             ("continue_positions", continue_positions),
             ("shared_prefix", shared_prefix),
+            ("component_rows", component_rows),
         ):
             if flag not in (None, True, False):
                 raise ValueError(f"{name} must be True or False, got {shortened(flag)}")
@@ -86,6 +94,8 @@ class BatchMaker:
             shared_prefix=shared_prefix,
         )
         self._assembler: BatchAssembler | None = None
+        self._component_rows = component_rows
+        self._rows_per_bin: NDArray[np.int64] | None = None  # of every component, where rows are to be theirs
 
     def prepare(self, plan: StreamHeader, *, pin_memory: bool = False) -> None:
         """Learns what the plan asks of batches; before the first of them.
@@ -104,6 +114,8 @@ class BatchMaker:
             datasets=tuple(_mixed(component, plan) for component in plan.components),
             pin_memory=pin_memory,
         )
+        rows_per_bin = np.array([component.rows_per_bin for component in plan.components], dtype=np.int64)
+        self._rows_per_bin = rows_per_bin if self._component_rows and (rows_per_bin > 1).any() else None
 
     def assemble(self, bins: BinBlock) -> PackedBatch:
         """Assembles bins into one batch of PackedBatch's keys; see `BatchAssembler.assemble`."""
@@ -113,7 +125,12 @@ class BatchMaker:
     def assemble_steps(self, bins: BinBlock, batch_size: int) -> Iterator[PackedBatch]:
         """Assembles the bins of some steps into a batch each; see `BatchAssembler.assemble_steps`."""
         assert self._assembler is not None
-        return self._assembler.assemble_steps(bins, self.tokens, batch_size=batch_size, loss_mask=self.loss_mask)
+        parts = [(1, bins)] if self._rows_per_bin is None else in_rows(bins, self._rows_per_bin, batch_size)
+        for num_rows, rows in parts:
+            assembler = replace(self._assembler, max_seq_len=self._assembler.max_seq_len // num_rows)
+            yield from assembler.assemble_steps(
+                rows, self.tokens, batch_size=batch_size * num_rows, loss_mask=self.loss_mask
+            )
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
         """Returns the preset's keys of a batch; the batch itself where there is no preset."""

@@ -43,6 +43,7 @@ class DatasetOptions(TypedDict, total=False):
     shift_labels: bool | None
     continue_positions: bool
     shared_prefix: bool
+    component_rows: bool
     timeout_seconds: float | None
     retry: RetryPolicy | None
     access: Access | None

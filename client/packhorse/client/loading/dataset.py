@@ -106,6 +106,9 @@ class PackedDataset(IterableDataset[PackedBatch]):
             restart with each.
         shared_prefix: of a dataset with groups, whether each group's first sequence is a prefix that the others see:
             masks built of a batch show it to them, and their position ids go on where it ends.
+        component_rows: of a mixture that joins short bins into long ones, whether rows are the short ones: B bins of L
+            tokens, each of k rows, come as [B·k, L / k]. Where a batch has components of several lengths, its rows are
+            as short as all of them allow.
         timeout_seconds: how long a stream goes on without an answer, as `connect` takes it.
         retry: the same in detail, as `connect` takes it. Where the target is a function, its Client knows them.
         access: certificates and tokens for the server; None for those of the environment.
@@ -140,6 +143,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         shift_labels: bool | None = None,
         continue_positions: bool = False,
         shared_prefix: bool = False,
+        component_rows: bool = False,
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
         access: Access | None = None,
@@ -171,6 +175,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             shift_labels=shift_labels,
             continue_positions=continue_positions,
             shared_prefix=shared_prefix,
+            component_rows=component_rows,
         )
         if self.maker.preset is not None:
             self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)
