@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packhorse.formats.files import find_files, is_file, open_binary
-from packhorse.formats.object_store import TokenStoreError, find_objects
+from packhorse.formats.object_store import TokenStoreError, find_objects, without_secrets
 
 SUFFIXES = (".arrow", ".ipc", ".feather")
 SAVED_STATE = "state.json"
@@ -54,10 +54,10 @@ def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
 def arrow_objects(url: str) -> list[str]:
     """Finds the Arrow files that one URL names, as `arrow_files` finds those of a path."""
     state_url = f"{url.rstrip('/')}/{SAVED_STATE}"
-    if url.endswith(SUFFIXES) or not is_file(state_url):
+    if without_secrets(url).endswith(SUFFIXES) or not is_file(state_url):
         return find_objects(url, ".arrow")
     with open_binary(state_url) as file:
-        names = _saved_names(file.read().decode(), url)
+        names = _saved_names(file.read().decode(), without_secrets(url))
     return [f"{url.rstrip('/')}/{name}" for name in names]
 
 
@@ -108,7 +108,7 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read as an Arrow IPC file: {error}") from None
+        raise ValueError(f"{without_secrets(os.fspath(path))} cannot be read as an Arrow IPC file: {error}") from None
     return whole, reader
 
 
@@ -164,7 +164,7 @@ def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, en
     except (FileNotFoundError, PermissionError, TokenStoreError):
         raise
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read as an Arrow IPC file: {error}") from None
+        raise ValueError(f"{without_secrets(os.fspath(path))} cannot be read as an Arrow IPC file: {error}") from None
 
 
 class StreamedBatch(NamedTuple):

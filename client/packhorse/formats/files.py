@@ -51,7 +51,9 @@ class FileStamp:
             ValueError: it has been replaced or written to.
         """
         if FileStamp.of(path) != self:
-            raise ValueError(f"{path} has been replaced since it was first opened; open it anew")
+            raise ValueError(
+                f"{without_secrets(os.fspath(path))} has been replaced since it was first opened; open it anew"
+            )
 
 
 def named_files(source: str, suffix: str) -> list[str]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from packhorse.formats.files import open_binary
 from packhorse.formats.mapping import check_index, map_file
-from packhorse.formats.object_store import is_url
+from packhorse.formats.object_store import is_url, without_secrets
 
 INDEX = "index.json"
 INTEGERS: dict[str, np.dtype[Any]] = {
@@ -50,6 +50,8 @@ _MAX_OPEN_SHARDS = 256  # an open map holds a file descriptor, of which a proces
 class _Shard:
     path: Path | str
     """A str is a URL."""
+    where: str
+    """The path, as messages show it."""
     size_bytes: int
     num_sequences: int
 
@@ -87,11 +89,13 @@ class MdsShards:
         """
         self.path = _folder_of(path)
         """The folder; a str is a URL."""
+        self.where = without_secrets(str(self.path))
+        """The folder, as messages show it."""
         self.index_path = _below(self.path, INDEX)
         entries = _entries(self.index_path)
         names, encodings, sizes = (entries[0][f"column_{what}"] for what in ("names", "encodings", "sizes"))
         if len(set(names)) != len(names) or not len(names) == len(encodings) == len(sizes):
-            raise ValueError(f"{self.index_path}: columns, encodings and sizes do not fit each other")
+            raise ValueError(f"{self.where}/{INDEX}: columns, encodings and sizes do not fit each other")
         self.columns: dict[str, str] = dict(zip(names, encodings, strict=True))
         """Name -> encoding, in the order of a sequence's bytes."""
         self._places = _places(names, sizes)
@@ -99,7 +103,7 @@ class MdsShards:
         self._shards = []
         for number, entry in enumerate(entries):
             if [entry[f"column_{what}"] for what in ("names", "encodings", "sizes")] != [names, encodings, sizes]:
-                raise ValueError(f"{self.index_path}: shard {number} has other columns than shard 0")
+                raise ValueError(f"{self.where}/{INDEX}: shard {number} has other columns than shard 0")
             self._shards.append(_shard(self.path, entry))
         self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
         self._open: OrderedDict[int, mmap.mmap | bytes] = OrderedDict()
@@ -125,7 +129,7 @@ class MdsShards:
         number, row = self.place(index)
         shard, mapped = self._shards[number], self._map(number)
         begin, end = struct.unpack_from("<2I", mapped, 4 + 4 * row)
-        return self.cell_of(memoryview(mapped)[begin:end], column, f"{shard.path}: sequence {row}")
+        return self.cell_of(memoryview(mapped)[begin:end], column, f"{shard.where}: sequence {row}")
 
     def place(self, index: int) -> tuple[int, int]:
         """Returns the shard that a sequence is in, and its number there; see `cell`."""
@@ -160,6 +164,10 @@ class MdsShards:
         """Path or URL, and number of sequences of every shard, in the index's order."""
         return [(shard.path, shard.num_sequences) for shard in self._shards]
 
+    def where_of(self, number: int) -> str:
+        """Returns a shard's path or URL, as messages show it."""
+        return self._shards[number].where
+
     def integers(self, column: str) -> NDArray[np.int64]:
         """Returns a column of one integer for each sequence: int64 [S], in memory.
 
@@ -168,7 +176,7 @@ class MdsShards:
         """
         values = np.concatenate([self.shard_integers(number, column) for number in range(len(self._shards))])
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
-            raise ValueError(f"{self.path}: column {column!r} holds {values.max()}, which int64 cannot hold")
+            raise ValueError(f"{self.where}: column {column!r} holds {values.max()}, which int64 cannot hold")
         return values.astype(np.int64)
 
     def shard_integers(self, number: int, column: str) -> NDArray[np.integer]:
@@ -179,7 +187,7 @@ class MdsShards:
         """
         encoding = self.columns[column]
         if encoding not in INTEGERS:
-            raise ValueError(f"{self.path}: column {column!r} is encoded as {encoding!r}, but integers are needed")
+            raise ValueError(f"{self.where}: column {column!r} is encoded as {encoding!r}, but integers are needed")
         return self._numbers(number, column, self._cells(number, column)[0], INTEGERS[encoding])
 
     def shard_lengths(self, number: int, column: str) -> NDArray[np.int64]:
@@ -194,14 +202,15 @@ class MdsShards:
         found = array_type(encoding)
         if encoding != "json" and (found is None or (found[0] is not None and found[0].kind not in "iu")):
             raise ValueError(
-                f"{self.path}: column {column!r} is encoded as {encoding!r}, but arrays or lists of integers are needed"
+                f"{self.where}: column {column!r} is encoded as {encoding!r}, but arrays or lists of integers are "
+                "needed"
             )
         firsts, sizes = self._cells(number, column)
-        path, mapped = self._shards[number].path, self._map(number)
+        where, mapped = self._shards[number].where, self._map(number)
         if found is None or found[0] is None or found[1] is not None:
             return np.array(
                 [
-                    _num_integers(memoryview(mapped)[first : first + size], encoding, path, row)
+                    _num_integers(memoryview(mapped)[first : first + size], encoding, where, row)
                     for row, (first, size) in enumerate(zip(firsts.tolist(), sizes.tolist(), strict=True))
                 ],
                 dtype=np.int64,
@@ -209,10 +218,12 @@ class MdsShards:
         shapes = self._numbers(number, column, firsts, np.dtype("u1"))  # one axis: 4 + log2 of its extent's size
         if (shapes >> 2 != 1).any():
             row = int((shapes >> 2 != 1).argmax())
-            raise ValueError(f"{path}: sequence {row}, column {column!r} holds no list: {shapes[row] >> 2} axes")
+            raise ValueError(f"{where}: sequence {row}, column {column!r} holds no list: {shapes[row] >> 2} axes")
         lengths = (sizes - 1 - (1 << (shapes & 3).astype(np.int64))) // found[0].itemsize
         if len(lengths) and int(lengths.min()) < 0:
-            raise ValueError(f"{path}: sequence {int(lengths.argmin())}, column {column!r} has no bytes: it is corrupt")
+            raise ValueError(
+                f"{where}: sequence {int(lengths.argmin())}, column {column!r} has no bytes: it is corrupt"
+            )
         return lengths
 
     def _cells(self, number: int, column: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -230,7 +241,9 @@ class MdsShards:
         beyond = firsts + sizes > ends
         if beyond.any():
             row = int(beyond.argmax())
-            raise ValueError(f"{shard.path}: sequence {row}, column {column!r} ends beyond the sequence: it is corrupt")
+            raise ValueError(
+                f"{shard.where}: sequence {row}, column {column!r} ends beyond the sequence: it is corrupt"
+            )
         return firsts, sizes
 
     def _numbers(self, number: int, column: str, places: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -238,7 +251,7 @@ class MdsShards:
             return _numbers_at(self._map(number), places, dtype)
         except IndexError:
             raise ValueError(
-                f"{self._shards[number].path}: column {column!r} ends beyond the file: it is corrupt"
+                f"{self._shards[number].where}: column {column!r} ends beyond the file: it is corrupt"
             ) from None
 
     def _map(self, number: int) -> mmap.mmap | bytes:
@@ -302,15 +315,15 @@ def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
         raise ValueError(f"{len(cell)} bytes are no array of encoding {encoding!r}: the shard is corrupt") from None
 
 
-def _num_integers(cell: memoryview, encoding: str, path: Path | str, row: int) -> int:
+def _num_integers(cell: memoryview, encoding: str, where: str, row: int) -> int:
     """Number of integers in a cell that must be decoded to know it."""
     try:
         values = np.asarray(json.loads(bytes(cell))) if encoding == "json" else read_array(cell, encoding)
     except ValueError as error:
-        raise ValueError(f"{path}: sequence {row}: {error}") from None
+        raise ValueError(f"{where}: sequence {row}: {error}") from None
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
         raise ValueError(
-            f"{path}: sequence {row} holds {values.dtype} of shape {list(values.shape)}, no list of integers"
+            f"{where}: sequence {row} holds {values.dtype} of shape {list(values.shape)}, no list of integers"
         )
     return len(values)
 
@@ -328,6 +341,7 @@ def _below(folder: Path | str, name: str) -> Path | str:
 
 def _entries(path: Path | str) -> list[dict[str, Any]]:
     """The shards of an index, each an MDS shard."""
+    where = without_secrets(str(path))
     try:
         with open_binary(str(path)) as file:
             index = json.loads(file.read().decode())
@@ -337,12 +351,12 @@ def _entries(path: Path | str) -> list[dict[str, Any]]:
             for entry in entries:
                 entry["column_names"], entry["column_encodings"], entry["column_sizes"], entry["raw_data"]["basename"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no index of MDS shards: {error!r}") from None
+        raise ValueError(f"{where} is no index of MDS shards: {error!r}") from None
     if version != 2:
-        raise ValueError(f"{path} has version {version}; only version 2 of MDS is known")
+        raise ValueError(f"{where} has version {version}; only version 2 of MDS is known")
     if formats != {"mds"}:
         found = ", ".join(sorted(map(str, formats))) or "none"
-        raise ValueError(f"{path} must name shards of format mds; found: {found}")
+        raise ValueError(f"{where} must name shards of format mds; found: {found}")
     return entries
 
 
@@ -368,7 +382,7 @@ def _shard(folder: Path | str, entry: dict[str, Any]) -> _Shard:
                 "compression"
             )
         raise FileNotFoundError(f"{path} is missing, but {INDEX} names it")
-    return _Shard(path, int(raw["bytes"]), int(entry["samples"]))
+    return _Shard(path, without_secrets(str(path)), int(raw["bytes"]), int(entry["samples"]))
 
 
 def _map_shard(shard: _Shard) -> mmap.mmap | bytes:
@@ -379,14 +393,14 @@ def _map_shard(shard: _Shard) -> mmap.mmap | bytes:
         mapped = map_file(shard.path)
     if len(mapped) != shard.size_bytes:
         raise ValueError(
-            f"{shard.path} has {len(mapped)} bytes, but its index says {shard.size_bytes}: it is truncated or replaced"
+            f"{shard.where} has {len(mapped)} bytes, but its index says {shard.size_bytes}: it is truncated or replaced"
         )
     frame_bytes = 4 + 4 * (shard.num_sequences + 1)
     if len(mapped) < frame_bytes or struct.unpack_from("<I", mapped)[0] != shard.num_sequences:
-        raise ValueError(f"{shard.path} does not hold the {shard.num_sequences} sequences that its index says")
+        raise ValueError(f"{shard.where} does not hold the {shard.num_sequences} sequences that its index says")
     offsets = np.frombuffer(mapped, "<u4", shard.num_sequences + 1, 4)
     if offsets[0] < frame_bytes or offsets[-1] != len(mapped) or (offsets[1:] < offsets[:-1]).any():
-        raise ValueError(f"{shard.path}: its sequences' offsets do not run to the file's end: it is corrupt")
+        raise ValueError(f"{shard.where}: its sequences' offsets do not run to the file's end: it is corrupt")
     return mapped
 
 

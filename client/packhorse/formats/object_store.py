@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeGuard, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from packhorse.formats.extras import require
 from packhorse.formats.retry_policy import RetryPolicy
@@ -41,6 +41,13 @@ _NO_CREDENTIALS = (
     "SignatureDoesNotMatch",
 )
 """Names of what stores raise, or begin their messages with, where credentials are missing or wrong."""
+_CHAINED = re.compile(r"::(?=[A-Za-z][\w+.-]*://)")
+"""Between the URLs of fsspec's chains, such as simplecache::s3://bucket/x."""
+_QUERY = re.compile(r"[?#]")
+_NAMED_QUERY = re.compile(r"\?[\w.~%-]+=")
+"""Where a store's patterns may hold "?", a query is what begins with a name and "="."""
+_URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>]+")
+"""In a text."""
 _WAYS_TO_ASK = 16
 """Objects asked for at a time: each answer is a wait for the network."""
 
@@ -79,16 +86,27 @@ def is_url(path: object) -> TypeGuard[str]:
 def without_secrets(url: str) -> str:
     """Returns a URL as messages and manifests show it: without user, password and query, where signatures stand.
 
+    A path, and a pattern of a store whose "?" stands for a character, are returned as they are.
+
     Example:
         >>> without_secrets("https://me:secret@host/corpus.idx?X-Amz-Signature=1f")
         'https://host/corpus.idx'
+        >>> without_secrets("s3://corpus/part-?.parquet")
+        's3://corpus/part-?.parquet'
     """
-    if not is_url(url):
-        return url
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https", "ftp", "sftp", "hdfs", "webhdfs"):  # elsewhere "?" is part of a pattern
-        return url
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return "::".join(map(_shown, _CHAINED.split(url))) if is_url(url) else url
+
+
+def _shown(url: str) -> str:
+    """One URL of a chain as `without_secrets` shows it."""
+    scheme, mark, rest = url.partition("://")
+    is_web = scheme in ("http", "https", "ftp", "sftp", "hdfs", "webhdfs")
+    query = (_QUERY if is_web else _NAMED_QUERY).search(rest)
+    host, slash, path = rest[: query.start() if query else None].partition("/")
+    user, _, bare = host.rpartition("@")
+    if is_web or ":" in user:  # elsewhere it may be a container's name
+        host = bare
+    return f"{scheme}{mark}{host}{slash}{path}"
 
 
 class Store:
@@ -162,9 +180,10 @@ class Store:
             return None
 
     def _said(self, error: BaseException) -> str:
-        """The first line of an error, without what the URL keeps secret."""
-        line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        return line.replace(self.url, without_secrets(self.url))
+        """The first line of an error, without what URLs in it keep secret."""
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        line = line.replace(self.url, without_secrets(self.url))
+        return _URL.sub(lambda found: without_secrets(found[0]), line)[:200]
 
     def _open(self) -> tuple[Any, str]:
         """The file system and the object's path in it, opened by this very process."""

@@ -58,7 +58,7 @@ def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 def kind_of(path: str) -> Kind:
     """Returns what an input is, by its name."""
-    suffix = os.path.splitext(path)[1].lower()
+    suffix = os.path.splitext(without_secrets(path))[1].lower()
     if suffix in JSON_LINES_SUFFIXES and not os.path.isdir(path):
         return "JSON lines"
     if suffix in PARQUET_SUFFIXES and not os.path.isdir(path):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packhorse.formats.object_store import without_secrets
 from packhorse.tokenize._inputs import JSON_LINES_SUFFIXES, PARQUET_SUFFIXES, expand_inputs, kind_of
 from packhorse.tokenize._parts import Weighed, whole_files
 from packhorse.tokenize._spans import Span
@@ -39,8 +40,9 @@ def row_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Weighed]:
     paths = expand_inputs(inputs)
     for path in paths:
         if kind_of(path) not in ("JSON lines", "Parquet"):
+            suffixes = ", ".join((*JSON_LINES_SUFFIXES, *PARQUET_SUFFIXES))
             raise ValueError(
-                f"{path} has no rows: they come in {', '.join((*JSON_LINES_SUFFIXES, *PARQUET_SUFFIXES))} files; "
+                f"{without_secrets(path)} has no rows: they come in {suffixes} files; "
                 "of a folder, name the files by a quoted pattern such as 'folder/*.jsonl'"
             )
     return whole_files(paths)

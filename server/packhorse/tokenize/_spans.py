@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from packhorse.formats.files import open_binary
+from packhorse.formats.object_store import without_secrets
 from packhorse.tokenize._inputs import Kind
 
 _READ_BYTES = 1 << 20
@@ -23,6 +24,11 @@ class Span:
     """Of the input; "folder" for a file below one."""
     begin: int
     end: int
+
+    @property
+    def where(self) -> str:
+        """The path, as messages show it."""
+        return without_secrets(self.path)
 
 
 def whole_of(span: Span) -> bytes:
@@ -41,7 +47,7 @@ class Line:
         self._index = index
 
     def __str__(self) -> str:
-        return f"{self._span.path}, line {_lines_before(self._span.path, self._span.begin) + self._index + 1}"
+        return f"{self._span.where}, line {_lines_before(self._span.path, self._span.begin) + self._index + 1}"
 
 
 def lines_of(span: Span) -> Iterator[tuple[Line, bytes]]:

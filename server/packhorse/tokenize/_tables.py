@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from packhorse.formats import require
-from packhorse.formats.object_store import is_url, object_file
+from packhorse.formats.object_store import is_url, object_file, without_secrets
 from packhorse.tokenize._spans import Line, Span, lines_of
 from packhorse.tokenize.gate import BYTE_ORDER_MARK, Gate
 
@@ -47,15 +47,15 @@ def parquet_rows(
     span: Span, columns: Sequence[str], gate: Gate, *, are_texts: bool = False
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yields (file and row, values of the columns)."""
-    path = span.path
-    with _open_parquet(path) as file:
+    where = span.where
+    with _open_parquet(span.path) as file:
         schema = file.schema_arrow
         for column in columns:
             if column not in schema.names:
-                raise ValueError(f"{path} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
+                raise ValueError(f"{where} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
             kind = schema.field(column).type
             if are_texts and not _is_text(kind):
-                raise ValueError(f"{path}: column {column!r} holds {kind}, not text")
+                raise ValueError(f"{where}: column {column!r} holds {kind}, not text")
         row = sum(file.metadata.row_group(group).num_rows for group in range(span.begin))
         groups = list(range(span.begin, span.end))
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS, row_groups=groups, columns=list(columns)):
@@ -63,18 +63,18 @@ def parquet_rows(
             try:
                 rows = list(zip(*(column.to_pylist() for column in cells), strict=True))
             except UnicodeDecodeError:  # Parquet does not check what it calls a string
-                yield from _readable_rows(path, cells, row, gate)
+                yield from _readable_rows(where, cells, row, gate)
             else:
-                yield from ((f"{path}, row {number}", values) for number, values in enumerate(rows, row))
+                yield from ((f"{where}, row {number}", values) for number, values in enumerate(rows, row))
             row += batch.num_rows
 
 
 def _readable_rows(
-    path: str, cells: Sequence[Any], first_row: int, gate: Gate
+    where: str, cells: Sequence[Any], first_row: int, gate: Gate
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yields the rows of a batch in which at least one is not UTF-8."""
     for index in range(len(cells[0])):
-        origin = f"{path}, row {first_row + index}"
+        origin = f"{where}, row {first_row + index}"
         try:
             values = tuple(column[index].as_py() for column in cells)
         except UnicodeDecodeError as error:
@@ -95,4 +95,4 @@ def _open_parquet(path: str) -> Any:
     try:
         return parquet.ParquetFile(object_file(path) if is_url(path) else path)
     except arrow.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a Parquet file: {error}") from None
+        raise ValueError(f"{without_secrets(path)} is not a Parquet file: {error}") from None

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from packhorse.formats.object_store import without_secrets
 from packhorse.tokenize._inputs import Kind, expand_inputs, kind_of
 from packhorse.tokenize._parts import Cut, Weighed, whole_files
 from packhorse.tokenize._spans import Line, Span, lines_of, whole_of
@@ -98,7 +99,7 @@ def documents_of(span: Span, options: DocumentOptions, skipped: Skipped) -> Iter
     split, text_column = options.split or "file", options.text_column or "text"
     match span.kind:
         case "folder":
-            for whole in gate.decode(whole_of(span), span.path):
+            for whole in gate.decode(whole_of(span), span.where):
                 yield from [whole] if split == "file" else _file_documents(span, split, gate)
         case "JSON lines":
             yield from _json_texts(span, text_column, gate)
@@ -119,14 +120,14 @@ def _check_of_use(options: DocumentOptions, paths: Sequence[str]) -> None:
     for flag, value, kinds in users:
         if value is not None and not any(kind_of(path) in kinds for path in paths):
             raise ValueError(
-                f"{flag} {value} is for {' and '.join(kinds)} input, but {paths[0]} is {kind_of(paths[0])}: "
-                f"leave {flag} out"
+                f"{flag} {value} is for {' and '.join(kinds)} input, but {without_secrets(paths[0])} is "
+                f"{kind_of(paths[0])}: leave {flag} out"
             )
 
 
 def _file_documents(span: Span, split: Split, gate: Gate) -> Iterator[str]:
     if split == "file":
-        yield from gate.decode(whole_of(span), span.path)
+        yield from gate.decode(whole_of(span), span.where)
         return
     for origin, part in lines_of(span) if split == "line" else _paragraphs(span):
         yield from gate.decode(part.rstrip(b"\r\n"), origin)

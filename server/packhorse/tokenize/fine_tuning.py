@@ -213,7 +213,7 @@ def tokenize_fine_tuning(
             never_seen = set(reader.optional) - set(tally.seen)
             if never_seen:
                 raise ValueError(
-                    f"no line of {job.files[0].span.path} has the key {min(never_seen)!r}; correct its name, or leave "
+                    f"no line of {job.files[0].span.where} has the key {min(never_seen)!r}; correct its name, or leave "
                     "it out"
                 )
             if not len(writer):

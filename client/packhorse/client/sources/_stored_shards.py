@@ -39,7 +39,7 @@ class StoredShards:
         """Returns the bytes of one column of one sequence; see `MdsShards.cell`."""
         number, begin, end = self._span(index)
         sequence = joined(lambda block: self._opened_blocks().get((number, block)), begin, end, self._store.block_bytes)
-        return self._shards.cell_of(memoryview(sequence), column, f"{self._shards.shards[number][0]}: sequence {index}")
+        return self._shards.cell_of(memoryview(sequence), column, f"{self._shards.where_of(number)}: sequence {index}")
 
     def expect(self, rows: NDArray[np.int64]) -> None:
         """Begins to fetch the blocks of sequences, in their order."""
@@ -65,7 +65,9 @@ class StoredShards:
             stored = CachedObject(str(url), self._store)
             frame = np.frombuffer(stored.object.read(0, 4 + 4 * (num_sequences + 1)), "<u4")
             if frame[0] != num_sequences or (frame[2:] < frame[1:-1]).any() or frame[-1] > stored.size_bytes:
-                raise ValueError(f"{url} does not hold the {num_sequences} sequences that its index says")
+                raise ValueError(
+                    f"{self._shards.where_of(number)} does not hold the {num_sequences} sequences that its index says"
+                )
             found = self._objects[number] = stored, frame[1:]
             while len(self._objects) > _MOST_OPEN_SHARDS:
                 self._objects.popitem(last=False)

@@ -89,16 +89,16 @@ def as_token_source(
 
 
 def _of_url(url: str, columns: _Columns) -> TokenSource:
-    name = url.rstrip("/").rpartition("/")[2]
+    name = without_secrets(url).rstrip("/").rpartition("/")[2]
     suffix = os.path.splitext(name)[1]
     if not is_url(url) and (suffix in (".parquet", *SUFFIXES) or os.path.isdir(as_path(url))):  # file://
         return as_token_source(as_path(url), **columns)
     if not is_url(url) or suffix in (".idx", ".bin", ".boundaries"):
         return _without_columns(RemoteSource(url), columns)
-    if name == INDEX or is_file(f"{url.rstrip('/')}/{INDEX}"):
-        return MdsSource(url, **columns)
     if suffix in (".parquet", *SUFFIXES):
         return _of_urls([url], url, columns)
+    if name == INDEX or is_file(f"{url.rstrip('/')}/{INDEX}"):
+        return MdsSource(url, **columns)
     if not is_folder(url):
         return _without_columns(RemoteSource(url), columns)
     if is_file(f"{url.rstrip('/')}/{SAVED_STATE}"):
@@ -114,12 +114,14 @@ def _of_url(url: str, columns: _Columns) -> TokenSource:
 
 def _of_urls(urls: Sequence[str], given: Any, columns: _Columns) -> TokenSource:
     """Picks the source by how URLs end."""
-    suffixes = {os.path.splitext(url)[1] for url in urls}
+    suffixes = {os.path.splitext(without_secrets(url))[1] for url in urls}
     if suffixes == {".parquet"}:
         return ParquetSource(given, **columns)
     if suffixes <= set(SUFFIXES):
         return RemoteArrowSource(given, **columns)
-    raise TokenSourceError(f"{urls[0]}: several URLs are read where all are .parquet or all are .arrow")
+    raise TokenSourceError(
+        f"{without_secrets(urls[0])}: several URLs are read where all are .parquet or all are .arrow"
+    )
 
 
 def _of_folder(folder: Path, columns: _Columns) -> TokenSource:

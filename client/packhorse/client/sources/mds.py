@@ -65,16 +65,16 @@ class MdsSource(TableSource, FetchSource):
         columns = self._shards.columns
         for name in (column, id_column):
             if name is not None and name not in columns:
-                raise TokenSourceError(f"{self._shards.path}: no column {name!r}; its columns are: {_listed(columns)}")
+                raise TokenSourceError(f"{self._shards.where}: no column {name!r}; its columns are: {_listed(columns)}")
         self._dtype = None if dtype is None else np.dtype(dtype)
         if self._dtype is not None and self._dtype.kind not in "iu":
             raise TokenSourceError(f"dtype is {self._dtype}, but tokens are integers")
         if column is None:
             fitting = [name for name in columns if self._reason_against(name) is None]
-            column = choose_by_name(columns, fitting, str(self._shards.path))
+            column = choose_by_name(columns, fitting, self._shards.where)
         reason = self._reason_against(column)
         if reason is not None:
-            raise TokenSourceError(f"{self._shards.path}: column {column!r} {reason}")
+            raise TokenSourceError(f"{self._shards.where}: column {column!r} {reason}")
         if id_column is not None:
             self._check_id_column(id_column)
         self._column, self._encoding = column, columns[column]
@@ -90,7 +90,7 @@ class MdsSource(TableSource, FetchSource):
     @property
     def where(self) -> str:
         """The index of the shards."""
-        return str(self._shards.path)
+        return self._shards.where
 
     def _has_column(self, name: str) -> bool:
         return name in self._shards.columns
@@ -108,7 +108,7 @@ class MdsSource(TableSource, FetchSource):
     def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._lookup is None:
             held = None if self._id_column is None else self._shards.integers(self._id_column)
-            self._lookup = RowLookup(str(self._shards.path), len(self), held)
+            self._lookup = RowLookup(self._shards.where, len(self), held)
         return self._lookup.rows(ids)
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:

@@ -15,7 +15,7 @@ from packhorse.client.sources.base import TokenSourceError
 from packhorse.client.sources.store_cache import CachedObject, StoreCache
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp, as_path, named_files
-from packhorse.formats.object_store import TokenStoreError, for_each, is_url
+from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
 
 DEFAULT_CACHE_BYTES = DEFAULT_KEPT_BYTES
 
@@ -73,7 +73,9 @@ class ParquetSource(RowGroupSource):
         files: list[GroupedFile] = [_LocalFile(Path(name)) for name in names if not is_url(name)]
         if urls := [name for name in names if is_url(name)]:
             if files:
-                raise TokenSourceError(f"{files[0].where} is a file and {urls[0]} a URL; give all of one kind")
+                raise TokenSourceError(
+                    f"{files[0].where} is a file and {without_secrets(urls[0])} a URL; give all of one kind"
+                )
             files = list(for_each(urls, lambda url: _StoredFile(url, store)))
         super().__init__(
             files,
@@ -115,7 +117,7 @@ class _StoredFile:
 
     def __init__(self, url: str, store: StoreCache) -> None:
         self._object = CachedObject(url, store)
-        self.where = url
+        self.where = without_secrets(url)
         self.size_bytes = self._object.object.size_bytes
 
     def look(self) -> tuple[Any, list[int]]:

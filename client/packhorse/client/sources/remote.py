@@ -19,7 +19,7 @@ from packhorse.client.sources.store_cache import DEFAULT_BLOCK_BYTES, DEFAULT_RE
 from packhorse.client.sources.stored import FlatPlaces, MegatronPlaces, Places, StoredSource
 from packhorse.formats import MegatronIndex
 from packhorse.formats.flat import read_boundaries
-from packhorse.formats.object_store import StoredObject, StoreOptions
+from packhorse.formats.object_store import StoredObject, StoreOptions, without_secrets
 
 
 class RemoteSource(StoredSource):
@@ -78,7 +78,8 @@ class RemoteSource(StoredSource):
         bin_url, index_url = _token_urls(url, store.options)
         self._object = CachedObject(bin_url, store)
         self._index = CachedObject(index_url, store).copied()
-        super().__init__(bin_url, _places_of(self._index.path, self._object.size_bytes, bin_url))
+        where = without_secrets(bin_url)
+        super().__init__(where, _places_of(self._index.path, self._object.size_bytes, where))
         self._blocks: FetchedAhead[int, memoryview] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,6 +159,7 @@ def _token_urls(url: str, options: StoreOptions) -> tuple[str, str]:
         except FileNotFoundError:
             continue
         return tokens, index
+    url, prefix = without_secrets(url), without_secrets(prefix)
     raise TokenSourceError(
         f"{url}: neither {prefix}.idx (Megatron) nor {url}.boundaries (flat file) is there, and its name is not one of "
         "Parquet, Arrow or MDS; give the URL of such, or an object with __getitem__(id)"

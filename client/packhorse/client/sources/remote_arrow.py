@@ -13,7 +13,7 @@ from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, RowGroupSou
 from packhorse.client.sources.store_cache import CachedObject, StoreCache
 from packhorse.formats import require
 from packhorse.formats.arrow import StreamedBatch, arrow_objects, read_arrow, streamed_batches
-from packhorse.formats.object_store import for_each
+from packhorse.formats.object_store import for_each, without_secrets
 
 
 class RemoteArrowSource(RowGroupSource):
@@ -78,7 +78,7 @@ class _StoredFile:
     def __init__(self, url: str, store: StoreCache) -> None:
         self._object = CachedObject(url, store)
         self._streamed: list[StreamedBatch] | None = None
-        self.where = url
+        self.where = without_secrets(url)
         self.size_bytes = self._object.object.size_bytes
 
     def look(self) -> tuple[Any, list[int]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packhorse.client.sources._blocks import DEFAULT_CACHE_BYTES, BlockCache, KeptFile, default_cache_folder
-from packhorse.formats.object_store import RangeFile, StoredObject, StoreOptions
+from packhorse.formats.object_store import RangeFile, StoredObject, StoreOptions, without_secrets
 
 DEFAULT_BLOCK_BYTES = 1 << 20
 DEFAULT_READ_AHEAD_BYTES = 1 << 26
@@ -89,7 +89,7 @@ class CachedObject:
                 for begin in range(0, self.size_bytes, _PIECE_BYTES):
                     file.write(self.object.read(begin, min(begin + _PIECE_BYTES, self.size_bytes)))
 
-        name = self.url.rpartition("/")[2]
+        name = without_secrets(self.url).rpartition("/")[2]
         patience = self.object.options.retry.deadline_seconds
         return self._cache.whole(self.object.key, name, fetch, patience_seconds=patience)
 

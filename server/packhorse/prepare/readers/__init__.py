@@ -101,20 +101,22 @@ def find_inputs(sources: Sequence[str]) -> Found:
         for path, real_path in zip(found, real_paths, strict=True):
             if real_path in named_by:
                 raise ValueError(
-                    f"{path} is named twice, by --input {named_by[real_path]} and --input {source}; name each file once"
+                    f"{without_secrets(path)} is named twice, by --input {without_secrets(named_by[real_path])} and "
+                    f"--input {without_secrets(source)}; name each file once"
                 )
         named_by.update(dict.fromkeys(real_paths, source))
         paths += found
     for source, reader in zip(sources, readers, strict=True):
         if reader.is_alone and len(paths) > 1:
             raise ValueError(
-                f"{source} is {reader.kind}, whose entries are the ids, so it can only be prepared alone, and --input "
-                f"names {len(paths)} files; join them first, or prepare each into a dataset of its own"
+                f"{without_secrets(source)} is {reader.kind}, whose entries are the ids, so it can only be "
+                f"prepared alone, and --input names {len(paths)} files; join them first, or prepare each into a "
+                "dataset of its own"
             )
         if reader is not readers[0]:
             raise ValueError(
-                f"{sources[0]} is {readers[0].kind} and {source} is {reader.kind}; prepare each kind into a dataset of "
-                "its own"
+                f"{without_secrets(sources[0])} is {readers[0].kind} and {without_secrets(source)} is {reader.kind}; "
+                "prepare each kind into a dataset of its own"
             )
     return Found(reader=readers[0], paths=paths)
 
@@ -141,19 +143,20 @@ def _example_in(folder: str) -> str:
     if any(reader.recognises(folder) for reader in READERS):
         return folder
     found: dict[str, str] = {}
+    shown = without_secrets(folder)
     for path in _files_below(folder):
         found.setdefault(os.path.splitext(path)[1], path)
     tables = [suffix for suffix in _TABLES if suffix in found]
     if len(tables) > 1:
         raise ValueError(
-            f"the folder {folder} holds both *{tables[0]} and *{tables[1]}; give a quoted pattern, such as "
-            f"{os.path.join(folder, '*' + tables[0])}"
+            f"the folder {shown} holds both *{tables[0]} and *{tables[1]}; give a quoted pattern, such as "
+            f"{os.path.join(shown, '*' + tables[0])}"
         )
     for suffix in (*tables, ".npy"):
         if suffix in found:
             return found[suffix]
     raise FileNotFoundError(
-        f"the folder {folder} holds no {', '.join('*' + suffix for suffix in _TABLES)} or *.npy file at any depth, and "
+        f"the folder {shown} holds no {', '.join('*' + suffix for suffix in _TABLES)} or *.npy file at any depth, and "
         "neither a state.json nor an index.json; text is for `packhorse tokenize`"
     )
 

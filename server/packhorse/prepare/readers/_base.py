@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
+from packhorse.formats.object_store import without_secrets
 
 BATCH_ROWS = 1 << 17
 SPAN_ROWS = 1 << 20
@@ -119,7 +120,9 @@ class Batch(NamedTuple):
 
 def changed(path: str) -> ValueError:
     """Returns the error for a file that is not what an earlier look at it found."""
-    return ValueError(f"{path} changed while it was being prepared; prepare again when nothing writes to it")
+    return ValueError(
+        f"{without_secrets(path)} changed while it was being prepared; prepare again when nothing writes to it"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,11 @@ class Span(ABC):
     columns: Columns
     skips_bad_rows: bool = False
     """Whether a row that fails is left out and counted; else it is an error."""
+
+    @property
+    def where(self) -> str:
+        """The path, as messages show it."""
+        return without_secrets(self.path)
 
     @abstractmethod
     def _read(self) -> Iterator[RawRows]:
@@ -221,7 +229,7 @@ class Span(ABC):
             Fault.LONG_GROUP: f"is {value}{self.part(row)}, which int64 cannot hold",
         }.get(fault, f"is null{self.part(row)}")
         raise ValueError(
-            f"{self.path}: row {row}, {what} {said}; repair the row or leave it out, or choose --on-bad-row skip"
+            f"{self.where}: row {row}, {what} {said}; repair the row or leave it out, or choose --on-bad-row skip"
         )
 
 
@@ -321,7 +329,7 @@ class WholeFiles:
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""
-        if path.endswith(self.suffixes):
+        if without_secrets(path).endswith(self.suffixes):
             return not is_folder(path)
         return bool(self.magic and first_bytes(path, len(self.magic)) == self.magic)
 
@@ -345,10 +353,11 @@ def first_bytes(path: str, size: int) -> bytes:
 
 def refuse_columns(path: str, kind: str, columns: Columns) -> None:
     """Refuses columns that were named for what has none; a ValueError."""
+    where = without_secrets(path)
     if columns.group is not None:
-        raise ValueError(f"{path} is {kind}, which has no columns: --group-size N makes groups of every N entries")
+        raise ValueError(f"{where} is {kind}, which has no columns: --group-size N makes groups of every N entries")
     if columns.length is not None or columns.id is not None:
-        raise ValueError(f"{path} is {kind}, which has no columns: leave out --length-column/--id-column")
+        raise ValueError(f"{where} is {kind}, which has no columns: leave out --length-column/--id-column")
 
 
 def cut(num_rows: int, size: int = SPAN_ROWS) -> Iterator[tuple[int, int]]:

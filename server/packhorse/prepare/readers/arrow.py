@@ -18,7 +18,7 @@ from packhorse.formats.arrow import (
     saved_splits,
 )
 from packhorse.formats.files import FileStamp, is_file, open_binary
-from packhorse.formats.object_store import is_url
+from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._base import (
     SPAN_ROWS,
     Columns,
@@ -58,7 +58,8 @@ class ArrowReader(WholeFiles):
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""
-        if path.endswith(SUFFIXES):
+        shown = without_secrets(path)
+        if shown.endswith(SUFFIXES) or shown != path:  # what signs a URL is for one object, not for those below it
             return super().recognises(path)
         return is_file(os.path.join(path, SAVED_STATE)) or bool(_splits(path)) or super().recognises(path)
 
@@ -82,7 +83,7 @@ class ArrowReader(WholeFiles):
         for path in paths:
             stamp = FileStamp.of(path)
             reader = _open(path)
-            chosen, is_list = chosen_columns(reader.schema, chosen, path)
+            chosen, is_list = chosen_columns(reader.schema, chosen, without_secrets(path))
             num_rows = 0
             wanted = [reader.schema.names.index(name) for name in chosen.names]
             for first_batch, end_batch, first_row, size in _cut(_open(path, wanted), path):
@@ -113,7 +114,7 @@ def _open(path: str, columns: Sequence[int] | None = None) -> Any:
     """Returns a reader of record batches."""
     require("pyarrow.ipc")
     if is_url(path):
-        return read_arrow(open_binary(path), path, columns=columns)
+        return read_arrow(open_binary(path), without_secrets(path), columns=columns)
     return open_arrow(path, columns=columns)[1]
 
 

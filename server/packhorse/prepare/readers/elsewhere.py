@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Sequence
 
+from packhorse.formats.object_store import without_secrets
 from packhorse.prepare.readers._base import Columns, Opened, WholeFiles, first_bytes
 
 _LOOK_BYTES = 1 << 12
@@ -19,9 +20,10 @@ class TextReader(WholeFiles):
     def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
         """Says what to do instead."""
         name = shlex.quote(os.path.splitext(os.path.basename(paths[0]))[0])
+        where = without_secrets(paths[0])
         raise ValueError(
-            f"{paths[0]} is text, whose lengths are known when it is tokenized: run `packhorse tokenize --input "
-            f"{shlex.quote(paths[0])} --output {name}`, then prepare with --input {name}.idx"
+            f"{where} is text, whose lengths are known when it is tokenized: run `packhorse tokenize --input "
+            f"{shlex.quote(where)} --output {name}`, then prepare with --input {name}.idx"
         )
 
 
@@ -40,8 +42,9 @@ class HistogramReader(WholeFiles):
 
     def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
         """Says what to do instead."""
+        where = without_secrets(paths[0])
         raise ValueError(
-            f"{paths[0]} is JSON: a histogram has no ids, and a prepared dataset serves ids. `packhorse plan compare "
-            f"{shlex.quote(paths[0])} --max-seq-len N` plans it; to serve it, prepare from the lengths. Text "
+            f"{where} is JSON: a histogram has no ids, and a prepared dataset serves ids. `packhorse plan compare "
+            f"{shlex.quote(where)} --max-seq-len N` plans it; to serve it, prepare from the lengths. Text "
             "as JSON lines is for `packhorse tokenize`"
         )

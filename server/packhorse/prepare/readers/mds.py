@@ -8,7 +8,7 @@ from packhorse.formats import MdsShards
 from packhorse.formats.columns import evident_column, listed
 from packhorse.formats.files import FileStamp, is_file
 from packhorse.formats.mds import INDEX, INTEGERS, array_type
-from packhorse.formats.object_store import for_each
+from packhorse.formats.object_store import for_each, without_secrets
 from packhorse.prepare.readers._base import Columns, InputFile, Opened, RawRows, Span, WholeFiles
 
 
@@ -39,7 +39,9 @@ class MdsReader(WholeFiles):
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""
-        return os.path.basename(path) == INDEX or is_file(os.path.join(path, INDEX))
+        shown = without_secrets(path)
+        is_one = shown != path  # what signs a URL is for one object, not for those below it
+        return os.path.basename(shown) == INDEX or (not is_one and is_file(os.path.join(path, INDEX)))
 
     def files(self, source: str) -> list[str]:
         """See `Reader`."""
@@ -80,7 +82,7 @@ class MdsReader(WholeFiles):
 
 
 def _chosen(shards: MdsShards, columns: Columns) -> Columns:
-    where = shards.path
+    where = shards.where
     if columns.group is not None:
         raise ValueError(f"{where} is read without groups' columns: --group-size N makes groups of every N entries")
     there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packhorse.formats.columns import listed
 from packhorse.formats.files import FileStamp
-from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url
+from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
     Columns,
@@ -71,7 +71,7 @@ class NpyReader(WholeFiles):
         for path in paths:
             stamp = FileStamp.of(path)
             array = load_npy(path)
-            check_array(array, columns, path)
+            check_array(array, columns, without_secrets(path))
             spans.extend(
                 NpySpan(
                     path=path,
@@ -127,7 +127,7 @@ def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
     except (FileNotFoundError, PermissionError, TokenStoreError):
         raise
     except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a NumPy array: {error}") from None
+        raise ValueError(f"{without_secrets(path)} cannot be read as a NumPy array: {error}") from None
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path} holds several arrays; save the lengths alone with numpy.save")
     return array

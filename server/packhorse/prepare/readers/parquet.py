@@ -10,7 +10,7 @@ import numpy as np
 
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp
-from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file
+from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
     Columns,
@@ -77,7 +77,7 @@ class ParquetSpan(Span):
         except (PermissionError, TokenStoreError):
             raise
         except (require("pyarrow").ArrowException, OSError) as error:
-            raise ValueError(f"{self.path} cannot be read at row {row}{self.part(row)}: {error}") from None
+            raise ValueError(f"{self.where} cannot be read at row {row}{self.part(row)}: {error}") from None
         finally:
             file.close()
 
@@ -137,7 +137,7 @@ class ParquetReader(WholeFiles):
         chosen = columns
         looks = for_each(paths, _look) if is_url(paths[0]) else map(_look, paths)
         for path, (stamp, schema, sizes) in zip(paths, looks, strict=True):
-            chosen, is_list = chosen_columns(schema, chosen, path)
+            chosen, is_list = chosen_columns(schema, chosen, without_secrets(path))
             first_rows = accumulate(sizes, initial=0)
             spans.extend(
                 ParquetSpan(
@@ -178,4 +178,4 @@ def open_parquet(path: str) -> Any:
     except (PermissionError, TokenStoreError):
         raise
     except (require("pyarrow").ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a Parquet file: {error}") from None
+        raise ValueError(f"{without_secrets(path)} cannot be read as a Parquet file: {error}") from None

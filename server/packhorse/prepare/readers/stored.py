@@ -8,7 +8,7 @@ import numpy as np
 from packhorse.formats import FlatTokens, MegatronIndex, megatron_paths
 from packhorse.formats.files import FileStamp, exists, is_file, open_binary
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
-from packhorse.formats.object_store import is_url
+from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
     SPAN_ROWS,
@@ -84,7 +84,7 @@ class MegatronReader(WholeFiles):
         refuse_columns(path, "a Megatron index", columns)
         if is_url(path):
             stamp = FileStamp.of(path)
-            num_rows, _, _ = read_header(first_bytes(path, HEADER.size), stamp.size_bytes, path)
+            num_rows, _, _ = read_header(first_bytes(path, HEADER.size), stamp.size_bytes, without_secrets(path))
         else:
             tokens = megatron_paths(path)[0]
             num_rows = len(MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None))
@@ -119,7 +119,9 @@ class FlatReader(WholeFiles):
         if is_url(path):
             num_rows, more = divmod(FileStamp.of(path).size_bytes, 8)
             if more:
-                raise ValueError(f"{path} has {8 * num_rows + more} bytes, not a multiple of 8: it is truncated")
+                raise ValueError(
+                    f"{without_secrets(path)} has {8 * num_rows + more} bytes, not a multiple of 8: it is truncated"
+                )
         else:
             num_rows = len(FlatTokens(path))
         return _opened(self.kind, path, num_rows, columns, skips_bad_rows)
