@@ -4,6 +4,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# What is imported is compiled once, not by every process: without bytecode a command takes two to three seconds to import.
+unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
 

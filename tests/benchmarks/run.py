@@ -5,6 +5,7 @@ Owns the command; each benchmark stands in a file of its own.
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -88,6 +89,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.write and arguments.quick:
         parser.error("--write is for full sizes: leave out --quick")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as where pip installed: nobody compiles imports in every process
     facts = environment(sys.argv[1:])
     names = arguments.only or [name for name in BENCHMARKS if name not in ONLY_WHEN_NAMED]
     chosen = {name: module for name, module in BENCHMARKS.items() if name in names}

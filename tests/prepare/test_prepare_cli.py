@@ -1,5 +1,7 @@
 """`packhorse prepare`: flags and what is printed."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,3 +121,25 @@ def test_tokens_that_rooms_add_are_shown_apart(table: Path, tmp_path: Path) -> N
     inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "roomy")], catch_exceptions=False)
     assert f"real tokens  {real}" in result.output
     assert f"real tokens: {real}" in inspected.output
+
+
+def test_what_it_does_not_use_is_not_imported(table: Path, tmp_path: Path) -> None:
+    """Importing is most of what a small dataset takes."""
+    arguments = [
+        "prepare",
+        "--input",
+        table,
+        "--length-column",
+        "n",
+        "--max-seq-len",
+        100,
+        "--output",
+        tmp_path / "out",
+    ]
+    script = f"""
+import sys
+from packhorse.cli import main
+main({[str(argument) for argument in arguments]}, standalone_mode=False)
+assert not {{"pandas", "grpc", "packhorse.client", "ray", "rich"}} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

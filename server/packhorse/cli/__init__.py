@@ -147,15 +147,19 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs a command; what a user can mend is shown as one line, without a trace."""
-        from packhorse.client import PackhorseError
-
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except BrokenPipeError:  # of `packhorse stream | head`: click ends quietly
             raise
-        except (ValueError, OSError, ImportError, PackhorseError) as error:
+        except Exception as error:
+            from packhorse.client import (
+                PackhorseError,
+            )  # here, so that a command without the client does not wait for it
+
+            if not isinstance(error, ValueError | OSError | ImportError | PackhorseError):
+                raise
             raise click.ClickException(in_flags(str(error), self.options(ctx))) from error
 
     def options(self, ctx: click.Context) -> Iterator[click.Option]:

@@ -412,6 +412,10 @@ def _joined(table: Any, name: str) -> Any:
 
 def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:
     if not array.null_count:
-        return array.to_numpy(zero_copy_only=False), None
-    is_null = array.is_null().to_numpy(zero_copy_only=False)
-    return array.fill_null(1).to_numpy(zero_copy_only=False), is_null
+        return _as_numpy(array), None
+    return _as_numpy(array.fill_null(1)), _as_numpy(array.is_null().cast("uint8")).astype(np.bool_)
+
+
+def _as_numpy(array: Any) -> Any:
+    """Returns the values of an Arrow array without nulls, without the pandas that `to_numpy` imports where it can."""
+    return np.from_dlpack(array)
