@@ -129,7 +129,7 @@ def test_worker_processes_end_too(
     tmp_path: Path,
     wait_until: Callable[..., object],
 ) -> None:
-    with running(step, hard_table, tmp_path / "set", "--workers", "2") as (process, pids):
+    with running(step, hard_table, tmp_path / "set", "--engine", "processes", "--workers", "2") as (process, pids):
         assert len(set(pids)) == 2
         whom(process.pid, number)
         stops(process, number)
@@ -137,10 +137,24 @@ def test_worker_processes_end_too(
     assert holds_only_work(tmp_path)
 
 
+@pytest.mark.parametrize(("step", "number"), [("count_task", signal.SIGINT), ("fill_run", signal.SIGTERM)])
+def test_threads_in_endless_tasks_do_not_keep_the_process(
+    step: str, number: signal.Signals, hard_table: Path, tmp_path: Path
+) -> None:
+    with running(step, hard_table, tmp_path / "set", "--workers", "2") as (process, pids):
+        assert pids == [process.pid] * 2
+        process.send_signal(number)
+        stops(process, number)
+    assert holds_only_work(tmp_path)
+
+
 def test_workers_end_when_their_parent_is_killed(
     hard_table: Path, tmp_path: Path, wait_until: Callable[..., object]
 ) -> None:
-    with running("count_task", hard_table, tmp_path / "set", "--workers", "2") as (process, pids):
+    with running("count_task", hard_table, tmp_path / "set", "--engine", "processes", "--workers", "2") as (
+        process,
+        pids,
+    ):
         process.kill()
         process.wait(END_SECONDS)
         wait_until(lambda: not any(map(alive, pids)), END_SECONDS)
@@ -148,7 +162,10 @@ def test_workers_end_when_their_parent_is_killed(
 
 def test_a_worker_that_dies_ends_prepare_and_what_is_finished_stays(hard_table: Path, tmp_path: Path) -> None:
     """As the system does where memory runs out."""
-    with running("fill_run", hard_table, tmp_path / "set", "--workers", "2") as (process, pids):
+    with running("fill_run", hard_table, tmp_path / "set", "--engine", "processes", "--workers", "2") as (
+        process,
+        pids,
+    ):
         os.kill(pids[1], signal.SIGKILL)
         _, errors = process.communicate(timeout=END_SECONDS)
     assert process.returncode == 1
@@ -159,7 +176,7 @@ def test_a_worker_that_dies_ends_prepare_and_what_is_finished_stays(hard_table: 
 
 
 def test_a_second_signal_changes_nothing(hard_table: Path, tmp_path: Path) -> None:
-    with running("fill_run", hard_table, tmp_path / "set", "--workers", "2") as (process, _):
+    with running("fill_run", hard_table, tmp_path / "set", "--engine", "processes", "--workers", "2") as (process, _):
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=END_SECONDS)

@@ -25,7 +25,7 @@ from packhorse.dataset import (
     load_seqpack_layout,
     open_prepared,
 )
-from packhorse.jobs import EngineKind
+from packhorse.jobs import AnyEngineKind
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingStats, Template
 from packhorse.prepare import READERS, DryRun, Layout, OnBadRow, prepare
 from packhorse.prepare import dry_run as try_out
@@ -119,13 +119,17 @@ class _Command(click.Command):
 )
 @click.option(
     "--engine",
-    type=click.Choice(get_args(EngineKind)),
-    default="processes",
+    type=click.Choice(get_args(AnyEngineKind)),
+    default="threads",
     show_default=True,
-    help="Where the work is done: processes of this machine, or a Ray cluster whose machines share the files.",
+    help="Where the work is done: threads of this process, processes of this machine, or a Ray cluster whose machines "
+    "share the files.",
 )
 @click.option(
-    "--workers", type=int, metavar="N", help="Processes.  [default: 1 below 100 million rows, else one per processor]"
+    "--workers",
+    type=int,
+    metavar="N",
+    help="Threads or processes.  [default: one per processor and 250,000 rows, up to 16]",
 )
 @click.option(
     "--ray-address",
@@ -175,7 +179,7 @@ def command(
     align: int,
     extra_tokens: int,
     time_limit_seconds: float,
-    engine: EngineKind,
+    engine: AnyEngineKind,
     workers: int | None,
     ray_address: str | None,
     layout: Layout,

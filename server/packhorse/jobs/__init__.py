@@ -3,7 +3,7 @@
 Only re-exports. It knows nothing of packing, so every package of the server's side may use it.
 """
 
-from packhorse.jobs.choice import EngineKind, check_engine, open_chosen_engine
+from packhorse.jobs.choice import AnyEngineKind, EngineKind, check_engine, open_chosen_engine
 from packhorse.jobs.engines import Engine, InlineEngine, ProcessEngine, open_engine, results_in_order
 from packhorse.jobs.held_signals import ENDING_SIGNALS, held_signals
 from packhorse.jobs.progress import Advance, Progress, show_progress
@@ -11,6 +11,7 @@ from packhorse.jobs.progress import Advance, Progress, show_progress
 __all__ = [
     "ENDING_SIGNALS",
     "Advance",
+    "AnyEngineKind",
     "Engine",
     "EngineKind",
     "InlineEngine",

@@ -7,6 +7,7 @@ again, so those of a machine that is lost are done by another.
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -36,9 +37,11 @@ class RayEngine:
             ChildProcessError: processes or machines were lost again and again.
         """
         remote = self._ray.remote(num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD")(function)
+        return self._results([remote.remote(task).future() for task in tasks])
+
+    def _results(self, futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
         try:
-            # Not `ray.get`, which swallows what a signal raises.
-            yield from results_in_order([remote.remote(task).future() for task in tasks])
+            yield from results_in_order(futures)  # not `ray.get`, which swallows what a signal raises
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:

@@ -32,7 +32,10 @@ class Engine(Protocol):
     """Whether tasks may run on different machines, so that what one writes must reach the disk before another reads."""
 
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
-        """Yields the results in the order of the tasks; raises what the first failing task in that order raised."""
+        """Begins the tasks, and yields their results in order; raises what the first failing task in that order raised.
+
+        Where nothing runs beside this thread, a task begins when its result is asked for.
+        """
         ...
 
 
@@ -84,14 +87,23 @@ class ProcessEngine:
         Raises:
             ChildProcessError: a process died, for example killed for memory.
         """
-        try:
-            with held_signals([signal.SIGINT]):  # processes start here; Ctrl-C is for this one, which ends them
-                futures = [self._executor.submit(function, task) for task in tasks]
+        # Processes start here; Ctrl-C is for this one, which ends them.
+        with _deaths_said(), held_signals([signal.SIGINT]):
+            return self._results([self._executor.submit(function, task) for task in tasks])
+
+    def _results(self, futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
+        with _deaths_said():
             yield from results_in_order(futures)
-        except BrokenProcessPool:
-            raise ChildProcessError(
-                "a worker process died before its task was done (out of memory, perhaps); try fewer workers, or one"
-            ) from None
+
+
+@contextmanager
+def _deaths_said() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool:
+        raise ChildProcessError(
+            "a worker process died before its task was done (out of memory, perhaps); try fewer workers, or one"
+        ) from None
 
 
 @contextmanager

@@ -24,7 +24,7 @@ PoolMap = NDArray[np.uint32] | NDArray[np.int64]
 LONGEST_SPLIT = 1 << 40
 """The longest sequence that is split: a longer one is a mistake, and its pieces would fill the disk."""
 
-_TASK_ROWS = 1 << 20
+_TASK_ROWS = 1_000_000
 _MOST_TASKS = 256
 _MOST_CELLS = 1 << 23
 

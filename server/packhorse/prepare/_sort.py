@@ -176,9 +176,10 @@ class Sort:
         arrays = _Arrays.claimed(folder, counted, lists_over=self.groups is None)
         finished = work.records("filled", str, str)
         run_tasks = self._claim_runs(counted, work, finished)
-        plan = self._kept_plan(counted, work)
         sizes = [task.num_rows for task in counted.tasks]
-        list(self._run("writing runs", fill_run, run_tasks, sizes, finished))
+        written = self._run("writing runs", fill_run, run_tasks, sizes, finished)
+        plan = self._kept_plan(counted, work)  # while others write runs
+        list(written)
         self._check_files()
         sums = self._merge(arrays, counted, [task.run for task in run_tasks])
         if self.are_ids_given:
@@ -300,7 +301,7 @@ class Sort:
         sizes: Sequence[int],
         finished: Records[_Result] | None = None,
     ) -> Iterator[_Result]:
-        """Runs one pass and yields its tasks' results in order.
+        """Begins one pass, and yields its tasks' results in order.
 
         Args:
             name: what people are told.
@@ -312,15 +313,19 @@ class Sort:
         known = [finished.of(number) if finished else None for number in range(len(tasks))]
         left = [task for task, result in zip(tasks, known, strict=True) if result is None]
         results = self.engine.map(function, left)
-        with self.progress.task(name, sum(sizes), "sequences") as advance:
-            for number, size in enumerate(sizes):
-                result = known[number]
-                if result is None:
-                    result = next(results)
-                    if finished:
-                        finished.add(number, result)
-                advance(size)
-                yield result
+
+        def followed() -> Iterator[_Result]:
+            with self.progress.task(name, sum(sizes), "sequences") as advance:
+                for number, size in enumerate(sizes):
+                    result = known[number]
+                    if result is None:
+                        result = next(results)
+                        if finished:
+                            finished.add(number, result)
+                    advance(size)
+                    yield result
+
+        return followed()
 
 
 @dataclass(frozen=True, kw_only=True)

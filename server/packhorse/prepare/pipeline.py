@@ -29,7 +29,7 @@ from packhorse.dataset import (
 )
 from packhorse.formats.files import as_path
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.jobs import EngineKind, check_engine, open_chosen_engine, show_progress
+from packhorse.jobs import AnyEngineKind, check_engine, open_chosen_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.prepare._grouping import Grouping, gather_groups, options_of_groups
 from packhorse.prepare._growth import continued, refuse_growth, refuse_rewritten
@@ -47,7 +47,8 @@ OnBadRow = Literal["error", "skip"]
 Source = str | os.PathLike[str]
 """A file, a folder, a pattern, or the URL of one in an object store, to read."""
 
-_LARGE_ROWS = 100_000_000
+_WORKER_ROWS = 250_000
+_MOST_WORKERS = 16
 _OURS = ".packhorse"
 _MOST_NAMES = 8
 
@@ -73,7 +74,7 @@ def prepare(
     overwrite: bool = False,
     append: bool = False,
     resume: bool = False,
-    engine: EngineKind = "processes",
+    engine: AnyEngineKind = "threads",
     workers: int | None = None,
     ray_address: str | None = None,
     format: Layout = "packhorse",
@@ -136,10 +137,11 @@ def prepare(
             index as it is now, with entries more than then.
         resume: whether to go on with what an interrupted call finished, in the work folder. It is refused where input
             or options are others than then. Without, what is there is begun anew.
-        engine: where the work is done: "processes" of this machine, or "ray", a cluster whose machines share the file
-            system of input and output.
-        workers: processes to read with. None takes 1 below 100 million rows, where starting processes costs more than
-            they save, and one for each processor from there on. A cluster has its own number.
+        engine: where the work is done: in "threads" of this process; in "processes" of this machine, which serve better
+            where there are very many processors; or on "ray", a cluster whose machines share the file system of input
+            and output.
+        workers: threads or processes. None takes one for each processor and 250,000 rows, up to 16. A cluster has its
+            own number.
         ray_address: of the cluster; None for the environment variable RAY_ADDRESS, or else a cluster of this machine
             for as long as the work takes.
         format: "packhorse", or "seqpack" for the layout that `seqpack.load_prepared` reads.
@@ -241,7 +243,7 @@ class Job:
     """Whether the input holds new sequences only; else it holds those of the version before, too."""
     record: JobRecord | None
     """By which interrupted work is recognised; None where it cannot be."""
-    engine: EngineKind
+    engine: AnyEngineKind
     workers: int
     ray_address: str | None
     time_limit_seconds: float
@@ -249,7 +251,7 @@ class Job:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[Sort]:
-        """Gives the passes, with processes to run them and progress to show; both end afterwards.
+        """Gives the passes, with what runs them and progress to show; both end afterwards.
 
         Args:
             folder: where tables of groups are written.
@@ -292,7 +294,7 @@ def checked_job(
     overwrite: bool,
     append: bool,
     resume: bool,
-    engine: EngineKind,
+    engine: AnyEngineKind,
     workers: int | None,
     ray_address: str | None,
     format: Layout,
@@ -323,7 +325,7 @@ def checked_job(
         raise ValueError(
             "append goes neither with --overwrite, which keeps no earlier version, nor with seqpack's layout"
         )
-    check_engine(engine, workers=workers, ray_address=ray_address)
+    check_engine(engine, workers=workers, ray_address=ray_address, kinds=get_args(AnyEngineKind))
     if workers is not None:
         checked_integer("workers", workers, 1)
     if (input is None) == (lengths is None):
@@ -467,4 +469,4 @@ def _refuse_with_groups(options: PrepareOptions, *, append: bool, seqpack: bool,
 
 
 def _default_workers(num_rows: int) -> int:
-    return 1 if num_rows < _LARGE_ROWS else os.cpu_count() or 1
+    return max(1, min(os.cpu_count() or 1, num_rows // _WORKER_ROWS, _MOST_WORKERS))

@@ -133,7 +133,7 @@ def shard(
             overwrite=overwrite,
             append=False,
             resume=False,
-            engine="processes",
+            engine="threads",
             workers=1,
             ray_address=None,
             format="packhorse",
