@@ -62,7 +62,7 @@ def test_ranges_of_any_size_make_the_sorted_whole(runs: list[list[tuple[int, int
                 assert (task.first_entry == 0) or (
                     128 + task.first_entry * np.load(folder / file).itemsize
                 ) % page_bytes == 0
-                sums = [a + b for a, b in zip(sums, merge_task(task), strict=True)]
+                sums = [a + b for a, b in zip(sums, merge_task(task).sums, strict=True)]
         assert np.load(folder / "pools.npy").tolist() == ids
         assert np.load(folder / "starts.npy").tolist() == [first for _, _, first in expected]
         firsts = np.array([first for _, _, first in expected])

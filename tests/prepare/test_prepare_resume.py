@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packhorse.dataset import open_prepared, whole
-from packhorse.prepare import _passes, _sort, _work, prepare
+from packhorse.prepare import _merge, _passes, _sort, _work, prepare
 
 ROWS = 2000
 OPTIONS: dict[str, Any] = {
@@ -99,6 +99,40 @@ def test_later_steps_begin_again_with_every_run_at_hand(
         monkeypatch.delattr(_sort, "pack_histogram")
     prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     assert len(called) == (20 if function == "pack_histogram" else 0)
+    assert contents(folder / "out") == contents(folder / "whole")
+
+
+def test_merged_ranges_are_kept_but_those_that_were_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_merge, "PAGE_BYTES", 512)
+    every = stopping(monkeypatch, "merge_task", 10**9)
+    prepare(folder / "in", output=folder / "pages", **OPTIONS)
+    num_tasks = len(every)
+    assert contents(folder / "pages") == contents(folder / "whole")
+    interrupt(folder, monkeypatch, "merge_task", 7)
+    pool = folder / ".out.work" / "runs" / "pools.npy"
+    content = bytearray(pool.read_bytes())
+    content[600] ^= 1  # of the second range
+    pool.write_bytes(content)
+    called = stopping(monkeypatch, "merge_task", 10**9)
+    prepare(folder / "in", output=folder / "out", resume=True, workers=2, **OPTIONS)
+    assert len(called) == num_tasks - 7 + 1
+    assert contents(folder / "out") == contents(folder / "whole")
+
+
+@pytest.mark.parametrize("function", ["find_duplicate", "seal"])
+def test_arrays_that_lost_their_size_are_merged_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """As after the machine went down; and `seal` has them in the folder already, which an interrupted call leaves."""
+    with monkeypatch.context() as patch:
+        patch.setattr(_sort, function, lambda *arguments, **options: (_ for _ in ()).throw(Stopped()))
+        with pytest.raises(Stopped):
+            prepare(folder / "in", output=folder / "out", **OPTIONS)
+    pool = folder / ".out.work" / "runs" / "pools.npy"
+    assert pool.exists() == (function == "find_duplicate")
+    if pool.exists():
+        os.truncate(pool, 200)
+    prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     assert contents(folder / "out") == contents(folder / "whole")
 
 
@@ -229,7 +263,7 @@ def test_a_killed_prepare_is_resumed(folder: Path) -> None:
         prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     process.send_signal(signal.SIGKILL)
     process.wait(60)
-    assert (folder / ".out.work" / "output" / "pools.npy").exists()
+    assert (folder / ".out.work" / "runs" / "pools.npy").exists()
     prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     assert contents(folder / "out") == contents(folder / "whole")
     assert sorted(path.name for path in folder.iterdir()) == ["in", "out", "whole"]

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset import write_entries
@@ -86,8 +87,23 @@ def cut_merges(
         )
 
 
-def merge_task(task: MergeTask) -> tuple[int, int]:
-    """Third pass: writes a range of the array, and returns `ids_sum` of it where it is one of ids."""
+class Merged(NamedTuple):
+    """What became of a range."""
+
+    sums: tuple[int, int]
+    """`ids_sum` of its ids and first tokens; zeros where it is not one of ids."""
+    checksum: str
+    """Of its bytes."""
+
+    @classmethod
+    def of(cls, content: list[Any]) -> "Merged":
+        """Returns what was kept as JSON."""
+        (first, second), checksum = content
+        return cls((first, second), checksum)
+
+
+def merge_task(task: MergeTask) -> Merged:
+    """Third pass: writes a range of the array."""
     columns = [_columns(files) for files in task.runs]
     edges = task.edges
     sizes = np.diff(edges, axis=1).sum(axis=0)
@@ -111,16 +127,24 @@ def merge_task(task: MergeTask) -> tuple[int, int]:
         place(run_ids, of_run, cursors, ids)
     if task.sort:
         sort_segments(ids, seconds, merged_edges)
-    if task.writes == "over":
+    entries, sums = ids, (0, 0)
+    if task.writes == "ids":
+        sums = ids_sum(ids, seconds)
+    else:
         assert seconds is not None
-        write_entries(Path(task.output), task.first_entry, np.stack([ids, seconds], axis=1))
-        return 0, 0
-    if task.writes == "first_tokens":
-        assert seconds is not None
-        write_entries(Path(task.output), task.first_entry, seconds)
-        return 0, 0
-    write_entries(Path(task.output), task.first_entry, ids)
-    return ids_sum(ids, seconds)
+        entries = seconds if task.writes == "first_tokens" else np.stack([ids, seconds], axis=1)
+    write_entries(Path(task.output), task.first_entry, entries)
+    return Merged(sums, _checksum(entries))
+
+
+def is_merged(task: MergeTask, merged: Merged) -> bool:
+    """Whether a range that was finished is as it was then."""
+    last_entry = task.first_entry + task.num_entries
+    return _checksum(map_pool(task.output)[task.first_entry : last_entry]) == merged.checksum
+
+
+def _checksum(entries: NDArray[Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(entries).data.cast("B"))
 
 
 def _columns(files: Files) -> tuple[PoolMap, PoolMap | None]:

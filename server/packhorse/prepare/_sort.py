@@ -31,7 +31,7 @@ from packhorse.packing import PackingPlan, pack_histogram
 from packhorse.prepare._duplicates import cut_windows, find_duplicate
 from packhorse.prepare._grouping import Grouped
 from packhorse.prepare._growth import added_ledgers, id_range, run_of
-from packhorse.prepare._merge import cut_merges, merge_task
+from packhorse.prepare._merge import Merged, cut_merges, is_merged, merge_task
 from packhorse.prepare._passes import (
     CountTask,
     Run,
@@ -173,7 +173,7 @@ class Sort:
             work: holds runs, and records of what is finished.
         """
         counted = self.count(work)
-        arrays = _Arrays.claimed(folder, counted, lists_over=self.groups is None)
+        arrays = _Arrays.claimed(work.runs, counted, lists_over=self.groups is None)
         finished = work.records("filled", str, str)
         run_tasks = self._claim_runs(counted, work, finished)
         sizes = [task.num_rows for task in counted.tasks]
@@ -181,9 +181,11 @@ class Sort:
         plan = self._kept_plan(counted, work)  # while others write runs
         list(written)
         self._check_files()
-        sums = self._merge(arrays, counted, [task.run for task in run_tasks])
+        sums = self._merge(arrays, counted, [task.run for task in run_tasks], work)
         if self.are_ids_given:
             self._check_unique(arrays, counted)
+        for file in arrays.files:
+            Path(file).rename(folder / Path(file).name)
         groups = self.groups
         read = groups.read if groups else self.opened
         return seal(
@@ -248,7 +250,7 @@ class Sort:
         for file in self.opened.files:
             file.check()
 
-    def _merge(self, arrays: "_Arrays", counted: Counted, runs: Sequence[Run]) -> tuple[int, int]:
+    def _merge(self, arrays: "_Arrays", counted: Counted, runs: Sequence[Run], work: WorkFolder) -> tuple[int, int]:
         """Merges runs into arrays, and returns `ids_sum` of all ids and first tokens."""
         found = [(part.rooms, part.counts) for part in counted.parts]
         if self.before is not None:
@@ -258,7 +260,8 @@ class Sort:
         for of_run, (rooms, counts) in zip(edges, found, strict=True):
             of_run[1 + np.searchsorted(counted.rooms, rooms)] = counts
         np.cumsum(edges, axis=1, out=edges)
-        cut = partial(cut_merges, sort=self.are_ids_given, workers=self.engine.workers)
+        workers = work.merging_workers(self.engine.workers)
+        cut = partial(cut_merges, sort=self.are_ids_given, workers=workers)
         files = [(run.ids, run.first_tokens) for run in runs]
         tasks = [*cut(files, edges, arrays.pool, writes="ids")]
         if arrays.first_tokens:
@@ -267,7 +270,12 @@ class Sort:
             lists = [run.over for run in runs if run.over]
             over_edges = np.array([[0, len(map_pool(path))] for path in lists])
             tasks += cut([(path, None) for path in lists], over_edges, arrays.over, writes="over")
-        sums = list(self._run("merging runs", merge_task, tasks, [task.num_entries for task in tasks]))
+        finished = work.records("merged", list, Merged.of)
+        for number, task in enumerate(tasks):
+            if (merged := finished.of(number)) and not is_merged(task, merged):
+                finished.remove(number)
+        sizes = [task.num_entries for task in tasks]
+        sums = [merged.sums for merged in self._run("merging runs", merge_task, tasks, sizes, finished)]
         return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
 
     def _check_unique(self, arrays: "_Arrays", counted: Counted) -> None:
@@ -330,22 +338,38 @@ class Sort:
 
 @dataclass(frozen=True, kw_only=True)
 class _Arrays:
-    """The array files of the folder to be."""
+    """The array files of the folder to be, where they are merged."""
 
     pool: str
     first_tokens: str | None
     over: str | None
 
+    @property
+    def files(self) -> list[str]:
+        """Those that there are."""
+        return [file for file in (self.pool, self.first_tokens, self.over) if file is not None]
+
     @classmethod
     def claimed(cls, folder: Path, counted: Counted, *, lists_over: bool) -> "_Arrays":
-        """Makes them, with their disk space; the list of what is too long only where `lists_over`."""
+        """Makes those that are not there, with their disk space; the list of what is too long only if `lists_over`."""
         shape = (int(counted.counts.sum()),)
         num_over = counted.over_length.sequences if lists_over else 0
         return cls(
-            pool=_create(folder / POOLS, counted.id_dtype, shape),
-            first_tokens=_create(folder / STARTS, counted.start_dtype, shape) if counted.start_dtype else None,
-            over=_create(folder / OVER_LENGTH, "int64", (num_over, 2)) if num_over else None,
+            pool=_kept(folder / POOLS, counted.id_dtype, shape),
+            first_tokens=_kept(folder / STARTS, counted.start_dtype, shape) if counted.start_dtype else None,
+            over=_kept(folder / OVER_LENGTH, "int64", (num_over, 2)) if num_over else None,
         )
+
+
+def _kept(path: Path, dtype_name: str, shape: tuple[int, ...]) -> str:
+    """Returns the file of an array that interrupted work made, or makes it."""
+    try:
+        found = map_pool(str(path))
+        if (found.dtype.name, found.shape) == (dtype_name, shape):
+            return str(path)
+    except (OSError, ValueError):  # missing, or cut
+        pass
+    return _create(path, dtype_name, shape)
 
 
 def _create(path: Path | str, dtype_name: str, shape: tuple[int, ...]) -> str:

@@ -41,15 +41,22 @@ class WorkFolder:
 
     @property
     def runs(self) -> Path:
-        """The folder of runs."""
+        """The folder of runs, and of the arrays that they are merged into."""
         return self.path / "runs"
 
     def rows_of_task(self, wanted: int) -> int:
         """Returns how many rows tasks have: as when the work began, or else as wanted; workers may change meanwhile."""
-        path = self.path / "rows_of_task"
-        rows: int = _read(path) or wanted
-        _write(path, rows)
-        return rows
+        return self._as_begun("rows_of_task", wanted)
+
+    def merging_workers(self, wanted: int) -> int:
+        """Returns the number of workers that ranges to merge are cut for, likewise."""
+        return self._as_begun("merging_workers", wanted)
+
+    def _as_begun(self, name: str, wanted: int) -> int:
+        path = self.path / name
+        number: int = _read(path) or wanted
+        _write(path, number)
+        return number
 
     def records(self, name: str, save: Callable[[_Result], Any], load: Callable[[Any], _Result]) -> "Records[_Result]":
         """Returns the records of one pass.
