@@ -3,6 +3,7 @@
 Owns what several folders of tests need; what one folder needs stands in its own conftest.
 """
 
+import functools
 import os
 import signal
 import subprocess
@@ -153,6 +154,20 @@ def corpus(tmp_path_factory):
     return Corpus(sequences, folder / "root", ids, folder / "megatron", folder / "flat.bin")
 
 
+@functools.cache
+def warm():
+    """The process that this one's servers are forked from, started for the first of them."""
+    from tests.warm import Warm
+
+    return Warm()
+
+
+def pytest_sessionfinish():
+    """Ends what servers were forked from."""
+    if warm.cache_info().currsize:
+        warm().close()
+
+
 class Server:
     """`packhorse serve` in a process of its own; it is started by making it, and again by `start`."""
 
@@ -163,12 +178,15 @@ class Server:
 
     def start(self):
         """Starts it, on the address of last time if there was one, and waits until it listens."""
-        command = [sys.executable, "-m", "packhorse.cli", "serve", "--data-root", self.root, "--listen", self.listen]
-        with self.log_path.open("ab") as log:
-            begin = log.tell()
-            self.process = subprocess.Popen(
-                [*map(str, command), *map(str, self.flags)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
+        arguments = [str(word) for word in ("--data-root", self.root, "--listen", self.listen, *self.flags)]
+        self.log_path.touch()
+        begin = self.log_path.stat().st_size
+        if "--processes" in arguments:  # its processes are told how to count before they import
+            with self.log_path.open("ab") as log:
+                command = [sys.executable, "-m", "packhorse.cli", "serve", *arguments]
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        else:
+            self.process = warm().serve(*arguments, log_path=self.log_path)
         self.target = self._announced("packhorse: listening on ", begin)
         self.listen = self.target
 

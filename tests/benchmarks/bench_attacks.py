@@ -26,7 +26,7 @@ def run(workspace: Workspace) -> list[Row]:
     folder = workspace.root / "attacked"
     folder.mkdir()
     rows = []
-    with serving(load.prepare_datasets(folder)) as (address, _):
+    with serving(load.prepare_datasets(folder, num_sequences=1_000_000)) as (address, _):
         for name, (attack, num_attackers) in load.ATTACKS.items():
             with load.Readers(address) as readers:
                 readers.rate(1.0)

@@ -20,7 +20,7 @@ from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import WIRE_VERSION
 
 NUM_STREAMS = 8
-NUM_SEQUENCES = 1_000_000
+NUM_SEQUENCES = 250_000
 SERVICE = "/packhorse.v1.PackingService/"
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 65 << 20),

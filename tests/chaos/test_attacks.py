@@ -22,7 +22,12 @@ def server(attacked_root, make_server):
         yield server
 
 
-@pytest.mark.parametrize("name", load.ATTACKS)
+SLOW = ("LocateSequences, 10,000 ids, a million ranks", "PackStream, 100,000 lengths in a message")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in SLOW else []) for name in load.ATTACKS]
+)
 def test_streams_go_on(server, name):
     attack, num_attackers = load.ATTACKS[name]
     with load.Readers(server.target) as readers, connect(server.target) as client:

@@ -29,10 +29,7 @@ NUM_SEQUENCES = 500
 START_SECONDS = 90
 GRACE_SECONDS = 10
 
-pytestmark = [
-    pytest.mark.timeout(600),  # the install may have to download its packages
-    pytest.mark.xdist_group("wheel"),  # one worker, so that wheel and environment are made once
-]
+pytestmark = pytest.mark.timeout(600)  # the install may have to download its packages
 
 
 def outside_environment() -> dict[str, str]:

@@ -144,7 +144,7 @@ def assert_same(found, expected):
     shift=st.booleans(),
     flat=st.booleans(),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_packing_and_accumulation_gives_the_plain_mean(reduction, seed, order, num_batches, shift, flat):
     sequences = some_sequences(seed)
     sequences[0].is_target[:] = True  # at least one target
@@ -215,7 +215,8 @@ def train_one_rank(rank, world_size, meeting_file, found):
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_of_ddp(world_size, tmp_path):
     sequences = some_sequences(3)
     known = sorted({sequence.group for sequence in sequences})

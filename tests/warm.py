@@ -1,0 +1,148 @@
+"""Servers that start at once: forked from a process that has imported `packhorse serve` and loaded its kernels.
+
+Owns that process, run as `python tests/warm.py`, and `Forked`, which stands for one of its children as a Popen would.
+Importing takes a start of `packhorse serve` most of two seconds of a core, and the tests start hundreds.
+"""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+START_SECONDS = 200  # compiling the kernels on a busy machine included
+
+
+class Warm:
+    """The process, and what its children came to."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._told = threading.Condition()
+        self._started, self.exits = [], {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def serve(self, *arguments, log_path):
+        """Starts `packhorse serve` with these arguments; it writes to the end of a file."""
+        request = {"arguments": arguments, "log": str(log_path), "environment": dict(os.environ), "folder": os.getcwd()}
+        with self._told:
+            number = len(self._started)
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            assert self._told.wait_for(lambda: len(self._started) > number, START_SECONDS), "no server was started"
+            return Forked(self, self._started[number])
+
+    def wait(self, pid, seconds):
+        """The exit status of a child, as Popen gives it; None after that time."""
+        with self._told:
+            self._told.wait_for(lambda: pid in self.exits, seconds)
+            return self.exits.get(pid)
+
+    def close(self):
+        """Ends the process; its children go on."""
+        self._process.stdin.close()
+        self._process.wait(30)
+
+    def _listen(self):
+        for line in self._process.stdout:
+            kind, pid, *status = line.split()
+            with self._told:
+                if kind == "started":
+                    self._started.append(int(pid))
+                else:
+                    self.exits[int(pid)] = int(status[0])
+                self._told.notify_all()
+
+
+class Forked:
+    """A server in a process of its own, with what the tests use of Popen."""
+
+    def __init__(self, warm, pid):
+        self.pid, self._warm = pid, warm
+
+    def poll(self):
+        """The exit status, or None while it runs."""
+        return self._warm.wait(self.pid, 0)
+
+    def wait(self, timeout):
+        """Waits for the exit status."""
+        status = self._warm.wait(self.pid, timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired("packhorse serve", timeout)
+        return status
+
+    def send_signal(self, number):
+        """Sends a signal to a process that runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def main():
+    """Forks a server for each line of the standard input, and writes pids and exit statuses."""
+    import packhorse.server.app  # noqa: F401 (what every server needs)
+    from packhorse.epoch import compile_kernels
+
+    compile_kernels()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    with selectors.DefaultSelector() as selector:
+        selector.register(sys.stdin, selectors.EVENT_READ)
+        selector.register(reading, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj == reading:
+                    os.read(reading, 4096)
+                    _tell_exits()
+                    continue
+                line = b""  # a whole one: the next request comes when this one is answered
+                while not line.endswith(b"\n"):
+                    part = os.read(0, 1 << 16)
+                    if not part:
+                        return
+                    line += part
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    selector.close()
+                    _become_server(json.loads(line))
+                print("started", pid, flush=True)
+
+
+def _tell_exits():
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        print("ended", pid, os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _become_server(request):
+    from packhorse.cli import main as packhorse
+
+    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for there, number in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(there, number)
+    os.closerange(3, max(log, nothing) + 20)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.argv = ["packhorse", "serve", *request["arguments"]]
+    packhorse(prog_name="packhorse")
+
+
+if __name__ == "__main__":
+    # Started as a file, this module's folder is first among those that are imported from.
+    sys.path[0] = str(Path(__file__).parents[1])
+    main()
