@@ -2,13 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from harness import Row, Sample
-from streaming_peers import OPENERS, installed
+from streaming_peers import OPENERS, interpreter_of
 from workload import Workspace, in_words, serving
 
 from packhorse.client import connect
@@ -16,10 +15,13 @@ from packhorse.client import connect
 NOTE = (
     "peers that stream: the ids of the same bins. Ours come from `packhorse serve`, which packs them, over loopback; "
     "MosaicML Streaming reads them from shards and Grain from one memory-mapped file, both packed beforehand, in the "
-    "reader's process and in shuffled order. Each is measured in a process of its own, without workers. The first bin: "
-    "from opening a client, a dataset or an iterator (imports and one run before it not counted) until a bin's ids are "
-    "there; likewise in the middle of the third epoch. Memory: RssAnon and shared memory of the reader beyond its "
-    "imports; ours with all of the server's. Run only when it is named."
+    "reader's process and in shuffled order; a tf.data service (one worker, over loopback) reads them from a TFRecord "
+    "file and shuffles them through a buffer of 10,000 bins. Each is measured in a process of its own, without "
+    "workers. The first bin: from opening a client, a dataset or an iterator (imports and one run before it not "
+    "counted) until a bin's ids are there; likewise in the middle of the third epoch. Memory: RssAnon and shared "
+    "memory of the reader beyond its imports, for ours and tf.data's with all of the server's; pages of mapped files "
+    "are not counted for anyone. Run only when it is named. PEERS_PYTHON names an interpreter for peers that are not "
+    "installed here: TensorFlow is too large to be."
 )
 _READ_SECONDS = 5.0
 
@@ -38,7 +40,7 @@ def _rows_of(workspace: Workspace, num_sequences: int) -> list[Row]:
     size = f"{in_words(num_sequences)} sequences"
     rows = []
     for peer in OPENERS.keys() - {"packhorse"}:
-        if not installed(peer):
+        if interpreter_of(peer) is None:
             rows.append(Row(what=f"streams beside {peer}", size=size, ours="", peer=f"{peer}: not installed"))
             continue
         rows += _compared(size, ours, peer, _measured(peer, folder))
@@ -59,7 +61,7 @@ def _prepacked(workspace: Workspace, root: Path, dataset: str) -> Path:
 
 
 def _measured(name: str, folder: Path, *more: str) -> dict[str, Any]:
-    command = [sys.executable, str(Path(__file__).with_name("streaming_peers.py")), name, str(folder)]
+    command = [str(interpreter_of(name)), str(Path(__file__).with_name("streaming_peers.py")), name, str(folder)]
     done = subprocess.run([*command, str(_READ_SECONDS), *more], capture_output=True, text=True, timeout=280)
     for line in done.stdout.splitlines():
         if line.startswith("MEASURED "):
@@ -83,7 +85,7 @@ def _compared(size: str, ours: dict[str, Any], peer: str, theirs: dict[str, Any]
         )
 
     rate, their_rate = (Sample((of["ids_per_second"] / 1e6,), "M ids/s") for of in (ours, theirs))
-    memory = Sample((ours["memory_mb"] + ours["server_mb"],), "MB")
+    memory = Sample((ours["memory_mb"],), "MB")
     their_memory = Sample((theirs["memory_mb"],), "MB")
     return [
         *(

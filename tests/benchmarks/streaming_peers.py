@@ -6,9 +6,12 @@ Owns how each is written, opened, resumed and read at its best; run by the bench
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,19 +19,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PACKAGES = {"MosaicML Streaming": "streaming", "Grain": "grain"}
+PACKAGES = {"MosaicML Streaming": "streaming", "Grain": "grain", "tf.data service": "tensorflow"}
 """Peers by the name of their module."""
+
+PEERS_PYTHON = "PEERS_PYTHON"
+"""Environment variable: an interpreter that has the peers which this environment lacks. It needs NumPy beside them."""
 
 SEED = 1
 RESUME_EPOCH = 2  # the third
 
 _BINS_AT_ONCE = 1000
 _READ_AHEAD = 100_000
+_SHUFFLE_BUFFER = 10_000
 
 
-def installed(peer: str) -> bool:
-    """Whether a peer can be imported."""
-    return importlib.util.find_spec(PACKAGES[peer]) is not None
+@cache
+def interpreter_of(peer: str) -> str | None:
+    """Returns the interpreter that a peer runs in: this one, else that of PEERS_PYTHON; None where neither has it."""
+    package = PACKAGES.get(peer, "packhorse")
+    if importlib.util.find_spec(package) is not None:
+        return sys.executable
+    other = os.environ.get(PEERS_PYTHON, "")
+    find = f"import importlib.util as util; raise SystemExit(util.find_spec({package!r}) is None)"
+    return other if other and subprocess.run([other, "-c", find]).returncode == 0 else None
 
 
 class Bins:
@@ -114,7 +127,46 @@ def mosaicml_streaming(folder: Path) -> Callable[[int, int], Opened]:
     return open_at
 
 
-OPENERS = {"packhorse": packhorse, "Grain": grain, "MosaicML Streaming": mosaicml_streaming}
+def tf_data_service(folder: Path) -> Callable[[int, int], Opened]:
+    """A tf.data service of one worker, which reads the bins from a TFRecord file and shuffles them through a buffer.
+
+    A service cannot go to a position: the bins before it are read and dropped. Bins travel many at once, as strings,
+    which is faster than fewer at once, and than decoding them in the service.
+    """
+    import tensorflow as tf
+
+    records = folder / "bins.tfrecord"
+    if not records.exists():
+        bins = Bins(folder)
+        with tf.io.TFRecordWriter(str(records)) as writer:
+            for number in range(len(bins)):
+                writer.write(bins[number].tobytes())
+    command = [sys.executable, str(Path(__file__).with_name("tf_data_server.py"))]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    _SERVERS.append(server)
+    assert server.stdout is not None
+    target = server.stdout.readline().strip()
+    service = tf.data.experimental.service
+
+    def open_at(epoch: int, position: int) -> Opened:
+        dataset = tf.data.TFRecordDataset(str(records))
+        dataset = dataset.shuffle(_SHUFFLE_BUFFER, seed=SEED + epoch, reshuffle_each_iteration=False).skip(position)
+        dataset = dataset.batch(_BINS_AT_ONCE).prefetch(2)
+        served = dataset.apply(service.distribute(processing_mode=service.ShardingPolicy.OFF, service=target))
+        return (np.frombuffer(ids, dtype=np.uint32) for batch in served.as_numpy_iterator() for ids in batch)
+
+    return open_at
+
+
+OPENERS = {
+    "packhorse": packhorse,
+    "Grain": grain,
+    "MosaicML Streaming": mosaicml_streaming,
+    "tf.data service": tf_data_service,
+}
+
+_SERVERS: list["subprocess.Popen[str]"] = []
+"""That peers have started."""
 
 
 def measure(open_at: Callable[[int, int], Opened], num_bins: int, seconds: float) -> dict[str, float]:
@@ -147,10 +199,13 @@ def _anonymous_mb(pid: int | str) -> float:
 
 if __name__ == "__main__":
     name, folder, seconds = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+    importlib.import_module(PACKAGES.get(name, "packhorse.client"))
     before = _anonymous_mb("self")
     opener = OPENERS[name](folder)
     measured = measure(opener, len(Bins(folder)), seconds)
     measured["memory_mb"] = _anonymous_mb("self") - before
-    if name == "packhorse":
-        measured["server_mb"] = _anonymous_mb(sys.argv[5])
+    servers = [sys.argv[5]] if name == "packhorse" else [server.pid for server in _SERVERS]
+    measured["memory_mb"] += sum(_anonymous_mb(pid) for pid in servers)
+    for server in _SERVERS:
+        server.communicate()
     print("MEASURED " + json.dumps(measured), flush=True)
