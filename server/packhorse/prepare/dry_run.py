@@ -8,15 +8,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from packhorse.dataset import Inputs, OverLengthLedger
+from packhorse.dataset import Inputs, OverLengthLedger, PrepareOptions
 from packhorse.packing import PackingStats
 from packhorse.prepare._records import write_inputs
-from packhorse.prepare.pipeline import checked_job, prepare
+from packhorse.prepare.pipeline import checked_job, checked_options, prepare
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -88,7 +88,8 @@ def dry_run(**arguments: Any) -> DryRun:
         FileExistsError, FileNotFoundError, ValueError, TypeError, ImportError: as `prepare` does.
     """
     began = time.perf_counter()
-    job = checked_job(**arguments)
+    options = checked_options(**{field.name: arguments.pop(field.name) for field in fields(PrepareOptions)})
+    job = checked_job(options, **arguments)
     with tempfile.TemporaryDirectory(prefix="packhorse-") as scratch, job.started(Path(scratch)) as sort:
         finding = time.perf_counter() - began
         counted = sort.count()

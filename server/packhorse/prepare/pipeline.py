@@ -164,7 +164,17 @@ def prepare(
         TypeError: `lengths` is no object that has any.
         ImportError: pyarrow, Ray, or fsspec's file system for a URL is needed and not installed.
     """
+    options = checked_options(
+        max_seq_len=max_seq_len,
+        algorithm=algorithm,
+        max_sequences_per_bin=max_sequences_per_bin,
+        over_length=over_length,
+        keep=keep,
+        align=align,
+        extra_tokens=extra_tokens,
+    )
     job = checked_job(
+        options,
         input=input,
         lengths=lengths,
         length_column=length_column,
@@ -172,14 +182,7 @@ def prepare(
         group_column=group_column,
         group_size=group_size,
         groups=groups,
-        max_seq_len=max_seq_len,
         output=output,
-        algorithm=algorithm,
-        over_length=over_length,
-        keep=keep,
-        max_sequences_per_bin=max_sequences_per_bin,
-        align=align,
-        extra_tokens=extra_tokens,
         time_limit_seconds=time_limit_seconds,
         overwrite=overwrite,
         append=append,
@@ -274,44 +277,37 @@ class Job:
 
 
 def checked_job(
+    options: PrepareOptions,
     *,
-    input: Source | Iterable[Source] | None,
-    lengths: Any,
-    length_column: str | None,
-    id_column: str | None,
-    group_column: str | None,
-    group_size: int | None,
-    groups: Any,
-    max_seq_len: int,
     output: str | os.PathLike[str],
-    algorithm: str,
-    over_length: OverLength,
-    keep: Keep,
-    max_sequences_per_bin: int | None,
-    align: int,
-    extra_tokens: int,
-    time_limit_seconds: float,
-    overwrite: bool,
-    append: bool,
-    resume: bool,
-    engine: AnyEngineKind,
-    workers: int | None,
-    ray_address: str | None,
-    format: Layout,
-    on_bad_row: OnBadRow,
-    progress: bool,
+    input: Source | Iterable[Source] | None = None,
+    lengths: Any = None,
+    length_column: str | None = None,
+    id_column: str | None = None,
+    group_column: str | None = None,
+    group_size: int | None = None,
+    groups: Any = None,
+    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
+    overwrite: bool = False,
+    append: bool = False,
+    resume: bool = False,
+    engine: AnyEngineKind = "threads",
+    workers: int | None = None,
+    ray_address: str | None = None,
+    format: Layout = "packhorse",
+    on_bad_row: OnBadRow = "error",
+    progress: bool = True,
 ) -> Job:
-    """Checks the arguments of `prepare`, which see, and finds the input."""
+    """Checks the other arguments of `prepare`, which see, and finds the input; options are from `checked_options`."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(f"output must be the folder to write, got {output!r:.60}")
     for name, column in (("length_column", length_column), ("id_column", id_column)):
         if not isinstance(column, str | None):
             raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
     folder = Path(output)
-    options = _checked_options(max_seq_len, algorithm, over_length, keep, max_sequences_per_bin, align, extra_tokens)
     if format not in get_args(Layout):
         raise ValueError(f"format must be one of {', '.join(get_args(Layout))}, got {format!r}")
-    if format == "seqpack" and (over_length == "split" or keep == "tail"):
+    if format == "seqpack" and (options.over_length == "split" or options.keep == "tail"):
         raise ValueError(
             "seqpack's layout cannot say where a piece begins: use --format packhorse, or neither --over-length "
             "split nor --keep tail"
@@ -412,15 +408,17 @@ def _joined_names(before: str, more: str) -> str:
     return ", ".join([*names[:_MOST_NAMES], *["…"] * (len(names) > _MOST_NAMES)])
 
 
-def _checked_options(
+def checked_options(
+    *,
     max_seq_len: int,
-    algorithm: str,
-    over_length: OverLength,
-    keep: Keep,
-    max_sequences_per_bin: int | None,
-    align: int,
-    extra_tokens: int,
+    algorithm: str = "auto",
+    max_sequences_per_bin: int | None = None,
+    over_length: OverLength = "error",
+    keep: Keep = "head",
+    align: int = 1,
+    extra_tokens: int = 0,
 ) -> PrepareOptions:
+    """Checks those arguments of `prepare` that shape the plan, which see."""
     if over_length not in get_args(OverLength):
         raise ValueError(f"over_length must be one of {', '.join(get_args(OverLength))}, got {over_length!r}")
     if keep not in get_args(Keep):

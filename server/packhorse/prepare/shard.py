@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import MIXTURE_SUFFIX, Keep, Manifest, OverLength, StageEntry, render_stage, replace_text
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
-from packhorse.prepare.pipeline import checked_job, name_of_inputs, paths_of_inputs, write_job
+from packhorse.prepare.pipeline import checked_job, checked_options, name_of_inputs, paths_of_inputs, write_job
 from packhorse.prepare.readers import Columns, find_inputs
 from packhorse.prepare.readers.parquet import open_parquet
 from packhorse.topology import checked_integer
@@ -89,6 +89,15 @@ def shard(
         )
     if not _NAME.fullmatch(name):
         raise ValueError(f"name must be letters, digits and ._-, as in a file's name, got {name!r:.100}")
+    options = checked_options(
+        max_seq_len=max_seq_len,
+        algorithm=algorithm,
+        max_sequences_per_bin=max_sequences_per_bin,
+        over_length=over_length,
+        keep=keep,
+        align=align,
+        extra_tokens=extra_tokens,
+    )
     root = Path(data_root)
     mixture = root / f"{name}{MIXTURE_SUFFIX}"
     if mixture.exists() and not overwrite:
@@ -114,30 +123,14 @@ def shard(
     ends = np.cumsum(np.bincount(shard_of, minlength=len(names))).tolist()
     for value, begin, end in zip(names, [0, *ends[:-1]], ends, strict=True):
         job = checked_job(
-            input=None,
+            options,
             lengths=table[np.sort(order[begin:end])],
             length_column="length",
             id_column="id",
-            group_column=None,
-            group_size=None,
-            groups=None,
-            max_seq_len=max_seq_len,
             output=root / f"{name}-{value}",
-            algorithm=algorithm,
-            over_length=over_length,
-            keep=keep,
-            max_sequences_per_bin=max_sequences_per_bin,
-            align=align,
-            extra_tokens=extra_tokens,
             time_limit_seconds=time_limit_seconds,
             overwrite=overwrite,
-            append=False,
-            resume=False,
-            engine="threads",
             workers=1,
-            ray_address=None,
-            format="packhorse",
-            on_bad_row="error",
             progress=progress,
         )
         job = replace(job, opened=replace(job.opened, columns=opened.columns), source=name_of_inputs(sources))
