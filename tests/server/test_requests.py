@@ -1,12 +1,16 @@
 """Every field out of range is refused by name, by a server and embedded alike."""
 
+from types import SimpleNamespace
+
 import grpc
 import pytest
 
 from packhorse.client import InvalidRequestError, RequestTooLargeError
 from packhorse.client.service._grpc import GrpcTransport, exception_of
+from packhorse.client.service._messages import topology_message
 from packhorse.client.service._transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
 from packhorse.epoch import MAX_BINS_PER_WINDOW
+from packhorse.server import requests
 from packhorse.server.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -262,9 +266,23 @@ def test_optimizer_steps_that_are_too_large(either, balance):
     )
 
 
+def test_checked_topologies_are_kept_but_for_long_messages():
+    requests._topology.cache_clear()
+    source = SimpleNamespace(num_bins=100, max_seq_len=10)
+    shape = Topology(world_size=2, workers_per_rank=3, batch_size=4)
+    for _ in range(2):
+        assert requests.topology(topology_message(shape), source, 0, 500) == shape
+    assert requests._topology.cache_info()[:2] == (1, 1)  # hits and misses
+    stuffed = b"\xfa\x7f\xd0\x0f" + bytes(2000)  # a field that there is not, of 2,000 bytes
+    long = pb.Topology.FromString(topology_message(shape).SerializeToString() + stuffed)
+    assert requests.topology(long, source, 0, 500) == shape
+    assert requests._topology.cache_info().currsize == 1
+
+
 def test_sequences_of_a_step_are_bounded_too(embedded, monkeypatch):
     """A last step that is not full is dealt as a whole; where bins hold many sequences, fewer bins make it."""
     info = embedded.get_dataset("rows")
+    requests._topology.cache_clear()
     monkeypatch.setattr("packhorse.server.requests.MAX_SEQUENCES_PER_STEP", info.num_sequences // 2)
     with pytest.raises(RequestTooLargeError) as caught:
         next(embedded.stream_bins("rows", topology=Topology(world_size=info.num_bins)))

@@ -4,28 +4,28 @@ Owns what every method does, for gRPC and for embedded clients alike, which is w
 is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the servicer.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packhorse.dataset import MixtureDataset, Takedown
-from packhorse.epoch import Assignment, Bins, Source, independent_seed, joined
+from packhorse.epoch import Assignment, Bins, independent_seed, joined
 from packhorse.server import pack, requests
 from packhorse.server.components import components_of, stages_of, takedown_message
 from packhorse.server.encoding import MAX_POSITION_SPREAD, SentTemplates, as_declared, encode
 from packhorse.server.epochs import Epochs
-from packhorse.server.faults import ServiceError, invalid_field, too_large
+from packhorse.server.faults import ServiceError
+from packhorse.server.locate import locate_in_pieces
 from packhorse.server.pack_session import PackSession
 from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.server.reached import Reached
 from packhorse.server.served import Datasets, Reader, Served
 from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import LocationsChecksum, block_context, get_bins_context, header_checksum, stream_positions
+from packhorse.wire import block_context, get_bins_context, header_checksum, stream_positions
 
 BLOCK_BYTES = 1 << 20
 """What later blocks of a stream grow to, where few streams are open."""
@@ -43,29 +43,8 @@ GROWTH = 4
 _SHARED_BYTES = 64 << 10
 """Blocks from this size on are made by two threads."""
 
-MAX_LOCATE_IDS = 10_000
-"""Ids in one LocateSequences."""
-
-MAX_LOCATE_BISECTIONS = 1 << 27
-"""Bisections in one LocateSequences: each id takes one for every distinct length. Some 40 seconds of one core."""
-
-_BISECTIONS_AT_ONCE = 1 << 16
-"""Bisections in one call of the kernel: some 20 ms."""
-
-MAX_LOCATE_ARRANGED = 1 << 28
-"""Bins that one LocateSequences may have arranged where a topology is balanced: each id may lie in another window."""
-
-_ARRANGED_AT_ONCE = 1 << 17
-"""Of these, in one go: some 20 ms."""
-
-MAX_LOCATIONS = 500_000
-"""Answers to one LocateSequences: an id has one for each piece."""
-
 _COPIES = 3
 """An answer is held so often while it is made: in arrays, in the message and in the bytes that are sent."""
-
-_BYTES_PER_LOCATION = 320
-"""What one SequenceLocation takes, as a message and in the bytes that are sent."""
 
 _MakeBins: TypeAlias = Callable[[], Bins]
 
@@ -266,47 +245,7 @@ class Backend:
 
     def locate_in_pieces(self, request: pb.LocateSequencesRequest) -> Pieces[pb.LocateSequencesResponse]:
         """As `locate_sequences`, in pieces."""
-        dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
-        takedown = self._catalog.takedown(dataset)
-        skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
-        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)
-        source = self._epochs.source(dataset, request.seed, request.epoch, skips)
-        num_lengths = dataset.num_lengths
-        assignment = None
-        num_arranged = 1
-        if request.HasField("topology"):
-            topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
-            if topology.mode is StreamMode.INDEPENDENT:
-                raise invalid_field(
-                    "topology.mode",
-                    "topology.mode must be PARTITION: independent streams go through epochs of their own",
-                )
-            assignment = self._epochs.assignment(dataset, request.seed, request.epoch, skips, topology)
-            num_arranged = max(1, assignment.bins_to_place())
-        most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_lengths, MAX_LOCATE_ARRANGED // num_arranged)
-        if len(request.ids) > most_ids:
-            raise too_large("ids", most_ids, f"ids holds {len(request.ids)}; ask this dataset for at most {most_ids}")
-        response = pb.LocateSequencesResponse(digest=requests.digest_of(dataset, skips, takedown))
-        checksum = LocationsChecksum(request, response.digest)
-        names = [component.name for component in components_of(dataset)]
-        ids = np.array(request.ids, dtype=np.int64)
-        at_once = max(1, min(_BISECTIONS_AT_ONCE // num_lengths, _ARRANGED_AT_ONCE // num_arranged))
-        pace = Pace()
-        for first in range(0, len(ids), at_once):
-            for location in _locations(source, assignment, request.topology, ids[first : first + at_once], names):
-                response.locations.append(location)
-                checksum.add(location)
-                if len(response.locations) > MAX_LOCATIONS:
-                    raise too_large(
-                        "ids", MAX_LOCATIONS, f"ids has more than {MAX_LOCATIONS} pieces; ask for fewer ids"
-                    )
-                if pace.is_over():
-                    yield _BYTES_PER_LOCATION * len(response.locations)
-                    pace.restart()
-        self._catalog.confirm(dataset, range(len(names)))
-        response.checksum = checksum.value
-        yield _BYTES_PER_LOCATION * len(response.locations)
-        return response
+        return locate_in_pieces(self._catalog, self._epochs, request)
 
     def append_stage(self, request: pb.AppendStageRequest) -> pb.AppendStageResponse:
         """Appends a stage to a mixture, unless bins behind its beginning have been handed out."""
@@ -356,38 +295,6 @@ def _end_of_step(topology: Topology, step: int, num_bins: int) -> int:
     if topology.steps_into_window(step, num_bins):
         end += topology.bins_per_window
     return min(end, num_bins)
-
-
-def _locations(
-    source: Source,
-    assignment: Assignment | None,
-    topology: pb.Topology,
-    ids: NDArray[np.int64],
-    components: Sequence[str],
-) -> Iterator[pb.SequenceLocation]:
-    """Where each id stands, one after the other; an id that was split has one for each piece.
-
-    In a mixture it has one for each time that it comes, and one without a position where a component has it, and this
-    epoch does not.
-    """
-    found = source.locate(ids)
-    dataset_ids = np.full(len(found.ids), -1) if found.dataset_ids is None else found.dataset_ids
-    columns = [dataset_ids, found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin]
-    if assignment is not None:
-        places = assignment.places(found.positions, found.index_in_bin)
-        columns += [places.steps, places.ranks, places.slots]
-    for row in zip(*(column.tolist() for column in columns), strict=True):
-        dataset_id, sequence_id, first_token, length, position, index, *place = row
-        location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
-        if length >= 0:
-            location.length, location.position, location.index_in_bin = length, position, index
-            location.first_token = first_token
-            location.component = components[dataset_id] if dataset_id >= 0 else ""
-        if place and place[0] >= 0:
-            step, rank, slot = place
-            worker = step % topology.workers_per_rank
-            location.place.CopyFrom(pb.StreamPlace(step=step, rank=rank, worker=worker, slot=slot))
-        yield location
 
 
 def _components_in(bins: Bins) -> list[int]:

@@ -53,7 +53,7 @@ class Epochs:
 
     def assignment(self, served: Served, seed: int, epoch: int, skips: Skips, topology: Topology) -> Assignment:
         """Returns the assignment that all ranks and workers of a run share; one worker or many makes no difference."""
-        shape = replace(topology, workers_per_rank=1)
+        shape = topology if topology.workers_per_rank == 1 else replace(topology, workers_per_rank=1)
         key = (weakref.ref(served), seed, epoch, skips, shape)
 
         def make() -> Assignment:

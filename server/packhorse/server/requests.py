@@ -6,6 +6,7 @@ Owns the check of every request field; leaves what is done with them to `backend
 from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -38,6 +39,10 @@ MAX_SKIPS = 1000
 
 MAX_BATCH_STAGES = 1000
 """Stages that a batch schedule may have."""
+
+_KEPT_TOPOLOGIES, _KEPT_TOPOLOGY_BYTES = 64, 1 << 10
+"""How many checked topologies are kept, for all ranks and workers of a run ask with the same one, and the longest
+message of these: others choose what is in it."""
 
 _SKIPPING, _REDACTING = "+skip=", "+redact="
 """Stand in a digest before what is skipped, and before the digest of what is redacted."""
@@ -135,7 +140,15 @@ def topology(message: pb.Topology, source: Source, epoch: int, num_sequences: in
         epoch: its number.
         num_sequences: of its dataset.
     """
-    integer("topology.start_position", message.start_position, 0, source.num_bins)
+    data = message.SerializeToString()
+    checked = _topology if len(data) <= _KEPT_TOPOLOGY_BYTES else _topology.__wrapped__
+    return checked(data, source.num_bins, source.max_seq_len, epoch, num_sequences)
+
+
+@lru_cache(_KEPT_TOPOLOGIES)
+def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequences: int) -> Topology:
+    message = pb.Topology.FromString(data)
+    integer("topology.start_position", message.start_position, 0, num_bins)
     mode = choice("topology.mode", message.mode, pb.StreamMode.Name, StreamMode)
     remainder = choice("topology.remainder", message.remainder, pb.RemainderPolicy.Name, RemainderPolicy)
     balance = choice("topology.balance", message.balance, pb.Balance.Name, Balance)
@@ -150,16 +163,16 @@ def topology(message: pb.Topology, source: Source, epoch: int, num_sequences: in
             accumulation=message.accumulation,
             balance=balance,
             cost_linear=message.cost_linear,
-        ).of_epoch(epoch, num_bins=source.num_bins, max_seq_len=source.max_seq_len)
+        ).of_epoch(epoch, num_bins=num_bins, max_seq_len=max_seq_len)
         largest = max(stretch.batch_size for stretch in shape.stretches)
     except ValueError as error:
         field = f"topology.{str(error).partition(' ')[0].rstrip(':')}"
         raise invalid_field(field, f"topology.{error}") from None
-    _check_cost(shape, source.max_seq_len)
+    _check_cost(shape, max_seq_len)
     factors = {"batch_size": largest, "world_size": message.world_size, "accumulation": shape.accumulation}
     if shape.steps_per_window == 1:
         del factors["accumulation"]
-    sequences_per_bin = num_sequences / max(source.num_bins, 1)
+    sequences_per_bin = num_sequences / max(num_bins, 1)
     most_in_step = max(1, min(MAX_BINS_PER_WINDOW, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
     _check_product({name: factors[name] for name in ("batch_size", "world_size")}, most_in_step, "step")
     _check_product(factors, MAX_BINS_PER_WINDOW, "optimizer step")
