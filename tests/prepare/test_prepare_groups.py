@@ -1,5 +1,6 @@
 """Groups through `prepare`: what ends up in the folder, for every kind of input, and what is refused."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
-from packhorse.dataset import PreparedDatasetError, open_prepared
+from packhorse.dataset import PreparedDatasetError, open_prepared, versions_of
 from packhorse.formats import MegatronWriter
 from packhorse.packing import lower_bound
 from packhorse.prepare import _sort, dry_run, prepare
@@ -146,7 +147,6 @@ def test_workers_and_resume_change_no_byte(tmp_path, monkeypatch):
         ({"max_sequences_per_bin": 4}, "max_sequences_per_bin cannot be kept"),
         ({"format": "seqpack"}, "seqpack's layout cannot say which sequences are a group"),
         ({"on_bad_row": "skip"}, "on_bad_row 'skip' would leave a group without"),
-        ({"append": True}, "append goes without groups"),
         ({"group_size": 3}, "group_column and group_size both say"),
         ({"group_column": None, "group_size": 2}, "9 rows are no multiple of group_size 2: 1 are left over"),
         ({"group_column": None, "group_size": 0}, "group_size must be an integer of at least 1"),
@@ -175,12 +175,167 @@ def test_what_makes_no_sense_is_refused(tmp_path, table, options, message):
     assert not (tmp_path / "set").exists()
 
 
-def test_a_grouped_dataset_is_not_appended_to(tmp_path, table):
-    pq.write_table(table, tmp_path / "x.parquet")
-    arguments = {"length_column": "n", "max_seq_len": 12, "output": tmp_path / "set", "progress": False}
-    prepare(tmp_path / "x.parquet", group_column="prompt", **arguments)
-    with pytest.raises(ValueError, match="cannot continue set, whose plan is over groups"):
-        prepare(tmp_path / "x.parquet", append=True, **arguments)
+def write_mds(folder, **columns):
+    """Writes one shard whose columns are integers."""
+    folder.mkdir()
+    rows = np.stack([np.array(values, dtype="<i8") for values in columns.values()], axis=1)
+    begins = 4 + 4 * (len(rows) + 1) + rows[0].nbytes * np.arange(len(rows) + 1, dtype="<u4")
+    data = np.array([len(rows)], "<u4").tobytes() + begins.astype("<u4").tobytes() + rows.tobytes()
+    (folder / "shard.00000.mds").write_bytes(data)
+    names, kinds = sorted(columns), ["int"] * len(columns)
+    assert list(columns) == names
+    raw = {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}}
+    shard = {"column_encodings": kinds, "column_names": names, "column_sizes": [8] * len(names), "compression": None}
+    shard |= {"format": "mds", "hashes": [], "raw_data": raw, "samples": len(rows), "size_limit": None}
+    index = {"shards": [shard | {"version": 2, "zip_data": None}], "version": 2}
+    (folder / "index.json").write_text(json.dumps(index))
+    return folder
+
+
+def write_index(path, lengths):
+    with MegatronWriter(path, vocab_size=9, overwrite=True) as writer:
+        for length in lengths:
+            writer.append(np.zeros(length, dtype=np.int64))
+    return path.with_suffix(".idx")
+
+
+def test_token_files_have_groups_by_a_column_or_a_file(tmp_path, table):
+    arguments = {"max_seq_len": 12, "progress": False}
+    write_mds(tmp_path / "shards", n=LENGTHS, prompt=PROMPTS)
+    prepare(tmp_path / "shards", length_column="n", group_column="prompt", output=tmp_path / "mds", **arguments)
+    index = write_index(tmp_path / "rows", LENGTHS)
+    np.save(tmp_path / "groups.npy", np.array(PROMPTS, dtype=np.uint16))
+    prepare(index, groups=tmp_path / "groups.npy", output=tmp_path / "megatron", **arguments)
+    table = table.drop_columns("id")
+    prepare(lengths=table, length_column="n", group_column="prompt", output=tmp_path / "held", **arguments)
+    held = open_prepared(tmp_path / "held").manifest
+    for name, by in (("mds", "column 'prompt'"), ("megatron", "groups")):
+        manifest = open_prepared(tmp_path / name).manifest
+        assert manifest.groups is not None
+        assert (manifest.groups.by, manifest.digest) == (by, held.digest)
+    described = tmp_path / "shards" / "index.json"
+    described.write_text(described.read_text().replace('["int", "int"]', '["int", "str"]'))
+    with pytest.raises(ValueError, match="column 'prompt' is encoded as 'str', but groups are integers"):
+        prepare(tmp_path / "shards", length_column="n", group_column="prompt", output=tmp_path / "set", **arguments)
+
+
+def test_a_file_of_groups_is_an_input(tmp_path):
+    index, groups = write_index(tmp_path / "rows", [3, 4, 5]), tmp_path / "groups.npy"
+    arguments = {"input": index, "groups": groups, "max_seq_len": 9, "progress": False}
+    np.save(groups, np.array([1, 1]))
+    with pytest.raises(ValueError, match="groups has 2 entries for 3 rows"):
+        prepare(output=tmp_path / "set", **arguments)
+    np.save(groups, np.array([1.0, 1.0, 2.0]))
+    with pytest.raises(ValueError, match=r"groups\.npy must be one integer for each row, got float64"):
+        prepare(output=tmp_path / "set", **arguments)
+    np.save(groups, np.array([1, 1, 2]))
+    with pytest.raises(ValueError, match="groups that Python holds are for lengths that it holds"):
+        prepare(output=tmp_path / "set", **arguments | {"groups": [1, 1, 2]})
+    result = CliRunner().invoke(
+        main,
+        [
+            *("prepare", "--input", str(index), "--groups", str(groups)),
+            *("--max-seq-len", "9"),
+            "--output",
+            str(tmp_path / "set"),
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    assert by_group(tmp_path / "set") == {1: [0, 1], 2: [2]}
+
+
+def test_resume_notices_another_file_of_groups(tmp_path, monkeypatch):
+    index, groups = write_index(tmp_path / "rows", [3, 4, 5, 2]), tmp_path / "groups.npy"
+    arguments = {"input": index, "groups": groups, "max_seq_len": 9, "output": tmp_path / "set", "progress": False}
+    np.save(groups, np.array([1, 1, 2, 2]))
+
+    def stop(*_, **__):
+        raise RuntimeError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_sort, "merge_task", stop)
+        with pytest.raises(RuntimeError, match="stopped"):
+            prepare(**arguments)
+    np.save(groups, np.array([1, 1, 2, 3]))
+    with pytest.raises(ValueError, match=r"groups\.npy changed since"):
+        prepare(resume=True, **arguments)
+
+
+NEW = {"n": [4, 6, 20, 2, 3], "prompt": [90, 90, 8, 3, 3], "id": [5, 4, 200, 1000, 6]}
+"""Rows that come later; group 8 is too long."""
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_groups_are_added(tmp_path, table, with_ids):
+    """What was appended in two steps is what is prepared at once."""
+    arguments = {"length_column": "n", "group_column": "prompt", "max_seq_len": 16, "over_length": "drop"}
+    arguments |= {"align": 2, "progress": False} | ({"id_column": "id"} if with_ids else {})
+    table = pa.concat_tables([pa.table({"n": [17], "prompt": [1], "id": [321]}), table])  # too long
+    parts = [table, pa.table(NEW), pa.table({"n": [5, 5], "prompt": [2, 91], "id": [11, 12]})]
+    for number, part in enumerate(parts):
+        output = tmp_path / "grown"
+        tried = dry_run(lengths=part, output=output, append=number > 0, **arguments)
+        manifest = prepare(lengths=part, output=output, append=number > 0, **arguments)
+        assert tried.stats.n_sequences == manifest.n_sequences
+    whole = prepare(lengths=pa.concat_tables(parts), output=tmp_path / "whole", **arguments)
+    assert manifest.version == 3
+    assert manifest.digest == whole.digest
+    assert (manifest.groups, manifest.over_length, manifest.own_tokens) == (
+        whole.groups,
+        whole.over_length,
+        whole.own_tokens,
+    )
+    names = ["groups.npy", "members.npy", "pools.npy", "over_length.npy", *["member_order.npy"] * with_ids]
+    for name in names:
+        assert (tmp_path / "grown" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert [version.number for version in versions_of(tmp_path / "grown")] == [3, 2, 1]
+    assert by_group(tmp_path / "grown" / "versions" / "1").keys() == MEMBERS.keys()
+    assert CliRunner().invoke(main, ["verify", str(tmp_path / "grown"), "--all-versions"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        ({"prompt": [50, 90]}, {}, "group 50 is in set already, and more of its sequences come: --append adds whole"),
+        ({"prompt": [90, 40]}, {}, "group 40 is in set already"),
+        ({"prompt": [90, 90]}, {"group_column": None}, "it was planned by column 'prompt', and is to go on without"),
+        ({"prompt": [90, 90]}, {"group_column": None, "group_size": 2}, "and is to go on by every 2 rows"),
+        ({"prompt": [90, 90], "id": [77, 5]}, {}, "id 77 is in set already and comes again"),
+        ({"prompt": [90, 91], "n": [13, 14]}, {"over_length": "error"}, "group 90 .* has 13 tokens together"),
+    ],
+)
+def test_what_is_no_new_group_is_not_added(tmp_path, table, rows, changes, message):
+    arguments = {"length_column": "n", "id_column": "id", "group_column": "prompt", "max_seq_len": 12}
+    arguments |= {"output": tmp_path / "set", "progress": False}
+    before = prepare(lengths=table, **arguments)
+    rows = pa.table({"n": [1, 2], "id": [5000, 5001]} | rows)
+    with pytest.raises(ValueError, match=message):
+        prepare(lengths=rows, append=True, **arguments | changes)
+    assert open_prepared(tmp_path / "set").manifest == before
+    plain = {**arguments, "group_column": None, "output": tmp_path / "plain"}
+    prepare(lengths=table, **plain)
+    with pytest.raises(ValueError, match="it was planned without groups, and is to go on by column 'prompt'"):
+        prepare(lengths=table, append=True, **plain | {"group_column": "prompt"})
+
+
+def test_groups_of_a_token_file_that_grew(tmp_path):
+    output, groups = tmp_path / "set", tmp_path / "groups.npy"
+    arguments = {"groups": groups, "max_seq_len": 30, "output": output, "progress": False}
+
+    def grow(numbers, lengths, append=True):
+        np.save(groups, np.array(numbers))
+        return prepare(write_index(tmp_path / "rows", lengths), append=append, **arguments)
+
+    grow([4, 4, 2], [5, 6, 7], append=False)
+    with pytest.raises(ValueError, match=r"group 2 is in set already, and goes on in what rows\.idx adds"):
+        grow([4, 4, 2, 2], [5, 6, 7, 1])
+    with pytest.raises(ValueError, match="does not hold what set was prepared from"):
+        grow([4, 5, 2, 3], [5, 6, 7, 1])
+    with pytest.raises(ValueError, match="does not hold what set was prepared from"):
+        grow([4, 4, 2, 3], [5, 6, 8, 1])
+    manifest = grow([4, 4, 2, 3, 3], [5, 6, 7, 1, 1])
+    assert manifest.version == 2
+    assert by_group(output) == {4: [0, 1], 2: [2], 3: [3, 4]}
 
 
 @pytest.mark.parametrize("name", ["groups.npy", "members.npy", "member_order.npy", "pools.npy"])

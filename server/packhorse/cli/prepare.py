@@ -67,6 +67,11 @@ class _Command(click.Command):
     help="Integer column of groups: rows with equal numbers, which follow each other, always share a bin.",
 )
 @click.option("--group-size", type=int, metavar="N", help="Every N rows are such a group: 2 for chosen and rejected.")
+@click.option(
+    "--groups",
+    metavar="FILE.npy",
+    help="NumPy file of groups, one integer for each row, for token files without columns; or the URL of one.",
+)
 @click.option("--max-seq-len", required=True, type=int, metavar="N", help="A bin's capacity in tokens.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
 @click.option(
@@ -170,6 +175,7 @@ def command(
     id_column: str | None,
     group_column: str | None,
     group_size: int | None,
+    groups: str | None,
     max_seq_len: int,
     output: Path,
     algorithm: str,
@@ -198,6 +204,7 @@ def command(
             id_column=id_column,
             group_column=group_column,
             group_size=group_size,
+            groups=groups,
             max_seq_len=max_seq_len,
             output=output,
             algorithm=algorithm,

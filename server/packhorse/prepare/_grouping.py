@@ -4,6 +4,7 @@ Owns which rows are a group, the tables of groups and members, and what is done 
 gives are rows again, one for each group, so every later pass is the same with and without groups.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,19 +20,24 @@ from packhorse.dataset import (
     OVER_LENGTH,
     GroupRecord,
     OverLengthLedger,
+    PreparedDataset,
     PrepareOptions,
     create_array,
     growing_array,
     write_entries,
 )
+from packhorse.formats.files import FileStamp, as_path
+from packhorse.formats.object_store import without_secrets
 from packhorse.jobs import Progress
 from packhorse.packing import PackingPlan
+from packhorse.prepare._growth import added_ledgers
 from packhorse.prepare._passes import exact_sum
-from packhorse.prepare.readers import Columns, Opened, RawRows, Span, cut
+from packhorse.prepare.readers import Columns, InputFile, Opened, RawRows, Span, cut, load_npy
 from packhorse.topology import RoomRule, checked_integer
 from packhorse.wire import ids_sum
 
 _MOST_ROWS_NAMED = 4
+_NO_MEMBERS = np.empty((0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -44,10 +50,12 @@ class Grouping:
     """Every so many rows."""
     ids: NDArray[np.integer] | None = None
     """Rows with equal integers here: int [rows]."""
+    file: InputFile | None = None
+    """Where these integers stand; None in memory."""
 
     @classmethod
     def of(cls, column: str | None, size: int | None, ids: Any) -> "Grouping | None":
-        """Checks what `prepare` was given; None where there are no groups."""
+        """Checks what `prepare` was given, and maps a file of groups; None where there are no groups."""
         given = {"group_column": column, "group_size": size, "groups": ids}
         names = [name for name, value in given.items() if value is not None]
         if not names:
@@ -58,13 +66,23 @@ class Grouping:
             raise ValueError(f"group_column must be a column's name, got {column!r:.60}")
         if size is not None:
             checked_integer("group_size", size, 1)
+        file = None
         if ids is not None:
-            ids = np.asarray(ids)
+            path = as_path(ids) if isinstance(ids, str | os.PathLike) else None
+            stamp = FileStamp.of(path) if path else None
+            ids = load_npy(path) if path else np.asarray(ids)
             if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                where = without_secrets(path) if path else "groups"
                 raise ValueError(
-                    f"groups must be one integer for each row, got {ids.dtype} of shape {list(ids.shape)}: number them"
+                    f"{where} must be one integer for each row, got {ids.dtype} of shape {list(ids.shape)}: number them"
                 )
-        return cls(column=column, size=size, ids=ids)
+            file = InputFile(path=path, stamp=stamp, num_rows=len(ids)) if path and stamp else None
+        return cls(column=column, size=size, ids=ids, file=file)
+
+    @property
+    def files(self) -> list[InputFile]:
+        """The file of groups, if any."""
+        return [self.file] if self.file else []
 
     @property
     def said(self) -> str:
@@ -74,12 +92,12 @@ class Grouping:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """Groups, with their tables written."""
+    """Groups, with their tables written; those of the version that is appended to included."""
 
     read: Opened
     """The sequences."""
     opened: Opened
-    """The groups: a row each, whose length is the sum of its sequences' rooms."""
+    """The new groups: a row each, whose length is the sum of its sequences' rooms."""
     options: PrepareOptions
     """What the sequences' plan is shaped by."""
     by: str
@@ -129,7 +147,12 @@ class GroupSpan(Span):
 
 
 def gather_groups(
-    opened: Opened, grouping: Grouping, options: PrepareOptions, folder: Path, progress: Progress
+    opened: Opened,
+    grouping: Grouping,
+    options: PrepareOptions,
+    folder: Path,
+    progress: Progress,
+    before: PreparedDataset | None = None,
 ) -> Grouped:
     """Reads every row once, in order, and writes the tables of groups and members.
 
@@ -141,9 +164,11 @@ def gather_groups(
         options: what shapes the plan; `over_length` is "error" or "drop".
         folder: where groups.npy, members.npy and, where needed, member_order.npy and over_length.npy are written.
         progress: shows rows.
+        before: the grouped version to whose groups these are added.
 
     Raises:
-        ValueError: a group is too long or its rows are apart, an id comes twice, or nothing is left.
+        ValueError: a group is too long, its rows are apart or some of them in the version before, an id comes twice, or
+            nothing is left.
     """
     num_rows = sum(span.num_rows for span in opened.spans)
     if grouping.ids is not None and len(grouping.ids) != num_rows:
@@ -159,44 +184,59 @@ def gather_groups(
         growing_array(folder / MEMBERS, "int64", 2) as add_members,
         progress.task("gathering groups", num_rows, "sequences") as advance,
     ):
-        for rows in _whole_groups(opened.spans, grouping):
+
+        def add(rows: _Rows) -> None:
             kept = tally.add(rows)
             add_groups(np.stack((rows.keys[kept], tally.ends), axis=1))
             add_members(tally.members)
             if grouping.size is None:
                 keys.append(rows.keys)
+
+        for rows in _groups_of(before):
+            add(rows)
+        num_before = tally.num_groups
+        for rows in _whole_groups(opened.spans, grouping):
+            add(rows)
             advance(len(rows.lengths))
-    for file in opened.files:
+    for file in (*opened.files, *grouping.files):
         file.check()
     repeated = _repeated(np.concatenate(keys)) if keys else None
     if repeated is not None:
+        if before is not None and before.groups is not None and (before.groups.table[:, 0] == repeated).any():
+            raise ValueError(
+                f"group {repeated} is in {before.name} already, and more of its sequences come: --append adds whole "
+                "groups; leave these out, or prepare all of the dataset again"
+            )
         raise ValueError(
             f"the rows of group {repeated} do not follow each other: it is in {_named_rows(opened, grouping, repeated)}"
             f"; sort the input by {grouping.column or 'group'}, so that each group's rows stand together in their order"
         )
-    if not tally.num_sequences:
+    if tally.num_groups == num_before:
         raise ValueError(
-            f"all {tally.num_dropped:,} groups are over max_seq_len {options.max_seq_len} and dropped; raise "
-            "--max-seq-len"
+            f"all {tally.num_dropped:,} groups of the input are over max_seq_len {options.max_seq_len} and dropped; "
+            "raise --max-seq-len"
         )
     if not tally.ids_ascend:
-        _write_order(folder, opened)
-    if tally.over:
-        over = np.concatenate(tally.over)
+        _write_order(folder, opened, before)
+    ledger, over_before = tally.ledger, before.over_length() if before else _NO_MEMBERS
+    if before is not None:
+        ledger = added_ledgers(before.manifest.over_length, ledger)
+    if ledger.sequences:
+        over = np.concatenate((over_before, *tally.over))
         create_array(folder / OVER_LENGTH, "int64", over.shape)
         write_entries(folder / OVER_LENGTH, 0, over[np.argsort(over[:, 0], kind="stable")])
     spans = [
         GroupSpan(
             path=str(folder / GROUPS),
             stamp=None,
-            first_row=first,
-            first_index=first,
+            first_row=num_before + first,
+            first_index=num_before + first,
             num_rows=size,
             columns=Columns(),
             folder=str(folder),
             rooms=options.rooms,
         )
-        for first, size in cut(tally.num_groups)
+        for first, size in cut(tally.num_groups - num_before)
     ]
     low, high = tally.id_range
     return Grouped(
@@ -205,10 +245,10 @@ def gather_groups(
         options=options,
         by=grouping.said,
         n_groups=tally.num_groups,
-        n_dropped=tally.num_dropped,
+        n_dropped=tally.num_dropped + (before.manifest.groups.n_dropped if before and before.manifest.groups else 0),
         n_sequences=tally.num_sequences,
         own_tokens=tally.own_tokens,
-        over_length=tally.ledger,
+        over_length=ledger,
         ids_sum=tally.ids_sum,
         id_dtype="uint32" if low >= 0 and high < 2**32 else "int64",
         ids_ascend=tally.ids_ascend,
@@ -241,9 +281,10 @@ def _whole_groups(spans: Sequence[Span], grouping: Grouping) -> Iterator[_Rows]:
     """Yields all rows, cut between groups; a group that goes on in the next batch waits for it."""
     none = np.empty(0, dtype=np.int64)
     keys, lengths, ids, first = none, none, none, 0
+    begin = spans[0].first_index if spans and grouping.ids is not None else 0  # new rows only have an entry there
     for span in spans:
         for batch in span.batches():
-            row = span.first_index + batch.first_row - span.first_row
+            row = span.first_index + batch.first_row - span.first_row - begin
             keys = np.concatenate((keys, _keys(batch.groups, row, len(batch.lengths), grouping, batch.first_row, span)))
             lengths = np.concatenate((lengths, batch.lengths))
             ids = np.concatenate((ids, batch.ids))
@@ -256,6 +297,18 @@ def _whole_groups(spans: Sequence[Span], grouping: Grouping) -> Iterator[_Rows]:
             keys, lengths, ids, first = keys[end:], lengths[end:], ids[end:], first + end
     if len(keys):
         yield _Rows(keys[:1], np.zeros(1, dtype=np.int64), lengths, ids, first)
+
+
+def _groups_of(before: PreparedDataset | None) -> Iterator[_Rows]:
+    """Yields the groups of a version as they were read then, without those that it left out."""
+    groups = before.groups if before else None
+    if groups is None:
+        return
+    for first, size in cut(len(groups.table)):
+        table = np.array(groups.table[first : first + size])
+        begin = int(groups.table[first - 1, 1]) if first else 0
+        members = np.array(groups.members[begin : int(table[-1, 1])])
+        yield _Rows(table[:, 0], np.concatenate(([0], table[:-1, 1] - begin)), members[:, 1], members[:, 0], 0)
 
 
 def _keys(
@@ -290,7 +343,7 @@ class _Tally:
         self.most_by_room = np.zeros(options.max_seq_len + 1, dtype=np.int64)
         self.ends: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         """Where the members of the groups added last end."""
-        self.members: NDArray[np.int64] = np.empty((0, 2), dtype=np.int64)
+        self.members: NDArray[np.int64] = _NO_MEMBERS
         """(id, length) of these members: int64 [n, 2]."""
 
     def add(self, rows: _Rows) -> NDArray[np.bool_]:
@@ -340,7 +393,7 @@ class _Tally:
         )
 
 
-def _write_order(folder: Path, opened: Opened) -> None:
+def _write_order(folder: Path, opened: Opened, before: PreparedDataset | None) -> None:
     """Writes members by ascending id, and refuses an id that comes twice."""
     ids = np.array(np.load(folder / MEMBERS, mmap_mode="r", allow_pickle=False)[:, 0])
     order = np.argsort(ids, kind="stable")
@@ -354,6 +407,11 @@ def _write_order(folder: Path, opened: Opened) -> None:
             for batch in span.batches()
             for at in np.flatnonzero(batch.ids == repeated).tolist()
         ]
+        if before is not None and len(found) == 1:
+            raise ValueError(
+                f"id {repeated} is in {before.name} already and comes again ({found[0]}); every id must occur once: "
+                "repair the id column, or append new sequences only"
+            )
         raise ValueError(
             f"id {repeated} occurs {len(found)} times ({'; '.join(found[:_MOST_ROWS_NAMED])}); every id must occur "
             "once: repair the id column, or leave out --id-column to use row numbers"

@@ -23,17 +23,21 @@ from packhorse.dataset import (
     SkippedRow,
     read_records,
 )
+from packhorse.epoch import Groups
 from packhorse.prepare._passes import Run
 from packhorse.prepare.readers import Opened
 
 
-def refuse_growth(before: PreparedDataset, opened: Opened, options: PrepareOptions, *, adds: bool) -> None:
+def refuse_growth(
+    before: PreparedDataset, opened: Opened, options: PrepareOptions, *, groups_by: str | None, adds: bool
+) -> None:
     """Refuses input and options that do not continue a dataset.
 
     Args:
         before: the dataset.
         opened: the input.
         options: what shapes its plan.
+        groups_by: what says which rows of the input are a group; None for nothing.
         adds: whether the input holds new sequences only.
 
     Raises:
@@ -49,6 +53,10 @@ def refuse_growth(before: PreparedDataset, opened: Opened, options: PrepareOptio
     now = {**asdict(options), "id_column": opened.columns.id}
     differing = [name for name in now if was[name] != now[name]]
     said = [f"--{name.replace('_', '-')} was {was[name]} and is {now[name]}" for name in differing]
+    were_by = manifest.groups.by if manifest.groups else None
+    if were_by != groups_by:
+        said_by = [f"by {by}" if by else "without groups" for by in (were_by, groups_by)]
+        said.append(f"it was planned {said_by[0]}, and is to go on {said_by[1]}")
     if inputs.kind != opened.kind:
         said.append(f"it was prepared from {inputs.kind}, and --input is {opened.kind}")
     elif inputs.length_column != opened.columns.length:
@@ -65,6 +73,9 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
     Raises:
         ValueError: the message tells the way out.
     """
+    if before.groups is not None and grown.groups is not None:
+        _refuse_other_groups(before, before.groups, grown, grown.groups)
+        return
     ends = dict(zip(grown.plan.lengths.tolist(), np.cumsum(grown.plan.counts).tolist(), strict=True))
     begin = 0
     for room, count in zip(before.plan.lengths.tolist(), before.plan.counts.tolist(), strict=True):
@@ -73,11 +84,30 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
         now = grown.pool[end - grown.counts[room] : end]
         at = np.searchsorted(now, ids)
         if len(now) < count or at[-1] == len(now) or not np.array_equal(now[at], ids):
-            raise ValueError(
-                f"{grown.manifest.source} does not hold what {before.name} was prepared from, with sequences added: "
-                "prepare it as a dataset of its own"
-            )
+            raise _rewritten(before, grown)
         begin += count
+
+
+def _refuse_other_groups(before: PreparedDataset, were: Groups, grown: PreparedDataset, are: Groups) -> None:
+    """Refuses a version whose first groups are not those of the version before."""
+    num = len(were.table)
+    if len(are.table) < num or not np.array_equal(are.members[: len(were.members)], were.members):
+        raise _rewritten(before, grown)
+    differing = np.flatnonzero((are.table[:num] != were.table).any(axis=1))
+    if len(differing) == 1 and are.table[num - 1, 0] == were.table[-1, 0]:
+        raise ValueError(
+            f"group {were.table[-1, 0]} is in {before.name} already, and goes on in what {grown.manifest.source} adds: "
+            "--append adds whole groups; number the new ones otherwise, or prepare it as a dataset of its own"
+        )
+    if len(differing):
+        raise _rewritten(before, grown)
+
+
+def _rewritten(before: PreparedDataset, grown: PreparedDataset) -> ValueError:
+    return ValueError(
+        f"{grown.manifest.source} does not hold what {before.name} was prepared from, with sequences added: prepare it "
+        "as a dataset of its own"
+    )
 
 
 def continued(before: PreparedDataset, opened: Opened) -> Opened:

@@ -131,8 +131,13 @@ class Sort:
         sizes = [task.num_rows for task in tasks]
         parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
         self._check_files()
-        ledger = self.groups.over_length if self.groups else _over_length_ledger(parts, options)
-        own_tokens = self.groups.own_tokens if self.groups else sum(part.own_tokens for part in parts)
+        if self.groups is not None:
+            ledger, own_tokens = self.groups.over_length, self.groups.own_tokens
+        else:
+            ledger, own_tokens = _over_length_ledger(parts, options), sum(part.own_tokens for part in parts)
+            if before is not None:
+                ledger = added_ledgers(before.manifest.over_length, ledger)
+                own_tokens += before.manifest.own_tokens
         planned = [part for part in parts if len(part.rooms)]
         if not planned:
             raise ValueError(f"all {num_rows:,} rows are bad, so nothing is left to prepare")
@@ -146,8 +151,8 @@ class Sort:
             parts=parts,
             rooms=rooms,
             counts=counts,
-            over_length=added_ledgers(before.manifest.over_length, ledger) if before else ledger,
-            own_tokens=own_tokens + (before.manifest.own_tokens if before else 0),
+            over_length=ledger,
+            own_tokens=own_tokens,
             id_range=(low, high),
             id_dtype="uint32" if low >= 0 and high < 2**32 else "int64",
             start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,

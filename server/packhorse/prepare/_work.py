@@ -7,7 +7,7 @@ output takes its place, to `packhorse.dataset`.
 import errno
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -19,7 +19,7 @@ import xxhash
 from packhorse.dataset import LOCK, PrepareOptions, locked
 from packhorse.formats.files import absolute
 from packhorse.jobs import held_signals
-from packhorse.prepare.readers import Opened
+from packhorse.prepare.readers import InputFile, Opened
 
 _Result = TypeVar("_Result")
 
@@ -113,6 +113,7 @@ class JobRecord:
         on_bad_row: str,
         appended_to: str | None,
         group_size: int | None,
+        groups: Sequence[InputFile],
     ) -> "JobRecord":
         """Returns the record of a job.
 
@@ -122,6 +123,7 @@ class JobRecord:
             on_bad_row: what it does with bad rows.
             appended_to: digest of the dataset that it appends to.
             group_size: rows that are a group.
+            groups: files of groups.
         """
         columns = {f"{name}_column": column for name, column in asdict(opened.columns).items()}
         return cls(
@@ -139,7 +141,7 @@ class JobRecord:
                     file.stamp.version,
                     file.num_rows,
                 ]
-                for file in opened.files
+                for file in (*opened.files, *groups)
             },
         )
 

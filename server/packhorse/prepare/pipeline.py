@@ -113,7 +113,8 @@ def prepare(
             is refused, or with over_length "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held
             in memory, and 24 a sequence where ids do not ascend.
         group_size: every so many rows are a group, counted from the first: 2 for pairs that stand one after the other.
-        groups: with `lengths`, one integer for each row, as in a group column.
+        groups: one integer for each row, as in a group column: the path or URL of a .npy file of them, for token files
+            that have no columns, or with `lengths` an array.
         max_seq_len: a bin's capacity in tokens, in [1, 2^31).
         output: the folder to write.
         algorithm: "auto" or a name of `packhorse.packing.PACKERS`.
@@ -134,7 +135,8 @@ def prepare(
             version, with a digest of its own; the version before is kept in its subfolder `versions`. Give new input
             only, and the options that the dataset was prepared with. Ids by row continue its rows, so that the token
             source is all inputs in order. Where ids are the entries of one index (Megatron, flat files, MDS), give that
-            index as it is now, with entries more than then.
+            index as it is now, with entries more than then. To groups only whole ones are added: one of which some
+            sequences are there already is refused.
         resume: whether to go on with what an interrupted call finished, in the work folder. It is refused where input
             or options are others than then. Without, what is there is begun anew.
         engine: where the work is done: in "threads" of this process; in "processes" of this machine, which serve better
@@ -263,7 +265,8 @@ class Job:
         with opened as engine, show_progress(quiet=not self.progress) as shown:
             grouped = None
             if self.grouping is not None:
-                grouped = gather_groups(self.opened, self.grouping, self.options, folder, shown)
+                before = self.before if self.adds else None
+                grouped = gather_groups(self.opened, self.grouping, self.options, folder, shown, before)
             yield Sort(
                 engine=engine,
                 progress=shown,
@@ -315,8 +318,9 @@ def checked_job(
     if on_bad_row not in get_args(OnBadRow):
         raise ValueError(f"on_bad_row must be one of {', '.join(get_args(OnBadRow))}, got {on_bad_row!r}")
     grouping = Grouping.of(group_column, group_size, groups)
+    grouping_files = grouping.files if grouping else []
     if grouping is not None:
-        _refuse_with_groups(options, append=append, seqpack=format == "seqpack", skips=on_bad_row == "skip")
+        _refuse_with_groups(options, seqpack=format == "seqpack", skips=on_bad_row == "skip")
     if append and (overwrite or format == "seqpack"):
         raise ValueError(
             "append goes neither with --overwrite, which keeps no earlier version, nor with seqpack's layout"
@@ -326,8 +330,11 @@ def checked_job(
         checked_integer("workers", workers, 1)
     if (input is None) == (lengths is None):
         raise ValueError("give either input, for files, or lengths, for what Python holds")
-    if groups is not None and lengths is None:
-        raise ValueError("groups are for lengths, which Python holds: files have a --group-column or --group-size")
+    if groups is not None and lengths is None and not grouping_files:
+        raise ValueError(
+            "groups that Python holds are for lengths that it holds: files have a --group-column, a --group-size, or a "
+            "file of --groups"
+        )
     if resume and lengths is not None:
         raise ValueError("resume is for files: nobody can tell whether lengths that Python holds are the same")
     if not append:
@@ -335,8 +342,6 @@ def checked_job(
     elif not folder.exists():
         raise FileNotFoundError(f"{folder} is not there to append to; leave out --append to begin a dataset")
     before = open_prepared(folder) if append else None
-    if before is not None and before.manifest.groups is not None:
-        raise ValueError(f"--append cannot continue {before.name}, whose plan is over groups: prepare all of it again")
     columns = Columns(length=length_column, id=id_column, group=group_column)
     skips, adds, record = on_bad_row == "skip", True, None
     if input is None:
@@ -349,15 +354,19 @@ def checked_job(
                 source if is_url(source) else os.path.abspath(source) for source in sources
             ]  # its processes have another working directory
         found = find_inputs(sources)
-        refuse_holding(folder, [*(Path(source) for source in sources if not is_url(source)), *found.files_read()])
+        named = [*sources, *(file.path for file in grouping_files)]
+        refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
         opened = found.reader.open(found.paths, columns, skips_bad_rows=skips)
         source = name_of_inputs(sources)
         adds = not found.reader.is_alone
         digest = before.manifest.digest if before else None
-        record = JobRecord.of(opened, options, on_bad_row=on_bad_row, appended_to=digest, group_size=group_size)
+        record = JobRecord.of(
+            opened, options, on_bad_row=on_bad_row, appended_to=digest, group_size=group_size, groups=grouping_files
+        )
     num_rows = sum(span.num_rows for span in opened.spans)
     if before is not None:
-        refuse_growth(before, opened, options, adds=adds)
+        groups_by = grouping.said if grouping else None
+        refuse_growth(before, opened, options, groups_by=groups_by, adds=adds)
         if adds:
             opened = continued(before, opened)
             source = _joined_names(before.manifest.source, source)
@@ -446,7 +455,7 @@ def checked_options(
     )
 
 
-def _refuse_with_groups(options: PrepareOptions, *, append: bool, seqpack: bool, skips: bool) -> None:
+def _refuse_with_groups(options: PrepareOptions, *, seqpack: bool, skips: bool) -> None:
     """Refuses what makes no sense where sequences are planned in groups; a ValueError."""
     if options.over_length in ("truncate", "split"):
         raise ValueError(
@@ -455,8 +464,6 @@ def _refuse_with_groups(options: PrepareOptions, *, append: bool, seqpack: bool,
         )
     if options.max_sequences_per_bin is not None:
         raise ValueError("max_sequences_per_bin cannot be kept where bins are made of groups: leave it out")
-    if append:
-        raise ValueError("append goes without groups: prepare all of the dataset again")
     if seqpack:
         raise ValueError("seqpack's layout cannot say which sequences are a group: use --format packhorse")
     if skips:

@@ -27,7 +27,7 @@ from packhorse.prepare.readers.arrow import ArrowReader
 from packhorse.prepare.readers.elsewhere import HistogramReader, TextReader
 from packhorse.prepare.readers.mds import MdsReader
 from packhorse.prepare.readers.memory import open_held
-from packhorse.prepare.readers.npy import NpyReader
+from packhorse.prepare.readers.npy import NpyReader, load_npy
 from packhorse.prepare.readers.parquet import ParquetReader
 from packhorse.prepare.readers.seqpack import SeqpackReader
 from packhorse.prepare.readers.stored import FlatReader, MegatronReader
@@ -46,6 +46,7 @@ __all__ = [
     "changed",
     "cut",
     "find_inputs",
+    "load_npy",
     "open_held",
 ]
 

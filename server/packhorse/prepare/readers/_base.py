@@ -355,7 +355,10 @@ def refuse_columns(path: str, kind: str, columns: Columns) -> None:
     """Refuses columns that were named for what has none; a ValueError."""
     where = without_secrets(path)
     if columns.group is not None:
-        raise ValueError(f"{where} is {kind}, which has no columns: --group-size N makes groups of every N entries")
+        raise ValueError(
+            f"{where} is {kind}, which has no columns: --group-size N makes groups of every N entries, and "
+            "--groups FILE.npy names each entry's"
+        )
     if columns.length is not None or columns.id is not None:
         raise ValueError(f"{where} is {kind}, which has no columns: leave out --length-column/--id-column")
 

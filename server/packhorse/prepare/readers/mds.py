@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packhorse.formats import MdsShards
 from packhorse.formats.columns import evident_column, listed
@@ -22,11 +22,14 @@ class MdsSpan(Span):
     """The shard's, in the index."""
 
     def _read(self) -> Iterator[RawRows]:
-        length, identity = self.columns.length, self.columns.id
+        length = self.columns.length
         assert length is not None  # the reader chose one
         is_lengths = self.shards.columns[length] in INTEGERS
         lengths = (self.shards.shard_integers if is_lengths else self.shards.shard_lengths)(self.number, length)
-        yield RawRows(lengths, ids=None if identity is None else self.shards.shard_integers(self.number, identity))
+        ids, groups = (
+            None if name is None else self.shards.shard_integers(self.number, name) for name in self.columns.integers
+        )
+        yield RawRows(lengths, ids=ids, groups=groups)
 
 
 class MdsReader(WholeFiles):
@@ -83,11 +86,9 @@ class MdsReader(WholeFiles):
 
 def _chosen(shards: MdsShards, columns: Columns) -> Columns:
     where = shards.where
-    if columns.group is not None:
-        raise ValueError(f"{where} is read without groups' columns: --group-size N makes groups of every N entries")
     there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
-    for name in (columns.length, columns.id):
-        if name is not None and name not in shards.columns:
+    for name in columns.names:
+        if name not in shards.columns:
             raise ValueError(f"{where} has no column {name!r}; its columns are: {there}")
     length = columns.length or evident_column([name for name in shards.columns if _is_tokens(shards.columns[name])])
     if length is None:
@@ -100,11 +101,12 @@ def _chosen(shards: MdsShards, columns: Columns) -> Columns:
             f"{where}: column {length!r} is encoded as {shards.columns[length]!r}, but integers (lengths in tokens) or "
             "arrays or lists of integers (the tokens) are needed"
         )
-    if columns.id is not None and shards.columns[columns.id] not in INTEGERS:
-        raise ValueError(
-            f"{where}: column {columns.id!r} is encoded as {shards.columns[columns.id]!r}, but ids are integers"
-        )
-    return Columns(length=length, id=columns.id)
+    for what, column in zip(("ids", "groups"), columns.integers, strict=True):
+        if column is not None and shards.columns[column] not in INTEGERS:
+            raise ValueError(
+                f"{where}: column {column!r} is encoded as {shards.columns[column]!r}, but {what} are integers"
+            )
+    return replace(columns, length=length)
 
 
 def _is_tokens(encoding: str) -> bool:
