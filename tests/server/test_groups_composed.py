@@ -1,0 +1,248 @@
+"""Groups under everything else that shapes a run: batch schedules, takedowns, mixtures, locality windows, balances.
+
+The oracle writes an epoch out as lists: bins of groups' numbers, each group's members in its place, what is taken away
+by file, and optimizer steps counted off one by one. What is served has to be those lists, and never part a group.
+"""
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.epoch.test_mixture import Mixed
+
+from packhorse.client import Balance, RemainderPolicy, Skips, Topology, connect
+from packhorse.client.service.blocks import AS_IT_IS, MASKED
+from packhorse.dataset import open_prepared
+from packhorse.epoch import EpochView, WindowedView, derive_key
+from packhorse.prepare import prepare
+
+MAX_SEQ_LEN = 8
+"""What `scheduled` counts tokens of stages by."""
+
+NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A dataset in locality windows, and its groups as lists of ids; ids that are no group's have none."""
+
+    dataset: object
+    groups: dict
+    num_windows: int
+    seed: int
+    num_datasets = 1
+
+    def lists(self, epoch):
+        """(dataset, ids, groups) of every bin."""
+        plan, pool, run = self.dataset.plan, self.dataset.pool, {"seed": self.seed, "epoch": epoch}
+        view = EpochView(plan, pool, **run)
+        if self.num_windows > 1:
+            view = WindowedView(plan, pool, **run, num_windows=self.num_windows)
+        bins = view.bins(np.arange(view.num_bins))
+        names = list(self.groups)
+        expanded = [
+            [(names[n], i) for n in part.tolist() for i in self.groups[names[n]]]
+            if names
+            else [(-1, i) for i in part.tolist()]
+            for part in np.split(bins.ids, bins.bin_ends[:-1])
+        ]
+        return [(0, [i for _, i in one], [group for group, _ in one]) for one in expanded]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Two grouped datasets and a plain one."""
+    root = tmp_path_factory.mktemp("groups")
+    random = np.random.default_rng(11)
+    for name, most in (("pairs", 2), ("rollouts", 4), ("plain", 0)):
+        sizes = random.integers(1, most + 1, 40) if most else np.ones(70, dtype=int)
+        lengths = random.integers(1, MAX_SEQ_LEN // max(most, 2) + 1, int(sizes.sum()))
+        ids = random.permutation(5 * len(lengths))[: len(lengths)]
+        table = np.array(list(zip(lengths, ids, strict=True)), [("n", "i8"), ("id", "i8")])
+        prepare(
+            lengths=table,
+            length_column="n",
+            id_column="id",
+            groups=np.repeat(random.permutation(len(sizes)) + 500, sizes) if most else None,
+            max_seq_len=MAX_SEQ_LEN,
+            output=root / name,
+            progress=False,
+        )
+    return root
+
+
+@pytest.fixture(scope="module")
+def parts(root):
+    """Name → (dataset, group → ids in order), read from the tables that `test_prepare_groups` proves."""
+    found = {}
+    for name in ("pairs", "rollouts", "plain"):
+        dataset, groups = open_prepared(root / name), {}
+        if dataset.groups is not None:
+            begin = 0
+            for group, end in dataset.groups.table.tolist():
+                groups[group], begin = dataset.groups.members[begin:end, 0].tolist(), end
+        found[name] = dataset, groups
+    return found
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What the files say."""
+
+    names: tuple
+    num_windows: tuple
+    stages: tuple
+    num_bins: int
+    skipped: tuple
+    """(epoch, ranges)"""
+    redactions: tuple
+    """(component, ids, token)"""
+
+    def write(self, root):
+        name = f"m{next(NUMBERS)}"
+        lines = [f"epoch_bins = {self.num_bins}"]
+        for weights, until in self.stages:
+            given_weights = ", ".join(f"{n} = {w}" for n, w in zip(self.names, weights, strict=True))
+            lines += ["[[stages]]", f"weights = {{{given_weights}}}", *([f"until_bins = {until}"] if until else [])]
+        for component, num in zip(self.names, self.num_windows, strict=True):
+            lines += [f"[components.{component}]", f'shuffle = "windowed({num})"']
+        (root / f"{name}.mixture.toml").write_text("\n".join(lines))
+        self.write_takedown(root, name)
+        return name
+
+    def write_takedown(self, root, name):
+        lines = []
+        for epoch, ranges in self.skipped:
+            lines += ["[[skip]]", f'positions = "{Skips.of(ranges)}"', f"epoch = {epoch}"]
+        for component, ids, token in self.redactions:
+            lines += ["[[redact]]", f'component = "{component}"', f"ids = {ids}"]
+            lines += [] if token is None else [f"token = {token}"]
+        (root / f"{name}.takedown.toml").write_text("\n".join(lines))
+
+    def lists(self, parts, epoch, seed):
+        """Every bin that is left, a list of (component, group, id, what is taken away of it)."""
+        made = tuple(
+            Part(*parts[name], num, derive_key(seed, number, "component"))
+            for number, (name, num) in enumerate(zip(self.names, self.num_windows, strict=True))
+        )
+        taken = {(n, i): MASKED if token is None else token for n, ids, token in self.redactions for i in ids}
+        skipped = {p for of_epoch, ranges in self.skipped if of_epoch == epoch for a, b in ranges for p in range(a, b)}
+        return [
+            [(c, group, i, taken.get((self.names[c], i), AS_IT_IS)) for i, group in zip(ids, groups, strict=True)]
+            for p, (c, ids, groups) in enumerate(Mixed(made, self.stages, seed, self.num_bins).lists(epoch))
+            if p not in skipped
+        ]
+
+
+@st.composite
+def compositions(draw):
+    names = ("rollouts", *draw(st.sampled_from([(), ("plain",), ("pairs",), ("plain", "pairs")])))
+    num_bins = draw(st.integers(6, 50))
+    weights = st.tuples(*[st.integers(1, 9)] * len(names))
+    until = draw(st.none() | st.integers(1, 90))
+    pair = st.tuples(st.integers(0, num_bins - 3), st.integers(1, 2)).map(lambda p: (p[0], p[0] + p[1]))
+    skipped = tuple((epoch, (draw(pair),)) for epoch in range(2) if draw(st.booleans()))
+    redaction = st.tuples(
+        st.sampled_from(names), st.sets(st.integers(0, 500), min_size=1).map(sorted), st.none() | st.integers(0, 9)
+    )
+    return Composition(
+        names=names,
+        num_windows=tuple(draw(st.sampled_from([1, 3])) for _ in names),
+        stages=tuple((draw(weights), each) for each in ([until, None] if until else [None])),
+        num_bins=num_bins,
+        skipped=skipped,
+        redactions=tuple(draw(st.lists(redaction, max_size=2))),
+    )
+
+
+def bins_of(block):
+    """Each bin as its position and a list of (component, group, id, what is taken away of it)."""
+    datasets = block.dataset_of_sequences().tolist()
+    groups = [-1] * len(block.ids) if block.group_ids is None else block.group_ids.tolist()
+    taken = [AS_IT_IS] * len(block.ids) if block.redactions is None else block.redactions.tolist()
+    rows = list(zip(datasets, groups, block.ids.tolist(), taken, strict=True))
+    ends = block.bin_ends.tolist()
+    return [(p, rows[a:b]) for p, a, b in zip(block.positions.tolist(), [0, *ends], ends, strict=False)]
+
+
+def steps_counted_off(num_bins, topology, stages, epoch):
+    """(first position of the optimizer step, its size, first position of the step) of every step."""
+    position, steps = topology.start_position, []
+    while position < num_bins:
+        size = [size for begin, size in stages if begin <= epoch * num_bins + position][-1]
+        share = size // topology.accumulation
+        steps += [(position, size, first) for first in range(position, min(position + size, num_bins), share)]
+        position += size
+    return steps
+
+
+def test_schedules_takedowns_and_groups_together(root, parts, scheduled):
+    @given(compositions(), st.integers(0, 1), st.integers(0, 2**64 - 1), st.data())
+    @settings(max_examples=25, deadline=None)
+    def check(made, epoch, seed, data):
+        name, expected = made.write(root), made.lists(parts, epoch, seed)
+        policies = (RemainderPolicy.SPREAD, RemainderPolicy.EMPTY)
+        topology, stages = data.draw(scheduled(len(expected), epochs=2, policies=policies))
+        steps = steps_counted_off(len(expected), topology, stages, epoch)
+        came = {}
+        with connect(f"embedded:{root}") as client:
+            for rank, worker in itertools.product(range(topology.world_size), range(topology.workers_per_rank)):
+                run = {"epoch": epoch, "seed": seed, "topology": topology, "rank": rank, "worker": worker}
+                with client.stream_bins(name, **run) as stream:
+                    assert stream.header.num_steps == len(steps)
+                    for block in stream:
+                        bins = iter(bins_of(block))
+                        for step in block.steps:
+                            share = steps[step][1] // topology.accumulation // topology.world_size
+                            came[step, rank] = list(itertools.islice(bins, share))
+                        assert next(bins, None) is None
+        assert came.keys() == set(itertools.product(range(len(steps)), range(topology.world_size)))
+
+        every = [rows for batch in came.values() for _, rows in batch]
+        left = expected[topology.start_position :]
+        assert Counter(row for rows in every for row in rows) == Counter(row for rows in left for row in rows)
+        for rows in every:  # never parted, whatever the last step does with bins
+            for (component, group), run_of in itertools.groupby(rows, lambda row: row[:2]):
+                members = [i for _, _, i, _ in run_of]
+                assert group == -1 or members == parts[made.names[component]][1][group]
+        if topology.remainder is RemainderPolicy.EMPTY:
+            assert sorted(filter(None, every)) == sorted(left)
+
+        for first, size in dict.fromkeys(step[:2] for step in steps):
+            if first + size > len(expected):
+                continue  # the epoch's last, partial one
+            of_window = {
+                (number, rank): came[number, rank]
+                for number, step in enumerate(steps)
+                if step[0] == first
+                for rank in range(topology.world_size)
+            }
+            bins = [one for _, batch in sorted(of_window.items()) for one in batch]
+            in_order = list(enumerate(expected))[first : first + size]
+            assert (sorted(bins) if topology.balance is not Balance.NONE else bins) == in_order
+
+    check()
+
+
+def test_a_takedown_ahead_of_a_cursor_keeps_the_steps_before_it(root):
+    """The run goes on in the same stage of its schedule, with the bins that are left."""
+    made = Composition(("rollouts", "plain"), (3, 1), (((2, 1), None),), 44, (), ())
+    name = made.write(root)
+
+    def bins(client, start=0, digest=""):
+        topology = Topology(world_size=2, batch_size="0:4 20:8", start_position=start, remainder="drop")
+        run = {"seed": 5, "topology": topology, "expected_digest": digest}
+        streams = [client.stream_bins(name, rank=rank, **run) for rank in range(2)]
+        came = [rows for stream in streams for block in stream for rows in bins_of(block)]
+        return [rows for _, rows in sorted(came)], streams[0].header
+
+    with connect(f"embedded:{root}") as client:
+        before, header = bins(client)
+        replace(made, skipped=((0, ((24, 28),)),)).write_takedown(root, name)
+        after, now = bins(client, 20, header.digest)
+    assert (header.num_bins, now.num_bins, len(before), len(after)) == (44, 40, 44, 16)
+    assert after == [*before[20:24], *before[28:40]]
