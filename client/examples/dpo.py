@@ -1,17 +1,20 @@
-r"""Direct preference optimization (DPO) on packed pairs, with a model of transformers.
+r"""Direct preference optimization (DPO) on a dataset of pairs, with a model of transformers.
 
-    torchrun --nproc-per-node 2 client/examples/dpo.py --model gpt2 --pairs pairs.jsonl --output tuned
+    packhorse tokenize --input answers.jsonl --prompt-column prompt --response-column answer \
+        --tokenizer gpt2 --output pairs
+    packhorse prepare --input pairs.idx --group-size 2 --max-seq-len 2048 --output datasets/pairs
+    torchrun --nproc-per-node 2 client/examples/dpo.py --model gpt2 --target embedded:datasets --dataset pairs \
+        --tokens pairs.idx --loss-mask pairs.loss_mask.idx --output tuned
 
-Each line of `pairs.jsonl` holds `prompt`, `chosen` and `rejected`. A step's pairs are packed anew, both sequences of a
-pair in one row, and dealt to the ranks; its loss and gradients are those of the same pairs one by one. What belongs to
-Packhorse is `pack_pairs` and `losses_of_pairs`.
+Of `answers.jsonl` every second line, from the first on, holds a `prompt` and the `answer` that was chosen, the line
+behind it the one that was rejected. They are a group and so share a row; rows are dealt to the ranks. A step's loss and
+gradients are those of its pairs one by one. What belongs to Packhorse is the loader, `as_pair_batch` and
+`pair_log_probs`.
 """
 
 import argparse
-import json
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,15 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
-from packhorse.client import PairLogProbs, build_packing_attention_bias, pack_pairs, pair_log_probs
+from packhorse.client import (
+    PairLogProbs,
+    as_pair_batch,
+    build_packing_attention_bias,
+    create_packed_dataloader,
+    pair_log_probs,
+)
 
 
 def log_probs_of_pairs(model: torch.nn.Module, batch: Mapping[str, Any], device: torch.device) -> PairLogProbs:
@@ -45,14 +54,17 @@ def losses_of_pairs(
 def parsed() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, help="name or folder of a causal language model and its tokenizer")
-    parser.add_argument("--pairs", type=Path, required=True, help="JSON lines with prompt, chosen and rejected")
+    parser.add_argument("--model", required=True, help="name or folder of a causal language model")
+    parser.add_argument("--target", required=True, help="the server, host:port, or embedded:FOLDER")
+    parser.add_argument("--dataset", required=True, help="name of a dataset prepared with --group-size 2, chosen first")
+    parser.add_argument("--tokens", required=True, help="the token file that it was prepared from")
+    parser.add_argument("--loss-mask", required=True, help="which of these tokens are answers")
     parser.add_argument("--output", type=Path, help="folder to save the model to")
-    parser.add_argument("--max-seq-len", type=int, default=2048, help="tokens in a row; both sequences of a pair fit")
-    parser.add_argument("--pairs-per-step", type=int, default=32, help="of all ranks")
+    parser.add_argument("--batch-size", type=int, default=4, help="rows for each rank and step")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--beta", type=float, default=0.1)
     parser.add_argument("--learning-rate", type=float, default=5e-6)
+    parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 
@@ -60,48 +72,39 @@ def main() -> None:
     """Trains."""
     arguments = parsed()
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    is_first, world_size = dist.get_rank() == 0, dist.get_world_size()
 
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    rows = [json.loads(line) for line in arguments.pairs.read_text().splitlines()]
-    prompts = [tokenizer(row["prompt"])["input_ids"] for row in rows]
-    answers = {
-        name: [[*tokenizer(row[name], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for row in rows]
-        for name in ("chosen", "rejected")
-    }
+    loader = create_packed_dataloader(  # rank and world size are those of the process group
+        arguments.target,
+        arguments.dataset,
+        arguments.tokens,
+        loss_mask=arguments.loss_mask,
+        batch_size=arguments.batch_size,
+        seed=arguments.seed,
+        num_workers=0,
+        device="cpu",
+    )
     plain = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).to(device)
     reference = deepcopy(plain).eval().requires_grad_(False)
     model = DistributedDataParallel(plain)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
 
-    for epoch in range(arguments.epochs):
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(epoch)).tolist()  # alike on all ranks
-        for first in range(0, len(rows), arguments.pairs_per_step):
-            step = order[first : first + arguments.pairs_per_step]
-            batches = pack_pairs(
-                [prompts[i] for i in step],
-                [answers["chosen"][i] for i in step],
-                [answers["rejected"][i] for i in step],
-                max_seq_len=arguments.max_seq_len,
-                pad_token_id=tokenizer.eos_token_id,
-                world_size=world_size,
-                allow_empty=True,  # a last step may have fewer pairs than ranks
-            )[rank::world_size]
-            total = torch.zeros((), device=device)
-            for number, batch in enumerate(batches, start=1):
-                with nullcontext() if number == len(batches) else model.no_sync():
-                    loss = losses_of_pairs(model, reference, batch, arguments.beta, device).sum() / len(step)
-                    (loss * world_size).backward()  # DDP averages over ranks
-                total += loss.detach()
+    for epoch in loader.epochs(arguments.epochs):
+        for step, batch in enumerate(map(as_pair_batch, loader)):
+            num_pairs = torch.tensor(len(batch["pair_ids"]) // 2, device=device)
+            dist.all_reduce(num_pairs)  # rows, and so ranks, hold different numbers of pairs
+            loss = losses_of_pairs(model, reference, batch, arguments.beta, device).sum() / num_pairs
+            (loss * world_size).backward()  # DDP averages over ranks
             optimizer.step()
             optimizer.zero_grad()
+            total = loss.detach()
             dist.all_reduce(total)
-            if rank == 0:
-                print(f"epoch {epoch}, pair {first}: loss {total.item():.4f}", flush=True)
-    if rank == 0 and arguments.output is not None:
+            if is_first:
+                print(f"epoch {epoch}, step {step}, {num_pairs.item()} pairs: loss {total.item():.4f}", flush=True)
+    loader.close()
+    if is_first and arguments.output is not None:
         plain.save_pretrained(arguments.output)
-        tokenizer.save_pretrained(arguments.output)
     dist.destroy_process_group()
 
 

@@ -1,7 +1,6 @@
-"""examples/dpo.py: packed, its loss and gradients are those of the pairs one by one, and TRL's; two processes learn."""
+"""examples/dpo.py: its loss and gradients are those of the pairs one by one, and TRL's; two processes learn."""
 
 import importlib.util
-import json
 import re
 import string
 import subprocess
@@ -14,7 +13,9 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from packhorse.client import pack_pairs
+from packhorse.client import MemoryDatasets, PackedDataset, as_pair_batch, pack_pairs
+from packhorse.formats import MegatronWriter
+from packhorse.prepare import prepare
 
 pytestmark = pytest.mark.long
 
@@ -106,14 +107,29 @@ def pairs(trainer):
     return [list(trainer.train_dataset[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids")]
 
 
+def as_rows(prompts, *answers):
+    """Sequences and loss masks of pairs, chosen before rejected, as they stand in a token file."""
+    rows = [(prompt, answer) for prompt, *two in zip(prompts, *answers, strict=True) for answer in two]
+    return [p + a for p, a in rows], [[False] * len(p) + [True] * len(a) for p, a in rows]
+
+
 @pytest.fixture(scope="module")
-def packed(dpo, models, pairs):
-    """Loss and gradients of all pairs, packed for two ranks with a batch of one row each."""
-    model, reference = models
-    batches = pack_pairs(*pairs, max_seq_len=MAX_SEQ_LEN, pad_token_id=0, world_size=2)
+def batches(pairs):
+    """All pairs, from a dataset of groups, for two ranks with a batch of one row each."""
+    sequences, masks = as_rows(*pairs)
+    held = MemoryDatasets({"pairs": sequences}, max_seq_len=MAX_SEQ_LEN, group_size=2)
+    shape = {"batch_size": 1, "world_size": 2, "loss_mask": masks}
+    ranks = [PackedDataset(held, "pairs", sequences, rank=rank, **shape) for rank in range(2)]
+    batches = [as_pair_batch(batch) for dataset in ranks for batch in dataset]
     assert 1 < len(batches) < len(pairs[0])
-    losses = [dpo.losses_of_pairs(model, reference, batch, BETA, CPU).sum() for batch in batches]
-    loss = sum(losses) / len(pairs[0])
+    return batches
+
+
+@pytest.fixture(scope="module")
+def packed(dpo, models, pairs, batches):
+    """Loss and gradients of all pairs."""
+    model, reference = models
+    loss = sum(dpo.losses_of_pairs(model, reference, batch, BETA, CPU).sum() for batch in batches) / len(pairs[0])
     return loss, gradients(loss, model)
 
 
@@ -144,6 +160,19 @@ def test_the_loss_is_that_of_trl(packed, trainer):
     torch.testing.assert_close(packed[1], gradients(loss, trainer.model))
 
 
+def test_each_pair_has_the_loss_that_it_has_packed_at_hand(dpo, models, pairs, batches):
+    def by_pair(batches):
+        losses = {}
+        for batch in batches:
+            found = dpo.losses_of_pairs(*models, batch, BETA, CPU).tolist()
+            losses.update(zip(batch["pair_ids"][::2].tolist(), found, strict=True))
+        return losses
+
+    at_hand = by_pair(pack_pairs(*pairs, max_seq_len=MAX_SEQ_LEN, pad_token_id=0))
+    assert at_hand.keys() == set(range(len(pairs[0])))
+    assert by_pair(batches) == pytest.approx(at_hand, rel=1e-4)
+
+
 def test_two_processes_learn_what_is_preferred(models, tokenizer, tmp_path, no_launcher):
     """Answers of vowels are chosen."""
     random = np.random.default_rng(1)
@@ -152,16 +181,40 @@ def test_two_processes_learn_what_is_preferred(models, tokenizer, tmp_path, no_l
          "rejected": "".join(random.choice(list("kmpst"), 9 - n))}
         for n in random.integers(2, 8, 33)
     ]  # fmt: skip
-    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for part in (models[0], tokenizer):
-        part.save_pretrained(tmp_path / "model")
+    words = {name: tokenizer([row[name] for row in rows])["input_ids"] for name in rows[0]}
+    answers = ([[*answer, tokenizer.eos_token_id] for answer in words[name]] for name in ("chosen", "rejected"))
+    paths = tmp_path / "pairs", tmp_path / "pairs.loss_mask"
+    for path, column in zip(paths, as_rows(words["prompt"], *answers), strict=True):
+        with MegatronWriter(path, vocab_size=len(tokenizer)) as writer:
+            for sequence in column:
+                writer.append(np.array(sequence, dtype=np.int64))
+    source = {"input": tmp_path / "pairs.idx", "group_size": 2, "max_seq_len": MAX_SEQ_LEN}
+    num_bins = prepare(**source, output=tmp_path / "data" / "pairs", progress=False).n_bins
+    models[0].save_pretrained(tmp_path / "model")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--standalone", SCRIPT]
-    command += ["--model", tmp_path / "model", "--pairs", tmp_path / "pairs.jsonl", "--output", tmp_path / "tuned"]
-    command += ["--max-seq-len", MAX_SEQ_LEN, "--pairs-per-step", 8, "--epochs", 3, "--learning-rate", 5e-3]
+    command += [
+        "--model",
+        tmp_path / "model",
+        "--output",
+        tmp_path / "tuned",
+        "--target",
+        f"embedded:{tmp_path / 'data'}",
+    ]
+    command += [
+        "--dataset",
+        "pairs",
+        "--tokens",
+        tmp_path / "pairs.idx",
+        "--loss-mask",
+        tmp_path / "pairs.loss_mask.idx",
+    ]
+    command += ["--batch-size", 1, "--epochs", 3, "--learning-rate", 5e-3]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=RUN_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
-    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", done.stdout)]
-    assert len(losses) == 3 * 5  # the last step of an epoch is of one pair, so one rank has none
+    steps = re.findall(r"([0-9]+) pairs: loss ([0-9.]+)", done.stdout)
+    losses = [float(loss) for _, loss in steps]
+    assert len(losses) == 3 * -(-num_bins // 2)
+    assert sum(int(pairs) for pairs, _ in steps) == 3 * len(rows)  # every pair comes once in an epoch
     assert losses[0] == pytest.approx(np.log(2), abs=1e-3)  # the reference is the model itself
     assert losses[-1] < 0.3
     assert (tmp_path / "tuned" / "model.safetensors").exists()
