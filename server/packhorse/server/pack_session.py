@@ -84,8 +84,11 @@ class PackSession:
                 packer.room_of(length)
             except ValueError as error:
                 raise invalid_field("sequences.lengths", str(error)) from None
-        items = _items(sequences)
+        items, pace = _items(sequences), Pace()
         for item in items:
+            if pace.is_over():
+                yield _BYTES_PER_STREAMED * (len(ids) + self._rounds.num_sequences)
+                pace.restart()
             if len(item) > 1:
                 try:
                     packer.room_of_group([lengths[i] for i in item])
@@ -93,7 +96,6 @@ class PackSession:
                     number = sequences.groups[item[0]]
                     raise invalid_field("sequences.groups", f"sequences.groups: group {number}: {error}") from None
         bins: list[OnlineBin] = []
-        pace = Pace()
         number = 0
         for item in items:
             number += len(item)
