@@ -4,14 +4,17 @@ Owns what runs without the GIL on the serving path. The tables of a plan are doc
 in `lookup`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
-from packhorse.epoch.permutation import BLOCK, permute_pools, permute_positions, pool_scratch
+from packhorse.epoch._lanes import LANES, count_lanes, fill_lanes, prefetch
+from packhorse.epoch.permutation import BLOCK, no_draws, permute_pools, permute_positions, set_draws
 
-_BUCKETS = 1024
+_LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
+_ASKED_AT_ONCE = np.uint64(4)
+"""Entries asked for with each run of a block: more than its draws, on average, and a divisor of BLOCK."""
 
 
 @numba.njit(inline="always")
@@ -63,49 +66,89 @@ def draw_ids(
 ) -> None:
     """Fills in the ids and lengths of the bins that `find_bins` found, and first_tokens where the pool holds pieces.
 
-    Draws are made, permuted and fetched in blocks that stay in the first cache. Bins begin where `begins` says: those
-    of a source made of sources lie between those of others.
+    Draws are made and permuted in blocks that stay in the first cache. While the next block's are made, memory is asked
+    for this block's entries, which lie all over the pool; so they are at hand when they are fetched. Bins begin where
+    `begins` says: those of a source made of sources lie between those of others.
     """
-    scratch = pool_scratch()
-    rows, draws, slots = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
-    num = 0
+    upcoming = _Upcoming(no_draws(), np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int32))
+    asked = _Asked(np.zeros(BLOCK, np.uint64), np.empty(BLOCK, np.uint64))
+    out = _Out(ids_out, lengths_out, first_tokens_out)
+    num = num_asked = first = np.uint64(0)  # unsigned, so that no index is checked for being below 0
     for p in range(len(templates)):
-        slot = np.uint64(begins[p])  # unsigned, so that no index is checked for being below 0
+        slot = np.uint64(begins[p])
         for run in range(tables.first_run[templates[p]], tables.first_run[templates[p] + 1]):
-            length_index, copies_left = tables.run_length[run], tables.run_copies[run]
-            draw = tables.run_first_draw[run] + copies[p] * copies_left
+            length_index, copies_left = np.uint64(tables.run_length[run]), np.uint64(tables.run_copies[run])
+            draw = np.uint64(tables.run_first_draw[run] + copies[p] * tables.run_copies[run])
             while copies_left:
-                taken = min(copies_left, BLOCK - num)
-                for i in range(taken):
-                    rows[num + i] = length_index
-                    draws[num + i] = np.uint64(draw + i)
-                    slots[num + i] = slot
-                    lengths_out[slot] = tables.lengths[length_index]
-                    slot += np.uint64(1)
-                num, draw, copies_left = num + taken, draw + taken, copies_left - taken
-                if num == BLOCK:
-                    _fetch(scratch, pool_rows, rows, draws, slots, num, pool, first_tokens, ids_out, first_tokens_out)
-                    num = 0
-    _fetch(scratch, pool_rows, rows, draws, slots, num, pool, first_tokens, ids_out, first_tokens_out)
+                if num > _LAST_LANES:
+                    _fetch(asked, num_asked, pool, first_tokens, out)
+                    _permute(upcoming, num, asked, out)
+                    num_asked = num
+                    num = first = np.uint64(0)
+                set_draws(upcoming.draws, num, pool_rows, length_index, draw)
+                count_lanes(upcoming.slots, num, slot)
+                fill_lanes(upcoming.lengths, num, tables.lengths[length_index])
+                if first < num_asked:
+                    _ask(asked, first, pool, first_tokens)
+                    first += _ASKED_AT_ONCE
+                taken = min(copies_left, _LANES)
+                num, slot, draw, copies_left = num + taken, slot + taken, draw + taken, copies_left - taken
+    _fetch(asked, num_asked, pool, first_tokens, out)
+    _permute(upcoming, num, asked, out)
+    _fetch(asked, num, pool, first_tokens, out)
+
+
+class _Upcoming(NamedTuple):
+    """A block of draws while it is made."""
+
+    draws: Any
+    slots: Any
+    """Where in the output each belongs: uint64 [BLOCK]."""
+    lengths: Any
+    """int32 [BLOCK]."""
+
+
+class _Asked(NamedTuple):
+    """A block of entries of the pool whose memory is asked for."""
+
+    entries: Any
+    """uint64 [BLOCK], each within the pool."""
+    slots: Any
+
+
+class _Out(NamedTuple):
+    """What is filled in."""
+
+    ids: Any
+    lengths: Any
+    first_tokens: Any
 
 
 @numba.njit(nogil=True, cache=True)
-def _fetch(
-    scratch: Any,
-    pool_rows: Any,
-    rows: Any,
-    draws: Any,
-    slots: Any,
-    num: Any,
-    pool: Any,
-    first_tokens: Any,
-    ids_out: Any,
-    first_tokens_out: Any,
-) -> None:
-    """Fetches what a block of draws stands for, into its slots."""
-    permute_pools(scratch, pool_rows, rows, draws, num)
+def _ask(asked: Any, first: Any, pool: Any, first_tokens: Any) -> None:
+    """Asks for the memory of some entries, from the given one on."""
+    for i in range(_ASKED_AT_ONCE):
+        prefetch(pool, asked.entries[first + i])
+    if first_tokens is not None:
+        for i in range(_ASKED_AT_ONCE):
+            prefetch(first_tokens, asked.entries[first + i])
+
+
+@numba.njit(nogil=True, cache=True)
+def _fetch(asked: Any, num: Any, pool: Any, first_tokens: Any, out: Any) -> None:
+    """Fetches a block's entries into their slots."""
+    entries, slots = asked
     for i in range(num):
-        ids_out[slots[i]] = pool[draws[i]]
+        out.ids[slots[i]] = pool[entries[i]]
     if first_tokens is not None:
         for i in range(num):
-            first_tokens_out[slots[i]] = first_tokens[draws[i]]
+            out.first_tokens[slots[i]] = first_tokens[entries[i]]
+
+
+@numba.njit(nogil=True, cache=True)
+def _permute(upcoming: Any, num: Any, asked: Any, out: Any) -> None:
+    """Turns draws into entries to ask for, and writes their lengths, which need no pool."""
+    permute_pools(upcoming.draws, num, asked.entries)
+    for s in range(num):
+        asked.slots[s] = upcoming.slots[s]
+        out.lengths[upcoming.slots[s]] = upcoming.lengths[s]

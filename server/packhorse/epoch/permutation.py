@@ -19,6 +19,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.epoch._lanes import count_lanes, fill_lanes
 from packhorse.epoch.keys import MAX_SEED
 from packhorse.topology import checked_integer
 
@@ -49,7 +50,7 @@ _MULTIPLIER_B = np.uint64(0x94D049BB133111EB)
 _HALF_A, _HALF_B = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 _SMALL, _TINY = np.uint64(SMALL_SIZE), np.uint64(TINY_SIZE)
 _U0, _U1, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32))
-_1, _15, _31 = np.uint32(1), np.uint32(15), np.uint32(31)
+_0, _1, _6, _15, _31 = np.uint32(0), np.uint32(1), np.uint32(6), np.uint32(15), np.uint32(31)
 _SIGN = np.int32(31)
 
 
@@ -232,7 +233,7 @@ def _value(block: Any, s: Any) -> Any:
 
 
 @numba.njit(inline="always")
-def _turn_lines(block: Any, number: int, num: int) -> None:
+def _turn_lines(block: Any, number: int, num: Any) -> None:
     lines, columns, num_lines, keys, steps = block.lines, block.columns, block.num_lines, block.keys, block.steps
     for s in range(num):
         turn = _turn(columns[s], _round_key(keys[s], steps[s], number), num_lines[s])
@@ -240,14 +241,14 @@ def _turn_lines(block: Any, number: int, num: int) -> None:
 
 
 @numba.njit(inline="always")
-def _flip_columns(block: Any, number: int, num: int) -> None:
+def _flip_columns(block: Any, number: int, num: Any) -> None:
     lines, columns, shifts, keys, steps = block.lines, block.columns, block.shifts, block.keys, block.steps
     for s in range(num):
         columns[s] ^= _flip(lines[s], _round_key(keys[s], steps[s], number), shifts[s])
 
 
 @numba.njit(nogil=True, cache=True)
-def _six_rounds_each(block: Any, num: int) -> None:
+def _six_rounds_each(block: Any, num: Any) -> None:
     """Six rounds of the first values of a block.
 
     One loop for each round: its iterations are short and independent, so they compile to vector instructions and many
@@ -261,11 +262,16 @@ def _six_rounds_each(block: Any, num: int) -> None:
     _flip_columns(block, 5, num)
 
 
-class PoolScratch(NamedTuple):
-    """What `permute_pools` works in; made once a call of a kernel by `pool_scratch`."""
+class Draws(NamedTuple):
+    """Draws from pools that are permuted together; made once a call of a kernel by `no_draws`."""
 
     block: Any
     sizes: Any
+    """Of each draw's pool: uint64 [BLOCK]."""
+    offsets: Any
+    """Where each draw's pool begins: uint64 [BLOCK]."""
+    values: Any
+    """The draws, then what they are permuted to: uint64 [BLOCK]."""
     turns: Any
     """How many times six rounds were done in this pass."""
     still: Any
@@ -273,57 +279,82 @@ class PoolScratch(NamedTuple):
 
 
 @numba.njit(inline="always")
-def pool_scratch() -> Any:
-    """Scratch for blocks of any parameters."""
-    return PoolScratch(_block(), np.empty(BLOCK, np.uint64), _words(), np.empty(BLOCK, np.int64))
+def no_draws() -> Any:
+    """Room for BLOCK draws of any pools."""
+    return Draws(_block(), _double_words(), _double_words(), _double_words(), _words(), np.empty(BLOCK, np.uint64))
+
+
+@numba.njit(inline="always")
+def _double_words() -> Any:
+    return np.empty(BLOCK, dtype=np.uint64)
+
+
+@numba.njit(inline="always")
+def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
+    """Writes LANES draws of one pool: first, first + 1, … as uint64, from index s on.
+
+    Args:
+        draws: from `no_draws`.
+        s: uint64, at most BLOCK - LANES.
+        table: uint64 [n, ROW_WIDTH], parameter rows.
+        row: uint64, the pool's row.
+        first: uint64, the first draw. Those beyond what the caller wants are overwritten, or left out of `num`.
+    """
+    block = draws.block
+    form, keys = table[row, _FORM], table[row, _KEYS]
+    fill_lanes(block.shifts, s, np.uint32(form))
+    fill_lanes(block.num_lines, s, np.uint32(form >> _U32))
+    fill_lanes(block.keys, s, np.uint32(keys))
+    fill_lanes(block.steps, s, np.uint32(keys >> _U32))
+    fill_lanes(draws.sizes, s, table[row, SIZE])
+    fill_lanes(draws.offsets, s, table[row, OFFSET])
+    count_lanes(draws.values, s, first)
 
 
 @numba.njit(nogil=True, cache=True)
-def permute_pools(scratch: Any, table: Any, rows: Any, draws: Any, num: int) -> None:
-    """Replaces the first draws of a block by their indices into the pool array: offset + σ(draw).
+def permute_pools(draws: Any, num: Any, entries: Any) -> None:
+    """Writes the first draws' indices into the pool array, offset + σ(draw): uint64 [num]. Overwrites the draws.
 
     Values that need more rounds, because their permutation is small or because they landed beyond its size, are
     collected without branches and go through the same loops again.
-
-    Args:
-        scratch: from `pool_scratch`.
-        table: uint64 [n, ROW_WIDTH], parameter rows.
-        rows: int64 [BLOCK], each draw's row.
-        draws: uint64 [BLOCK], overwritten.
-        num: how many draws there are.
     """
-    block, sizes, turns, still = scratch
-    table_32 = table.view(np.uint32)
+    block, sizes, offsets, values, turns, still = draws
     for s in range(num):
-        sizes[s] = table[rows[s], SIZE]
-        _set_parameters(block, s, table_32, rows[s])
-    for s in range(num):
-        _set_value(block, s, draws[s])
+        _set_value(block, s, values[s])
     _six_rounds_each(block, num)
-    num_still = 0
     for s in range(num):
-        draws[s] = _value(block, s)
-        turns[s] = sizes[s] < _SMALL
-        still[num_still] = s
-        num_still += (sizes[s] < _SMALL) | (draws[s] >= sizes[s])
+        values[s] = _value(block, s)
+    num_still = _U0
+    for s in range(num):
+        turns[s] = _0
+        still[num_still] = np.uint64(s)
+        num_still += np.uint64((sizes[s] < _SMALL) | (values[s] >= sizes[s]))
+    for i in range(num_still):
+        s = still[i]
+        turns[s] = _move(block, i, s, turns[s], sizes[s])
     while num_still:
-        for i in range(num_still):
-            s = still[i]
-            _set_parameters(block, i, table_32, rows[s])
-            block.keys[i] = _round_key(block.keys[i], block.steps[i], 6 * turns[s])
-            _set_value(block, i, draws[s])
         _six_rounds_each(block, num_still)
-        num_left = 0
+        num_left = _U0
         for i in range(num_still):
             s = still[i]
-            draws[s] = _value(block, i)
+            values[s] = _value(block, i)
             is_last = turns[s] >= _extra_passes(sizes[s])
-            turns[s] = 0 if is_last else turns[s] + 1
+            turns[s] = _move(block, num_left, i, turns[s], sizes[s])
             still[num_left] = s
-            num_left += (not is_last) | (draws[s] >= sizes[s])
+            num_left += np.uint64((not is_last) | (values[s] >= sizes[s]))
         num_still = num_left
     for s in range(num):
-        draws[s] += table[rows[s], OFFSET]
+        entries[s] = values[s] + offsets[s]
+
+
+@numba.njit(inline="always")
+def _move(block: Any, to: Any, s: Any, turn: Any, size: Any) -> Any:
+    """Moves a value of a block, with the keys of its next six rounds, and returns which these are."""
+    following = turn + _1 if turn < _extra_passes(size) else _0
+    block.lines[to], block.columns[to] = block.lines[s], block.columns[s]
+    block.shifts[to], block.num_lines[to], block.steps[to] = block.shifts[s], block.num_lines[s], block.steps[s]
+    block.keys[to] = _round_key(block.keys[s], block.steps[s], _6 * np.uint32(following - turn))
+    return np.uint32(following)
 
 
 @numba.njit(nogil=True, cache=True)
