@@ -6,6 +6,7 @@ Owns the one header that an array file can have; leaves what the numbers mean to
 import errno
 import io
 import math
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset._files import named, open_file
+from packhorse.dataset._huge_pages import ask_for_huge_pages
 from packhorse.dataset.errors import PreparedDatasetError
 
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -126,7 +128,9 @@ def map_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> NDArray[An
                 f"{named(path)} was truncated or altered: it is no array of {dtype_name} {list(shape)}, as the "
                 f"manifest states, in {wanted_bytes} bytes; it has {num_bytes} bytes"
             )
-        return np.asarray(np.memmap(file, dtype=_dtype(dtype_name), mode="r", offset=len(header), shape=shape))
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    ask_for_huge_pages(mapped)
+    return np.ndarray(shape, _dtype(dtype_name), mapped, offset=len(header))
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -20,7 +20,10 @@ from packhorse.prepare._passes import PoolMap, map_pool, sort_segments
 from packhorse.wire import ids_sum
 
 PAGE_BYTES = 1 << 16
-"""Ranges are cut at multiples of it: the largest page of any machine, and a block of most file systems."""
+"""Ranges are cut at multiples of it: the largest plain page of any machine, a block of most file systems."""
+
+_HUGE_PAGE_BYTES = 1 << 21
+"""The same of larger ranges, so that what was just written is mapped in huge pages."""
 
 _RANGE_BYTES = 1 << 24
 _RANGES_OF_WORKER = 8
@@ -69,7 +72,8 @@ def cut_merges(
     entry_bytes = data_bytes // total
     header_bytes = Path(output).stat().st_size - data_bytes
     range_bytes = min(_RANGE_BYTES, data_bytes // (_RANGES_OF_WORKER * workers))
-    range_bytes = max(PAGE_BYTES, range_bytes // PAGE_BYTES * PAGE_BYTES)
+    unit = _HUGE_PAGE_BYTES if range_bytes >= _HUGE_PAGE_BYTES else PAGE_BYTES
+    range_bytes = max(PAGE_BYTES, range_bytes // unit * unit)
     inner = range((range_bytes - header_bytes) // entry_bytes, total, range_bytes // entry_bytes)
     cuts = [0, *(cut for cut in inner if cut > 0), total]
     for begin, end in pairwise(cuts):
