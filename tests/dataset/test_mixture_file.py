@@ -29,6 +29,8 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
         (f"colour = 3\n{STAGES}", "colour is no field of a mixture; there are stages"),
         (f"epoch_bins = 0\n{STAGES}", "epoch_bins must be an integer in"),
         (f"epoch_bins = 2.5\n{STAGES}", "epoch_bins must be an integer in"),
+        (f"draw = 'batches'\n{STAGES}", "draw must be one of bins, steps, got 'batches'"),
+        (f"draw = 'steps'\n{STAGES}", 'draw = "steps" needs bins_per_step = N beside it'),
         (f"max_seq_len = 0\n{STAGES}", "max_seq_len must be an integer in"),
         (f"max_seq_len = 3000000000\n{STAGES}", "max_seq_len must be an integer in"),
         (f'when_out = "leave"\n{STAGES}', "when_out must be one of repeat, stop, reweigh, got 'leave'"),
@@ -153,6 +155,20 @@ def test_windows_are_part_of_the_digest(pristine):
     every = range(plain.num_bins)
     assert sorted(plain.epoch(0, 1).bins(every).ids) == sorted(windowed.epoch(0, 1).bins(every).ids)
     assert plain.epoch(0, 1).bins(every).ids.tolist() != windowed.epoch(0, 1).bins(every).ids.tolist()
+
+
+def test_stages_of_drawn_steps_end_between_steps(pristine):
+    dataset = open_prepared(pristine)
+    text = f"draw = 'steps'\nbins_per_step = 4\n{STAGES}until_steps = 3\n{STAGES}until_tokens = 1000\n{STAGES}"
+    mixture = MixtureDataset("my", MixtureFile.parse(text, FILE), [dataset])
+    tokens_of_bin = dataset.manifest.own_tokens / dataset.manifest.n_bins
+    [_, (first, _), (second, _)] = mixture.chain
+    assert first == 12
+    assert second % 4 == 0
+    assert second - 4 < 1000 / tokens_of_bin <= second
+    assert mixture.num_bins == dataset.manifest.n_bins // 4 * 4
+    with pytest.raises(MixtureError, match=r"my: num_bins 30 is no multiple of 4, .*: take 28 or 32"):
+        MixtureDataset("my", MixtureFile.parse(f"epoch_bins = 30\n{text}", FILE), [dataset])
 
 
 def test_joined_bins_are_part_of_the_digest_and_of_what_components_count(pristine):

@@ -99,6 +99,7 @@ class Mixed:
     """(weights, until) of each stage."""
     seed: int
     num_bins: int
+    bins_per_draw: int = 1
 
     @property
     def num_datasets(self):
@@ -109,7 +110,7 @@ class Mixed:
             Component.of(f"c{d}", part.source_of, num_datasets=part.num_datasets) for d, part in enumerate(self.parts)
         ]
         stages = [Stage({f"c{d}": w for d, w in enumerate(weights)}, until) for weights, until in self.stages]
-        return Mixture(components, stages, seed=self.seed, num_bins=self.num_bins)
+        return Mixture(components, stages, seed=self.seed, num_bins=self.num_bins, bins_per_draw=self.bins_per_draw)
 
     def source_of(self, epoch):
         return self.mixture().epoch(epoch)
@@ -130,14 +131,15 @@ class Mixed:
     def dealt(self, epoch):
         """The component of every position of an epoch."""
         key = derive_key(self.seed, epoch, "mixture")
-        begin, end = epoch * self.num_bins, (epoch + 1) * self.num_bins
-        firsts = [0, *(until for _, until in self.stages[:-1])]
+        per_epoch = self.num_bins // self.bins_per_draw
+        begin, end = epoch * per_epoch, (epoch + 1) * per_epoch
+        firsts = [0, *(until // self.bins_per_draw for _, until in self.stages[:-1])]
         dealt = []
         for (weights, _), first, until in zip(self.stages, firsts, [*firsts[1:], end], strict=True):
             a, b = max(first, begin) - begin, min(until, end) - begin
             if a < b:
-                dealt += self.segment(weights, self.num_bins - a, key, a)[: b - a]
-        return dealt
+                dealt += self.segment(weights, per_epoch - a, key, a)[: b - a]
+        return [component for component in dealt for _ in range(self.bins_per_draw)]
 
     @staticmethod
     def segment(weights, length, key, tweak):
@@ -187,9 +189,10 @@ def leaves(draw, epochs):
 def mixed(draw, of):
     parts = tuple(draw(st.lists(of, min_size=1, max_size=4)))
     positive = st.lists(WEIGHTS, min_size=len(parts), max_size=len(parts)).filter(lambda w: any(map(bool, w)))
-    untils = sorted(draw(st.sets(st.integers(1, 250), max_size=2)))
-    stages = tuple((tuple(draw(positive)), until) for until in [*untils, None])
-    return Mixed(parts, stages, draw(SEEDS), draw(st.integers(1, 90)))
+    per_draw = draw(st.sampled_from([1, 1, 2, 5]))
+    untils = sorted(draw(st.sets(st.integers(1, 250 // per_draw), max_size=2)))
+    stages = tuple((tuple(draw(positive)), until and until * per_draw) for until in [*untils, None])
+    return Mixed(parts, stages, draw(SEEDS), per_draw * draw(st.integers(1, 90 // per_draw)), per_draw)
 
 
 def check_against_lists(made, epoch, bins_of, data):
@@ -354,6 +357,42 @@ def test_appending_changes_nothing_before_and_loses_nothing_after(changes, num_b
 def run_of(mixture, num_epochs):
     parts = [mixture.epoch(e).bins(np.arange(mixture.num_bins)) for e in range(num_epochs)]
     return [pair for bins in parts for pair in zip(bins.dataset_ids.tolist(), bins.ids.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("when_out", ["repeat", "stop", "reweigh"])
+def test_steps_of_one_component_are_as_exact(when_out):
+    """Proportions hold in steps, and no bin comes twice where none is repeated."""
+    parts = [counting("web", 1000), counting("code", 615)]
+    mixture = Mixture(parts, [Stage({"web": 7, "code": 3})], seed=3, when_out=when_out, bins_per_draw=6)
+    assert mixture.num_bins == 6 * (237 if when_out == "stop" else 166 + 102)
+    for epoch in range(2):
+        bins = mixture.epoch(epoch).bins(np.arange(mixture.num_bins))
+        steps = bins.dataset_ids.reshape(-1, 6)
+        assert (steps == steps[:, :1]).all()
+        num = int((steps[:, 0] == 0).sum())
+        assert num == 166 if when_out == "reweigh" else abs(num - 0.7 * len(steps)) < 1
+        if when_out != "repeat":
+            for d in range(2):
+                ours = bins.ids[bins.dataset_ids == d].tolist()
+                assert ours == parts[d].source_of(epoch).bins(np.arange(len(ours))).ids.tolist()
+    found = mixture.epoch(0).locate([5])
+    for dataset, position in zip(found.dataset_ids.tolist(), found.positions.tolist(), strict=True):
+        if position >= 0:
+            bins = mixture.epoch(0).bins([position])
+            assert (bins.ids.tolist(), bins.dataset_ids.tolist()) == ([5], [dataset])
+
+
+def test_draws_are_whole_and_part_of_the_digest():
+    parts = [counting("web", 50), counting("code", 3)]
+    plain, drawn = (Mixture(parts, [Stage({"web": 1})], seed=1, num_bins=40, bins_per_draw=n) for n in (1, 4))
+    assert plain.chain != drawn.chain
+    assert parting(drawn.chain, drawn.appended(Stage({"code": 1}), 48).chain) == 48
+    with pytest.raises(ValueError, match=r"num_bins 42 is no multiple of 4, the bins in a row that .* take 40 or 44"):
+        Mixture(parts, [Stage({"web": 1})], seed=1, num_bins=42, bins_per_draw=4)
+    with pytest.raises(ValueError, match=r"until of stage 0, position 3 is no multiple of 4, .*: take 4"):
+        drawn.appended(Stage({"web": 1}), 3)
+    with pytest.raises(ValueError, match="code has fewer than the 4 bins in a row that are to be of one component"):
+        Mixture(parts, [Stage({"web": 1, "code": 1})], seed=1, when_out="stop", bins_per_draw=4)
 
 
 def test_a_new_component_is_appended():

@@ -48,6 +48,7 @@ MIXTURE_FILES = (
     "when_out = 'reweigh'\n[[stages]]\nweights = {code = 2, web = 3}",
     "max_seq_len = 32\nepoch_bins = 40\n[[stages]]\nuntil_bins = 50\nweights = {short = 1}\n"
     "[[stages]]\nby = 'tokens'\nweights = {web = 2, short = 1}",
+    "max_seq_len = 16\nbins_per_step = 4\ndraw = 'steps'\nepoch_bins = 40\n[[stages]]\nweights = {web = 2, short = 1}",
 )
 TAKEDOWN_FILES = (
     "[[redact]]\ncomponent = 'web'\nids = [3, 1, 3]\nreason = 'private'",

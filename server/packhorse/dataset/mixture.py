@@ -183,6 +183,7 @@ class MixtureDataset:
             seed=seed,
             num_bins=self.file.epoch_bins,
             when_out=self.file.when_out,
+            bins_per_draw=self.file.bins_per_draw,
         )
 
     def _components(self, seed: int) -> list[Component]:
@@ -239,9 +240,10 @@ class MixtureDataset:
         assert entry.until is not None
         if entry.until.unit is Unit.BINS:
             return entry.until.count
+        per_draw = self.file.bins_per_draw
         if entry.until.unit is Unit.STEPS:
             return entry.until.count * (self.file.bins_per_step or 1)
-        return position + ceil((entry.until.count - tokens) / mean_tokens)
+        return position + ceil((entry.until.count - tokens) / mean_tokens / per_draw) * per_draw
 
 
 def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:

@@ -37,6 +37,15 @@ class MixtureError(PreparedDatasetError):
     """A mixture's file, or what it names, is not as it must be; the message says what and where."""
 
 
+class Draw(StrEnum):
+    """What is drawn of a component at once."""
+
+    BINS = "bins"
+    """A bin."""
+    STEPS = "steps"
+    """All bins of a step, over all ranks."""
+
+
 class Unit(StrEnum):
     """What the end of a stage is counted in, from the run's beginning."""
 
@@ -115,7 +124,9 @@ class MixtureFile:
     epoch_bins: int | None = None
     """Bins of an epoch of the mixture; None for as many as its components have, see `packhorse.epoch.Mixture`."""
     bins_per_step: int | None = None
-    """Bins of one step over all ranks, where stages end at steps."""
+    """Bins of one step over all ranks, where stages end at steps or steps are drawn."""
+    draw: Draw = Draw.BINS
+    """What is drawn of a component at once."""
     max_seq_len: int | None = None
     """Capacity of the mixture's bins, into which those of shorter components are joined; None for the longest
     component's, in which the bins of shorter ones leave room."""
@@ -149,13 +160,20 @@ class MixtureFile:
 
     @classmethod
     def _of(cls, content: dict[str, Any]) -> "MixtureFile":
-        _check_keys("", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "max_seq_len", "components"))
+        _check_keys(
+            "", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "draw", "max_seq_len", "components")
+        )
         tables = content.get("stages")
         if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
             raise ValueError("stages must be tables, at least one: [[stages]] and below it weights = {web = 70, …}")
         stages = tuple(_stage(f"stages[{number}].", table) for number, table in enumerate(tables))
         bins_per_step = _count(content, "bins_per_step")
         when_out = _choice("when_out", content.get("when_out", WhenOut.REPEAT), WhenOut)
+        draw = _choice("draw", content.get("draw", Draw.BINS), Draw)
+        if draw is Draw.STEPS and bins_per_step is None:
+            raise ValueError(
+                'draw = "steps" needs bins_per_step = N beside it: world_size · batch_size bins make a step'
+            )
         for number, stage in enumerate(stages):
             if stage.until is not None and stage.until.unit is Unit.STEPS and bins_per_step is None:
                 raise ValueError(
@@ -172,9 +190,15 @@ class MixtureFile:
             when_out=when_out,
             epoch_bins=_count(content, "epoch_bins"),
             bins_per_step=bins_per_step,
+            draw=draw,
             max_seq_len=_count(content, "max_seq_len", most=2**31 - 1),
         )
         return replace(file, components=_components(content.get("components", {}), file))
+
+    @property
+    def bins_per_draw(self) -> int:
+        """Bins in a row that are of one component."""
+        return (self.bins_per_step or 1) if self.draw is Draw.STEPS else 1
 
     def appended(self, stage: StageEntry, from_position: int) -> "MixtureFile":
         """Returns the file with other weights from a position of the run on."""

@@ -94,11 +94,14 @@ class Mixture:
         num_bins: bins of an epoch. By default, under STOP as many as there are before a component runs out, else the
             components' bins together, both under the first stage. Under REWEIGH each bin then comes once.
         when_out: what happens when a component has given all bins of its epoch, or of its `most_epochs`.
+        bins_per_draw: bins in a row that come from one component, for steps that are of one. Weights are then shares of
+            draws, which are as exact; `num_bins` and the ends of stages are multiples of it. Unless components are
+            repeated, what an epoch of one has left below a whole draw is left out.
 
     Raises:
         ValueError: a stage names no component, weights are negative, all 0 or too far apart, stages do not follow each
-            other, or within an epoch a component runs out under STOP, or all of a stage under REWEIGH; the message
-            names what is wrong.
+            other, a number of bins is not of whole draws, or within an epoch a component runs out under STOP, or all of
+            a stage under REWEIGH; the message names what is wrong.
     """
 
     def __init__(
@@ -109,17 +112,26 @@ class Mixture:
         seed: int,
         num_bins: int | None = None,
         when_out: WhenOut | str = WhenOut.REPEAT,
+        bins_per_draw: int = 1,
     ) -> None:
         self.components = tuple(components)
         self.stages = tuple(stages)
         self.seed = checked_seed("seed", seed)
         self.when_out = WhenOut(when_out)
         _check_components(self.components)
-        self._firsts = _firsts_of(self.stages)
+        self.bins_per_draw = checked_integer("bins_per_draw", bins_per_draw, 1, _MOST_BINS)
+        self._firsts = _firsts_of(self.stages, bins_per_draw)
         self._shares = [_shares_of(stage, self.components, number) for number, stage in enumerate(self.stages)]
-        self._most = np.array([each.num_bins * self._most_epochs(each) for each in self.components], dtype=np.int64)
-        self.num_bins = self._default_num_bins() if num_bins is None else num_bins
+        most = [each.num_bins * self._most_epochs(each) // bins_per_draw for each in self.components]
+        if self.when_out is not WhenOut.REPEAT and 0 in most and bins_per_draw > 1:
+            raise ValueError(
+                f"{self.components[most.index(0)].name} has fewer than the {bins_per_draw} bins in a row that are to "
+                "be of one component: leave it out, or let components be repeated"
+            )
+        self._most = np.array(most, dtype=np.int64)  # draws of each in an epoch, where it is not repeated
+        self.num_bins = self._default_num_draws() * bins_per_draw if num_bins is None else num_bins
         checked_integer("num_bins", self.num_bins, 1, _MOST_BINS)
+        _check_whole_draws("num_bins", self.num_bins, bins_per_draw)
         self._epochs = lru_cache(maxsize=4)(self._epoch)
         if self.when_out is not WhenOut.REPEAT:
             self._check_enough()
@@ -143,6 +155,8 @@ class Mixture:
     def chain(self) -> Chain:
         """Where each stage begins, and its digest: two runs are the same up to where their chains part."""
         facts: dict[str, object] = {"version": 1, "num_bins": self.num_bins, "when_out": self.when_out}
+        if self.bins_per_draw > 1:
+            facts["bins_per_draw"] = self.bins_per_draw
         chain = []
         for first, shares in zip(self._firsts, self._shares, strict=True):
             facts["from"] = first
@@ -183,6 +197,7 @@ class Mixture:
             seed=self.seed,
             num_bins=self.num_bins,
             when_out=self.when_out,
+            bins_per_draw=self.bins_per_draw,
         )
 
     def epoch(self, number: int) -> MixtureEpoch:
@@ -194,21 +209,23 @@ class Mixture:
         return self._epochs(checked_seed("epoch", number))
 
     def _epoch(self, number: int) -> MixtureEpoch:
-        return MixtureEpoch(self.components, self._segments(number), self._begins(number))
+        return MixtureEpoch(self.components, self._segments(number), self._begins(number), self.bins_per_draw)
 
     def _segments(self, epoch: int) -> list[Segment]:
-        """Returns the parts of an epoch.
+        """Returns the parts of an epoch, in draws.
 
         What a stage deals goes on to the epoch's end, wherever the next one begins: so another stage can be appended.
         """
-        begin, end = epoch * self.num_bins, (epoch + 1) * self.num_bins
+        per_epoch = self.num_bins // self.bins_per_draw
+        begin, end = epoch * per_epoch, (epoch + 1) * per_epoch
+        firsts = [first // self.bins_per_draw for first in self._firsts]
         key = derive_key(self.seed, epoch, "mixture")
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
-        for number, (first, until) in enumerate(pairwise([*self._firsts, end])):
+        for number, (first, until) in enumerate(pairwise([*firsts, end])):
             a, b = max(first, begin) - begin, min(until, end) - begin
             if a < b:
-                shares, length = self._shares[number], self.num_bins - a
+                shares, length = self._shares[number], per_epoch - a
                 if self.when_out is WhenOut.REWEIGH:
                     left = self._most - before
                     shares, length = (
@@ -223,8 +240,9 @@ class Mixture:
         return segments
 
     def _check_left(self, number: int, epoch: int, out_at: int, end: int) -> None:
-        """Refuses a stage that goes on where all of its components have left."""
+        """Refuses a stage that goes on where all of its components have left; both are draws."""
         if out_at < end:
+            out_at *= self.bins_per_draw
             raise ValueError(
                 f"all components of stage {number} have given their bins at position {out_at} of epoch {epoch}: give "
                 f"an epoch at most {out_at} bins, give another component a weight, or set when_out to repeat"
@@ -241,7 +259,7 @@ class Mixture:
             stage_end = next((first for first in self._firsts if first > at * self.num_bins), epoch * self.num_bins)
             alike = max(min(stage_end // self.num_bins, epoch) - at, 1)
             for number, taken in enumerate(_taken(segments)):
-                totals[number] += alike * taken
+                totals[number] += alike * taken * self.bins_per_draw
             at += alike
         return [
             divmod(total, max(component.num_bins, 1)) for total, component in zip(totals, self.components, strict=True)
@@ -254,12 +272,12 @@ class Mixture:
         most = self._most_epochs(component)
         return [most] if most > 1 else []
 
-    def _default_num_bins(self) -> int:
+    def _default_num_draws(self) -> int:
         shares = self._shares[0]
         given = [(part, num) for part, num in zip(shares.parts, self._most.tolist(), strict=True) if part]
         if self.when_out is WhenOut.STOP:
-            return min(num_bins * shares.whole // part for part, num_bins in given)
-        return sum(num_bins for _, num_bins in given)
+            return min(num * shares.whole // part for part, num in given)
+        return sum(num for _, num in given)
 
     def _check_enough(self) -> None:
         """Refuses epochs that want more bins than there are; those that no stage begins in are like one before."""
@@ -268,8 +286,9 @@ class Mixture:
                 self.components, self._most.tolist(), _taken(self._segments(epoch)), strict=True
             ):
                 if num > most:
+                    num_bins, given = most * self.bins_per_draw, num * self.bins_per_draw
                     raise ValueError(
-                        f"{component.name} has {most} bins and would give {num} in epoch {epoch} of the mixture: "
+                        f"{component.name} has {num_bins} bins and would give {given} in epoch {epoch} of the mixture: "
                         f"lower its weight, give an epoch fewer than {self.num_bins} bins, or set when_out to repeat"
                     )
 
@@ -329,7 +348,16 @@ def _check_components(components: Sequence[Component]) -> None:
             raise ValueError(f"two components are called {name}: give each a name of its own")
 
 
-def _firsts_of(stages: Sequence[Stage]) -> list[int]:
+def _check_whole_draws(name: str, num_bins: int, bins_per_draw: int) -> None:
+    below = num_bins // bins_per_draw * bins_per_draw
+    if below != num_bins:
+        raise ValueError(
+            f"{name} {num_bins} is no multiple of {bins_per_draw}, the bins in a row that are of one component: take "
+            f"{f'{below} or ' if below else ''}{below + bins_per_draw}"
+        )
+
+
+def _firsts_of(stages: Sequence[Stage], bins_per_draw: int) -> list[int]:
     """Returns where each stage begins, as a position of the run."""
     if not stages:
         raise ValueError("a mixture needs at least one stage")
@@ -340,6 +368,7 @@ def _firsts_of(stages: Sequence[Stage]) -> list[int]:
         if stage.until is None:
             raise ValueError(f"stage {number} needs an until, since another one follows")
         firsts.append(checked_integer(f"until of stage {number}", stage.until, firsts[-1] + 1))
+        _check_whole_draws(f"until of stage {number}, position", stage.until, bins_per_draw)
     return firsts
 
 

@@ -21,18 +21,18 @@ from packhorse.epoch.source import Locations, Source, checked_positions
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Segment:
-    """Positions of an epoch with the same weights."""
+    """Draws of an epoch with the same weights."""
 
     first: int
-    """Its first position in the epoch."""
+    """Its first draw in the epoch."""
     end: int
     """Where the next one begins."""
     dealing: Dealing
     """Who gets which of them; it would go on beyond `end`."""
     before: NDArray[np.int64]
-    """What each component has given in this epoch before: int64 [C]."""
+    """How many draws each component has given in this epoch before: int64 [C]."""
     taken: NDArray[np.int64]
-    """What each component gives here: int64 [C]."""
+    """How many each component gives here: int64 [C]."""
 
 
 class Given(NamedTuple):
@@ -53,13 +53,20 @@ class MixtureEpoch:
         components: C of them.
         segments: its parts, without a gap.
         begins: (epoch, position) of every component where this epoch of the mixture begins.
+        bins_per_draw: bins in a row that come from one component.
     """
 
     def __init__(
-        self, components: Sequence[Component], segments: Sequence[Segment], begins: Sequence[tuple[int, int]]
+        self,
+        components: Sequence[Component],
+        segments: Sequence[Segment],
+        begins: Sequence[tuple[int, int]],
+        bins_per_draw: int = 1,
     ) -> None:
         self._components = components
         self._segments = segments
+        self._bins_per_draw = bins_per_draw
+        self._given = (segments[-1].before + segments[-1].taken) * bins_per_draw
         self._firsts = np.array([segment.first for segment in segments], dtype=np.int64)
         self._first_epochs = [epoch for epoch, _ in begins]
         self._first_positions = np.array([position for _, position in begins], dtype=np.int64)
@@ -70,7 +77,7 @@ class MixtureEpoch:
     @property
     def num_bins(self) -> int:
         """Bins in the epoch."""
-        return self._segments[-1].end
+        return self._segments[-1].end * self._bins_per_draw
 
     @property
     def num_bytes(self) -> int:
@@ -80,10 +87,8 @@ class MixtureEpoch:
     @property
     def given(self) -> "list[Given]":
         """What each component gives in this epoch."""
-        last = self._segments[-1]
         positions = self._first_positions.tolist()
-        nums = (last.before + last.taken).tolist()
-        return [Given(*each) for each in zip(self._first_epochs, positions, nums, strict=True)]
+        return [Given(*each) for each in zip(self._first_epochs, positions, self._given.tolist(), strict=True)]
 
     @property
     def max_seq_len(self) -> int:
@@ -133,7 +138,7 @@ class MixtureEpoch:
         for component, (first_dataset, epoch) in enumerate(zip(self._first_dataset, self._first_epochs, strict=False)):
             num_bins = max(self._components[component].num_bins, 1)
             begin = int(self._first_positions[component])
-            end = begin + int(self._segments[-1].before[component] + self._segments[-1].taken[component])
+            end = begin + int(self._given[component])
             for ahead in range(begin // num_bins, max(-(-end // num_bins), begin // num_bins + 1)):
                 found = self._components[component].source_of(epoch + ahead).locate(unique)
                 numbers = np.where(found.positions < 0, -1, found.positions + ahead * num_bins - begin)
@@ -183,23 +188,33 @@ class MixtureEpoch:
 
     def _dealt(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns every position's component, and how many of its bins come before it in this epoch."""
+        if self._bins_per_draw == 1:
+            return self._dealt_draws(positions)
+        draws, inside = np.divmod(positions, self._bins_per_draw)
+        components, numbers = self._dealt_draws(draws)
+        return components, numbers * self._bins_per_draw + inside
+
+    def _dealt_draws(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns every draw's component, and how many of its draws come before it in this epoch."""
         if len(self._segments) == 1:
-            return self._segments[0].dealing.dealt(positions)
-        components = np.empty(len(positions), dtype=np.int32)
-        numbers = np.empty(len(positions), dtype=np.int64)
-        for which, ours in _groups(np.searchsorted(self._firsts, positions, side="right") - 1):
+            return self._segments[0].dealing.dealt(draws)
+        components = np.empty(len(draws), dtype=np.int32)
+        numbers = np.empty(len(draws), dtype=np.int64)
+        for which, ours in _groups(np.searchsorted(self._firsts, draws, side="right") - 1):
             segment = self._segments[which]
-            components[ours], dealt = segment.dealing.dealt(positions[ours] - segment.first)
+            components[ours], dealt = segment.dealing.dealt(draws[ours] - segment.first)
             numbers[ours] = dealt + segment.before[components[ours]]
         return components, numbers
 
     def _find(self, component: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the positions of a component's bins, counted from its first of this epoch; -1 for those below 0."""
         positions = np.full(len(numbers), -1, dtype=np.int64)
+        draws, inside = np.divmod(numbers, self._bins_per_draw)
         for segment in self._segments:
-            ahead = numbers - segment.before[component]
+            ahead = draws - segment.before[component]
             ours = (numbers >= 0) & (ahead >= 0) & (ahead < segment.taken[component])
-            positions[ours] = segment.first + segment.dealing.find(component, ahead[ours])
+            found = segment.first + segment.dealing.find(component, ahead[ours])
+            positions[ours] = found * self._bins_per_draw + inside[ours]
         return positions
 
 

@@ -26,6 +26,15 @@ weights = {middle = 1}
 weights = {short = 2, long = 1}
 """
 
+STEPS = """
+max_seq_len = 48
+epoch_bins = 60
+bins_per_step = 4
+draw = "steps"
+[[stages]]
+weights = {short = 7, middle = 5, long = 3}
+"""
+
 
 @pytest.fixture(scope="module")
 def tokens():
@@ -44,6 +53,7 @@ def root(tokens, tmp_path_factory):
         options = {"max_seq_len": LENGTHS[name], "output": folder / "root" / name, "progress": False, "workers": 1}
         prepare(folder / f"{name}.npy", **options)
     (folder / "root" / "mix.mixture.toml").write_text(MIXTURE)
+    (folder / "root" / "steps.mixture.toml").write_text(STEPS)
     return folder / "root"
 
 
@@ -89,6 +99,23 @@ def test_rows_of_several_components_are_as_short_as_all_allow(root, tokens):
         assert batch["input_ids"].shape[1] == {(0,): 16, (2,): 48, (0, 2): 48}[tuple(sorted(kinds))]
     batches = list(batches_of(root, tokens, batch_size=40))
     assert [tuple(batch["input_ids"].shape) for batch in batches] == [(40, 48), (40, 48)]  # gcd(3, 2) is 1
+
+
+def test_drawn_steps_have_one_component_and_one_shape_on_all_ranks(root, tokens):
+    def batches(**options):
+        return list(PackedDataset(f"embedded:{root}", "steps", tokens, seed=1, component_rows=True, **options))
+
+    ranks = [batches(batch_size=2, rank=rank, world_size=2) for rank in range(2)]
+    kinds = []
+    for step in zip(*ranks, strict=True):
+        [kind] = {kind for batch in step for kind in batch["bin_dataset_ids"].tolist()} - {-1}
+        assert {tuple(batch["input_ids"].shape) for batch in step} == {[(6, 16), (4, 24), (2, 48)][kind]}
+        kinds.append(kind)
+    assert np.bincount(kinds).tolist() == [7, 5, 3]
+    assert kinds != sorted(kinds)
+    alone = batches(batch_size=4, rank=0, world_size=1)
+    together = [[i for batch in step for i in ids_of(batch)] for step in zip(*ranks, strict=True)]
+    assert [ids_of(batch) for batch in alone] == together
 
 
 @pytest.mark.parametrize("remainder", ["spread", "drop", "repeat", "empty"])
