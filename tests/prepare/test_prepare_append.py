@@ -195,7 +195,8 @@ def test_commands_list_and_prune(grown: Path) -> None:
     )
     assert '"version": 3' in done.output
     assert '"version": 2' not in done.output
-    flags = ["prepare", "--input", str(grown.parent / "1.parquet"), "--length-column", "n", "--max-seq-len", "8"]
+    more = write(grown.parent / "more.parquet", {"n": [4]})
+    flags = ["prepare", "--input", str(more), "--length-column", "n", "--max-seq-len", "8"]
     appended = runner.invoke(main, [*flags, "--output", str(grown), "--append"], catch_exceptions=False)
     assert "version      4" in appended.output
 
@@ -209,7 +210,7 @@ def test_overwrite_removes_no_earlier_version(grown: Path) -> None:
     assert len(versions_of(grown)) == 3
     (grown / "versions" / "1" / "notes.txt").touch()
     with pytest.raises(FileExistsError, match="holds 'versions'"):
-        prepare(grown.parent / "1.parquet", append=True, **options)
+        prepare(write(grown.parent / "more.parquet", {"n": [4]}), append=True, **options)
 
 
 def test_an_interrupted_append_leaves_the_version_before_and_resumes(
@@ -236,7 +237,7 @@ def test_an_interrupted_append_leaves_the_version_before_and_resumes(
 
 def test_a_dry_run_plans_the_next_version(grown: Path) -> None:
     options: dict[str, Any] = {"length_column": "n", "max_seq_len": 8, "output": grown, "progress": False}
-    found = dry_run(grown.parent / "2.parquet", append=True, **options)
+    found = dry_run(write(grown.parent / "more.parquet", {"n": [4]}), append=True, **options)
     assert (found.inputs.rows, found.stats.n_sequences) == (7, 7)
     assert len(versions_of(grown)) == 3
 
@@ -312,3 +313,22 @@ def test_an_id_that_is_there_already_is_named(tmp_path: Path) -> None:
         prepare(again, append=True, **options)
     assert arrays(tmp_path / "set") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet", "b.parquet", "set"]
+
+
+def test_a_file_that_is_given_again_is_refused_and_one_that_was_rewritten_is_told_by_its_ids(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"length_column": "n", "id_column": "id", "max_seq_len": 8, "output": tmp_path / "set"}
+    source = write(tmp_path / "a.parquet", {"n": [3, 1], "id": [70, 71]})
+    prepare(source, **options)
+    before = arrays(tmp_path / "set")
+    with pytest.raises(ValueError, match=r"/a\.parquet is in it already, and has not changed since: give files of new"):
+        prepare(source, append=True, **options)
+    write(source, {"n": [3, 1, 5], "id": [70, 71, 72]})
+    with pytest.raises(
+        ValueError, match=r"id 70 is in set already and comes again \(row 0 of .*a\.parquet, length 3\)"
+    ):
+        prepare(source, append=True, **options)
+    assert arrays(tmp_path / "set") == before
+    write(source, {"n": [5], "id": [72]})
+    grown = prepare(source, append=True, **options)
+    assert (grown.version, grown.n_sequences, grown.own_tokens) == (2, 3, 9)
+    assert arrays(tmp_path / "set" / "versions" / "1") == before

@@ -3,6 +3,7 @@
 Owns which options must stay, and how facts of both add up. Its pool is a run like any other, so nothing is read again.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
@@ -24,6 +25,7 @@ from packhorse.dataset import (
     read_records,
 )
 from packhorse.epoch import Groups
+from packhorse.formats.files import absolute
 from packhorse.prepare._passes import Run
 from packhorse.prepare.readers import Opened
 
@@ -63,8 +65,20 @@ def refuse_growth(
         said.append(f"lengths came from column {inputs.length_column!r}, and come from {opened.columns.length!r}")
     elif not adds and sum(span.num_rows for span in opened.spans) <= inputs.rows:
         said.append(f"it was prepared from {inputs.rows:,} rows, and --input holds no more")
+    elif adds and (again := _known(before, opened)):
+        said.append(f"{again} is in it already, and has not changed since: give files of new sequences only")
     if said:
         raise ValueError(f"--append cannot continue {before.name}: {'; '.join(said)}")
+
+
+def _known(before: PreparedDataset, opened: Opened) -> str | None:
+    """Returns the first file that the dataset was prepared from before, as its name, size and time tell."""
+    known = {(os.path.basename(file.name), file.size_bytes, file.modified_ns) for file in all_inputs(before)}
+    for file in opened.files:
+        path = absolute(file.path)
+        if (os.path.basename(path), file.stamp.size_bytes, file.stamp.modified_ns) in known:
+            return path
+    return None
 
 
 def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
