@@ -15,8 +15,6 @@ from typing import Generic, TypeVar
 _Key = TypeVar("_Key", bound=Hashable)
 _Piece = TypeVar("_Piece")
 
-_THREADS = 16
-
 
 class FetchedAhead(Generic[_Key, _Piece]):
     """A process's pieces: some open, some on their way, and those that are expected. Threads share it.
@@ -33,6 +31,7 @@ class FetchedAhead(Generic[_Key, _Piece]):
         fetch: Callable[[_Key], _Piece],
         *,
         ahead: int,
+        threads: int = 16,
         keep: int = 256,
         size_of: Callable[[_Piece], int] = lambda _: 1,
     ) -> None:
@@ -41,12 +40,14 @@ class FetchedAhead(Generic[_Key, _Piece]):
         Args:
             fetch: gives a piece, from any thread.
             ahead: pieces that are on their way or waiting at a time; 0 fetches none before it is asked for.
+            threads: that fetch, at most.
             keep: what open pieces may have together, at most; the last one always stays.
             size_of: what a piece has of it; one each where left out.
         """
         self.process = os.getpid()
         self._fetch = fetch
         self._ahead = ahead
+        self._most_threads = min(threads, ahead)
         self._keep = keep
         self._size_of = size_of
         self._open: OrderedDict[_Key, _Piece] = OrderedDict()
@@ -93,7 +94,7 @@ class FetchedAhead(Generic[_Key, _Piece]):
                 future: Future[_Piece] = Future()
                 self._coming[key] = future
                 self._wanted.put((key, future))
-                if len(self._threads) < min(_THREADS, self._ahead):
+                if len(self._threads) < self._most_threads:
                     # Not a pool of the standard library, whose threads a process waits for when it ends.
                     thread = threading.Thread(target=self._serve, name="packhorse-read-ahead", daemon=True)
                     self._threads.append(thread)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from packhorse.client.sources._fetched_ahead import FetchedAhead
 from packhorse.client.sources.store_cache import CachedObject, StoreCache, joined
 from packhorse.formats import MdsShards
+from packhorse.formats.object_store import for_each
 
 _MOST_OPEN_SHARDS = 1024
 
@@ -43,12 +44,21 @@ class StoredShards:
 
     def expect(self, rows: NDArray[np.int64]) -> None:
         """Begins to fetch the blocks of sequences, in their order."""
-        keys: dict[tuple[int, int], None] = {}
+        numbers, rows_there = self._shards.places(rows)
+        chosen = np.unique(numbers)
+        begins, ends = np.empty_like(rows), np.empty_like(rows)
+        # Several at a time: each is a wait for its size and its offsets, before any block can be asked for.
+        for number, (_, offsets) in zip(chosen.tolist(), for_each(chosen.tolist(), self._opened), strict=True):
+            here = numbers == number
+            begins[here], ends[here] = offsets[rows_there[here]], offsets[rows_there[here] + 1]
         size = self._store.block_bytes
-        for index in rows.tolist():
-            number, begin, end = self._span(index)
-            keys.update(dict.fromkeys((number, block) for block in range(begin // size, -(-end // size))))
-        self._opened_blocks().expect(list(keys))
+        firsts, lasts = begins // size, -(-ends // size)
+        several = lasts - firsts
+        blocks = np.repeat(firsts, several) + np.arange(several.sum()) - np.repeat(several.cumsum() - several, several)
+        of_shards = np.repeat(numbers, several)
+        _, at = np.unique(of_shards * (1 << 32) + blocks, return_index=True)
+        at.sort()
+        self._opened_blocks().expect(list(zip(of_shards[at].tolist(), blocks[at].tolist(), strict=True)))
 
     def _span(self, index: int) -> tuple[int, int, int]:
         """The shard of a sequence, and [begin, end) of its bytes there."""
