@@ -20,8 +20,8 @@ _LISTS_AT_ONCE = 50_000
 NOTE = (
     "prepare: `packhorse prepare` and `python -m seqpack.prepare` as whole processes on the same Parquet file, from "
     "start to exit; ours also checks, sorts and checksums. Peak memory is the kernel's VmHWM, mapped pages "
-    "included. seqpack runs once, between runs of ours. On all cores: one process for each, "
-    "anonymous memory of all together. Lists of tokens have their lengths read from repetition levels."
+    "included. seqpack runs once, between runs of ours; both find their bytecode. On all cores: one thread for each, "
+    "anonymous memory of all processes together. Lists of tokens have their lengths read from repetition levels."
 )
 
 
@@ -71,7 +71,7 @@ def run(workspace: Workspace) -> list[Row]:
 
 
 def _of_many(workspace: Workspace) -> list[Row]:
-    """Ten times as many rows, by as many processes as there are processors, beside the fewer ones."""
+    """Ten times as many rows, by as many threads as there are processors, beside the fewer ones."""
     sizes = (workspace.sizes.medium, workspace.sizes.large)
     flags = ["--length-column", "length", "--max-seq-len", str(MAX_SEQ_LEN)]
     flags += ["--workers", str(os.cpu_count()), "--output"]
