@@ -35,25 +35,18 @@ def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> lis
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
-def expand_runs(lengths: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """Index of every token's run: int32 [num_tokens], for runs of these lengths, int32 [k], end to end."""
-    if lengths.device.type == "cpu":
-        # PyTorch wakes all its threads for the smallest work of this kind, and waits for each of them.
-        return torch.from_numpy(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths.numpy()))
-    # With the size given, nothing has to be read back from the device.
-    return torch.repeat_interleave(lengths, output_size=num_tokens)
-
-
 def segment_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
     """Index of every token's segment in `layout.segments`: int32 [B, L], no two rows sharing one."""
-    (lengths,) = transfer([np.diff(layout.segments)], device)
-    return expand_runs(lengths, layout.num_rows * layout.row_tokens).view(layout.num_rows, layout.row_tokens)
+    lengths = np.diff(layout.segments)
+    (index,) = transfer([np.repeat(np.arange(len(lengths)), lengths)], device)
+    return index.view(layout.num_rows, layout.row_tokens)
 
 
 def sequence_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
     """Which sequence every token belongs to, padding to the one before it: int32 [T]; i + 1, and 0 before the first."""
-    (lengths,) = transfer([np.diff(layout.cu_seqlens_padded, prepend=0)], device)
-    return expand_runs(lengths, layout.num_rows * layout.row_tokens)
+    rooms = np.diff(layout.cu_seqlens_padded, prepend=0)
+    (index,) = transfer([np.repeat(np.arange(len(rooms)), rooms)], device)
+    return index
 
 
 def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
@@ -67,9 +60,8 @@ def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
     rests = layout.row_ends + np.arange(layout.num_rows)
     of_bounds = np.zeros(len(bounds) + 1, dtype=np.int32)
     of_bounds[1::2] = np.delete(layout.run_labels, rests) + 1
-    lengths, labels = transfer([np.diff(bounds, prepend=0, append=num_tokens), of_bounds], device)
-    runs = expand_runs(lengths, num_tokens)
-    return labels[runs].view(layout.num_rows, layout.row_tokens)
+    (labels,) = transfer([np.repeat(of_bounds, np.diff(bounds, prepend=0, append=num_tokens))], device)
+    return labels.view(layout.num_rows, layout.row_tokens)
 
 
 def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
@@ -98,11 +90,8 @@ def pairs_of_equals(labels: torch.Tensor, band: Band) -> torch.Tensor:
         bool [B, L, L]: query, then key.
     """
     pairs = labels[:, :, None] == labels[:, None, :]
-    if not band.is_everything:
-        index = torch.arange(labels.shape[1], device=labels.device)
-        distance = index[:, None] - index
-        if band.least is not None:
-            pairs &= distance >= band.least
-        if band.most is not None:
-            pairs &= distance <= band.most
+    if band.least is not None:
+        pairs.tril_(-band.least)
+    if band.most is not None:
+        pairs.triu_(-band.most)
     return pairs

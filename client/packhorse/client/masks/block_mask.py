@@ -14,8 +14,11 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._band import Band
-from packhorse.client.masks._on_device import expand_runs, prefix_bounds, segment_index, transfer
+from packhorse.client.masks._on_device import prefix_bounds, segment_index, transfer
 from packhorse.client.masks._prefixes import refuse_window
+
+_HOST_ENTRIES = 1 << 17
+"""Of one kind of list; what both kinds hold then takes 2 MB on its way."""
 
 MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(row, head, query, key) → whether the query may attend to the key, as FlexAttention asks."""
@@ -71,17 +74,12 @@ def build_block_mask(
     refuse_window(layout, window)
     if layout.shared_prefix:
         return _with_prefixes(layout, torch.device(device), band, (q_block, kv_block), num_heads)
-    segment_lengths, of_queries, of_keys = transfer(
-        [
-            np.diff(layout.segments),
-            _list_pieces(layout, band, q_block, kv_block),
-            _list_pieces(layout, band.transposed(), kv_block, q_block),
-        ],
-        torch.device(device),
-    )
-    segments = expand_runs(segment_lengths, layout.num_rows * layout.row_tokens)
-    kv_counts, kv_indices = _lists(of_queries, of_keys.shape[-1], num_heads or 1)
-    q_counts, q_indices = _lists(of_keys, of_queries.shape[-1], num_heads or 1)
+    pieces = [
+        _list_pieces(layout, band, q_block, kv_block),
+        _list_pieces(layout, band.transposed(), kv_block, q_block),
+    ]
+    device = torch.device(device)
+    kv_counts, kv_indices, q_counts, q_indices = _spelled_out(pieces, num_heads or 1, device)
     return BlockMask(
         seq_lengths=(layout.row_tokens, layout.row_tokens),
         kv_num_blocks=kv_counts[0],
@@ -93,7 +91,7 @@ def build_block_mask(
         full_q_num_blocks=q_counts[1],
         full_q_indices=q_indices[1],
         BLOCK_SIZE=(q_block, kv_block),
-        mask_mod=_mask_mod(segments.view(layout.num_rows, layout.row_tokens), band),
+        mask_mod=_mask_mod(segment_index(layout, device), band),
     )
 
 
@@ -182,6 +180,18 @@ def _pieces(
     """
     listed = c - a + b - d
     return np.stack([c - a, listed, listed + a, b, a, d - c + a, -listed, d - b])
+
+
+def _spelled_out(pieces: list[NDArray[np.int64]], num_heads: int, device: torch.device) -> list[torch.Tensor]:
+    """Counts and indices of the queries' lists, then of the keys', on the device.
+
+    Few entries are written in host memory, for starting a dozen kernels takes longer.
+    """
+    num_rows, num_queries, num_keys = pieces[0].shape[2], pieces[0].shape[3], pieces[1].shape[3]
+    is_small = num_rows * num_heads * num_queries * num_keys <= _HOST_ENTRIES
+    of_queries, of_keys = transfer(pieces, torch.device("cpu") if is_small else device)
+    lists = [*_lists(of_queries, num_keys, num_heads), *_lists(of_keys, num_queries, num_heads)]
+    return transfer([part.numpy() for part in lists], device) if is_small else lists
 
 
 def _lists(pieces: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout, as_layout
-from packhorse.client.masks._on_device import expand_runs, transfer
+from packhorse.client.masks._on_device import transfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,11 +97,11 @@ def build_unpadding(
         ValueError: there is no layout in `where`.
     """
     layout = as_layout(where)
-    lengths, shifts = transfer([layout.lengths, layout.starts - layout.cu_seqlens[:-1]], torch.device(device))
-    sequence = expand_runs(lengths, layout.num_tokens)
+    shifts = np.repeat(layout.starts - layout.cu_seqlens[:-1], layout.lengths)
+    (indices,) = transfer([np.arange(layout.num_tokens) + shifts], torch.device(device))
     return Unpadding(
         num_rows=layout.num_rows,
         row_tokens=layout.row_tokens,
         num_tokens=layout.num_tokens,
-        indices=torch.arange(layout.num_tokens, dtype=torch.int32, device=sequence.device) + shifts[sequence],
+        indices=indices,
     )

@@ -78,12 +78,12 @@ class Preset:
 
     def _check_form(self, batch: PackedBatch) -> None:
         layout = batch["layout"]
+        refuse_prefixes(layout, f"preset {self.name!r}")
         if batch["labels"].device.type != "cpu":
             raise ValueError(
                 f"preset {self.name!r} converts batches in host memory, and this one is on {batch['labels'].device}; "
                 "give the preset to the dataset (preset=…), or convert before the batch is moved"
             )
-        refuse_prefixes(layout, f"preset {self.name!r}")
         if self.flatten and (layout.num_rows != 1 or layout.row_tokens != max(layout.num_tokens, 1)):
             raise ValueError(
                 f"preset {self.name!r} takes sequences end to end in one row; assemble the batch with flatten=True"
