@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.epoch import Permutation
+from packhorse.epoch.permutation import permute_positions
 
 KEY = 0x0123456789ABCDEF
 
@@ -140,3 +141,13 @@ def test_values_outside_are_refused(direction, values):
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=f"^{message} must be an integer in"):
         Permutation(*arguments)
+
+
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 700, 4095, 4096, 5000, 2**33 + 1])
+def test_positions_are_permuted_in_blocks_as_they_are_one_by_one(size):
+    """Blocks of sizes that take twelve and thirty rounds go through all of them together."""
+    shuffle = Permutation(size, key=11)
+    positions = np.arange(min(size, 1500))
+    together = np.empty_like(positions)
+    permute_positions(shuffle.row, positions, together)
+    assert together.tolist() == shuffle.forward(positions).tolist()

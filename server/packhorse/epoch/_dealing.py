@@ -6,7 +6,6 @@ component: what their bins are is `mixture`'s.
 
 import threading
 from collections import OrderedDict
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numba
@@ -72,19 +71,11 @@ class Dealing:
         """Returns the component of each position, and how many of its bins come before: int32 [N], int64 [N]."""
         components = np.empty(len(offsets), dtype=np.int32)
         numbers = np.empty(len(offsets), dtype=np.int64)
-        last = (self._num_blocks - 1) // self._blocks_per_chunk
-        in_chunk = self._shares.block * self._blocks_per_chunk
-        if len(offsets) and int(offsets.min()) // in_chunk == int(offsets.max()) // in_chunk:
-            chunk = self._chunk(min(int(offsets[0]) // in_chunk, last))
-            inside = offsets - chunk.first
-            return chunk.components[inside], chunk.numbers[inside]
-        chunks = np.minimum(offsets // in_chunk, last)
-        edges = np.flatnonzero(np.diff(chunks, prepend=-1, append=-1)).tolist()
-        for begin, end in pairwise(edges):
-            chunk = self._chunk(int(chunks[begin]))
-            inside = offsets[begin:end] - chunk.first
-            components[begin:end] = chunk.components[inside]
-            numbers[begin:end] = chunk.numbers[inside]
+        in_chunk, last = self._shares.block * self._blocks_per_chunk, (self._num_blocks - 1) // self._blocks_per_chunk
+        done = 0
+        while done < len(offsets):
+            chunk = self._chunk(min(int(offsets[done]) // in_chunk, last))
+            done = _pick(chunk, offsets, done, components, numbers)
         return components, numbers
 
     def taken(self, num: int) -> NDArray[np.int64]:
@@ -157,3 +148,14 @@ def _deal(rows: Any, ends: Any, taken: Any, components_out: Any, numbers_out: An
             numbers_out[i] = taken[component]
             taken[component] += 1
         begin += num
+
+
+@numba.njit(nogil=True, cache=True)
+def _pick(chunk: Any, offsets: Any, begin: Any, components_out: Any, numbers_out: Any) -> Any:
+    """Looks up offsets from `begin` on as far as they lie in a chunk, and returns which is the first that does not."""
+    end = begin
+    while end < len(offsets) and 0 <= offsets[end] - chunk.first < len(chunk.components):
+        components_out[end] = chunk.components[offsets[end] - chunk.first]
+        numbers_out[end] = chunk.numbers[offsets[end] - chunk.first]
+        end += 1
+    return end

@@ -16,6 +16,12 @@ _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
 _ASKED_AT_ONCE = np.uint64(4)
 """Entries asked for with each run of a block: more than its draws, on average, and a divisor of BLOCK."""
 
+_LINE_BYTES = 64
+"""Of a cache."""
+
+_LOADING_PAYS = 32
+"""From so many times fewer bins than a plan has runs, loading its tables takes longer than waiting for what is read."""
+
 
 @numba.njit(inline="always")
 def _template_of(tables: Any, bin_number: Any) -> Any:
@@ -40,15 +46,47 @@ def find_costs(tables: Any, bin_row: Any, template_costs: Any, positions: Any, c
 
 
 @numba.njit(nogil=True, cache=True)
-def find_bins(tables: Any, bin_row: Any, positions: Any, template_out: Any, copy_out: Any, size_out: Any) -> None:
-    """Finds each position's template, which copy of it the bin is, and how many sequences it has."""
+def find_bins(
+    tables: Any,
+    bin_row: Any,
+    positions: Any,
+    where: Any,
+    first_template: Any,
+    template_out: Any,
+    copy_out: Any,
+    sizes_out: Any,
+    numbers_out: Any,
+) -> Any:
+    """Finds each position's template, which copy of it the bin is, and how many sequences it has.
+
+    Sizes, and the templates by their numbers from `first_template` on, go to `where` the bins stand among others.
+    Returns a number without meaning, see `_load`.
+    """
+    loaded = 0
+    if _LOADING_PAYS * len(positions) > len(tables.run_length):
+        loaded += _load(tables.lookup) + _load(tables.first_bin) + _load(tables.template_size)
     permute_positions(bin_row, positions, copy_out)
     for p in range(len(positions)):
         bin_number = copy_out[p]
         template = _template_of(tables, bin_number)
         template_out[p] = template
         copy_out[p] = bin_number - tables.first_bin[template]
-        size_out[p] = tables.template_size[template]
+        sizes_out[where[p]] = tables.template_size[template]
+        numbers_out[where[p]] = template + first_template
+    return loaded
+
+
+@numba.njit(inline="always")
+def _load(table: Any) -> Any:
+    """Reads a table's lines one after the other, and returns what they add up to, or the compiler would leave it out.
+
+    Plans that take turns push each other's tables out of the cache. Reading them in the order of the bins waits for
+    each line by itself, while lines in a row come ahead of being read.
+    """
+    total = table[0] - table[0]
+    for i in range(0, len(table), _LINE_BYTES // table.itemsize):
+        total += table[i]
+    return total
 
 
 @numba.njit(nogil=True, cache=True)
@@ -59,23 +97,30 @@ def draw_ids(
     first_tokens: Any,
     templates: Any,
     copies: Any,
+    where: Any,
     begins: Any,
     ids_out: Any,
     lengths_out: Any,
     first_tokens_out: Any,
-) -> None:
+) -> Any:
     """Fills in the ids and lengths of the bins that `find_bins` found, and first_tokens where the pool holds pieces.
 
     Draws are made and permuted in blocks that stay in the first cache. While the next block's are made, memory is asked
     for this block's entries, which lie all over the pool; so they are at hand when they are fetched. Bins begin where
-    `begins` says: those of a source made of sources lie between those of others.
+    `begins` says: those of a source made of sources lie between those of others. Returns a number without meaning, see
+    `_load`.
     """
+    loaded = 0
+    if _LOADING_PAYS * len(templates) > len(tables.run_length):
+        loaded += _load(tables.first_run) + _load(tables.run_length) + _load(tables.run_copies)
+        loaded += _load(tables.run_first_draw) + _load(tables.lengths)
+        loaded += np.int64(_load(pool_rows.ravel()))
     upcoming = _Upcoming(no_draws(), np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int32))
     asked = _Asked(np.zeros(BLOCK, np.uint64), np.empty(BLOCK, np.uint64))
     out = _Out(ids_out, lengths_out, first_tokens_out)
     num = num_asked = first = np.uint64(0)  # unsigned, so that no index is checked for being below 0
     for p in range(len(templates)):
-        slot = np.uint64(begins[p])
+        slot = np.uint64(begins[where[p]])
         for run in range(tables.first_run[templates[p]], tables.first_run[templates[p] + 1]):
             length_index, copies_left = np.uint64(tables.run_length[run]), np.uint64(tables.run_copies[run])
             draw = np.uint64(tables.run_first_draw[run] + copies[p] * tables.run_copies[run])
@@ -96,6 +141,7 @@ def draw_ids(
     _fetch(asked, num_asked, pool, first_tokens, out)
     _permute(upcoming, num, asked, out)
     _fetch(asked, num, pool, first_tokens, out)
+    return loaded
 
 
 class _Upcoming(NamedTuple):

@@ -5,11 +5,12 @@ components of different max_seq_len become bins of one size, and whatever counts
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.epoch._found import Columns, Found, found_in, made
+from packhorse.epoch._found import Columns, Found, Outline, find_in, made
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.source import Locations, Source, checked_positions
 from packhorse.topology import checked_integer
@@ -61,33 +62,35 @@ class JoinedSource:
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order, with rows; a ValueError where one is outside."""
         wanted = checked_positions(positions, self.num_bins)
-        return made([self.find(wanted)], None, wanted)
+        outline = Outline.of(len(wanted))
+        return made(outline, self.find(wanted, np.arange(len(wanted)), outline), wanted)
 
-    def find(self, positions: ArrayLike) -> Found:
-        """Returns the bins at the given positions, to be made where the caller wants them; as `bins` otherwise.
+    def find(
+        self, positions: NDArray[np.int64], where: NDArray[np.int64], outline: Outline, first_template: int = 0
+    ) -> Found:
+        """Finds the bins at the given positions, as `EpochView.find` does; they are of no template.
 
         Raises:
             ValueError: the source is a mixture: components are joined each by itself, and mixed then.
         """
-        short, ends = self._short(checked_positions(positions, self.num_bins))
-        found = found_in(self._source, short)
-        if found.dataset_ids is not None:
-            raise ValueError("bins of a mixture may be of several datasets: join its components, and mix them then")
-        rows, num_rows = short % self._rows_per_bin, np.diff(ends, prepend=0)
-        up_to = np.concatenate(([0], np.cumsum(found.sizes)))  # sequences before each short bin
-        in_bin = up_to[:-1] - np.repeat(up_to[ends - num_rows], num_rows)
-
-        def fill(begins: NDArray[np.int64], ids: PoolArray, lengths: NDArray[np.int32], columns: Columns) -> None:
-            begins_of_rows = np.repeat(begins, num_rows) + in_bin
-            found.fill(begins_of_rows, ids, lengths, columns)
-            sequences = np.repeat(begins_of_rows - up_to[:-1], found.sizes) + np.arange(up_to[-1])
-            columns["rows"][sequences] = np.repeat(rows, found.sizes)
-
+        short, ends = self._short(positions)
+        found, sizes = self._find_short(short)
+        num_rows = np.diff(ends, prepend=0)
+        up_to = np.concatenate(([0], np.cumsum(sizes)))  # sequences before each short bin
+        outline.sizes[where] = np.diff(up_to[ends], prepend=0)
         return Found(
-            sizes=np.diff(up_to[ends], prepend=0),
-            fill=fill,
+            fill=partial(
+                _fill,
+                found,
+                where=where,
+                rows=short % self._rows_per_bin,
+                num_rows=num_rows,
+                in_bin=up_to[:-1] - np.repeat(up_to[ends - num_rows], num_rows),
+                up_to=up_to,
+            ),
             ids_dtype=found.ids_dtype,
             columns={**found.columns, "rows": np.dtype(np.uint16)},
+            have_templates=False,
         )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
@@ -109,10 +112,15 @@ class JoinedSource:
         positions[is_there] //= self._rows_per_bin
         asked, which = np.unique(positions[is_there], return_inverse=True)
         short, ends = self._short(asked)
-        up_to = np.concatenate(([0], np.cumsum(found_in(self._source, short).sizes)))
+        up_to = np.concatenate(([0], np.cumsum(self._find_short(short)[1])))
         firsts = np.concatenate(([0], ends[:-1]))[which] if len(asked) else which
         index_in_bin[is_there] += up_to[firsts + rows] - up_to[firsts]
         return replace(found, positions=positions, index_in_bin=index_in_bin)
+
+    def _find_short(self, positions: NDArray[np.int64]) -> tuple[Found, NDArray[np.int64]]:
+        """Returns short bins, and how many sequences each has: int64 [n]."""
+        outline = Outline.of(len(positions))
+        return find_in(self._source, positions, np.arange(len(positions)), outline, 0), outline.sizes
 
     def _short(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the short bins of long ones, one after the other, and where those of each end: int64 [n], [N]."""
@@ -121,3 +129,37 @@ class JoinedSource:
         ends = np.cumsum(num_rows)
         num = int(ends[-1]) if len(ends) else 0
         return np.repeat(firsts - (ends - num_rows), num_rows) + np.arange(num), ends
+
+
+def _fill(
+    found: Found,
+    begins: NDArray[np.int64],
+    ids: PoolArray,
+    lengths: NDArray[np.int32],
+    columns: Columns,
+    *,
+    where: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    num_rows: NDArray[np.int64],
+    in_bin: NDArray[np.int64],
+    up_to: NDArray[np.int64],
+) -> None:
+    """Makes long bins of short ones that were found.
+
+    Args:
+        found: n short bins.
+        begins: of all bins, of which N are the long ones.
+        ids: written, as `lengths` and `columns` are.
+        lengths: see there.
+        columns: see there; "rows" is one of them.
+        where: which of all bins the long ones are: int64 [N].
+        rows: of each short bin in its long one: int64 [n].
+        num_rows: short bins in each long one: int64 [N].
+        in_bin: where each short bin begins in its long one: int64 [n].
+        up_to: sequences before each short bin, and at the end of all: int64 [n + 1].
+    """
+    begins_of_rows = np.repeat(begins[where], num_rows) + in_bin
+    found.fill(begins_of_rows, ids, lengths, columns)
+    sizes = np.diff(up_to)
+    sequences = np.repeat(begins_of_rows - up_to[:-1], sizes) + np.arange(up_to[-1])
+    columns["rows"][sequences] = np.repeat(rows, sizes)

@@ -5,7 +5,7 @@ components, stages and what was taken before this epoch to `mixture`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numba
@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch._dealing import Dealing
-from packhorse.epoch._found import found_in, made
+from packhorse.epoch._found import Found, Outline, find_in, made
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.component import Component
 from packhorse.epoch.source import Locations, Source, checked_positions
+
+_BEGIN, _END, _LEAST, _GREATEST = range(4)  # columns of what `_group` finds
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -72,7 +74,7 @@ class MixtureEpoch:
         self._first_positions = np.array([position for _, position in begins], dtype=np.int64)
         num_datasets = [component.num_datasets for component in components]
         self._first_dataset = np.concatenate(([0], np.cumsum(num_datasets))).astype(np.int32)
-        self._first_template = np.cumsum([0, *(component.num_templates for component in components)])
+        self._first_template = np.cumsum([0, *(component.num_templates for component in components)]).tolist()
 
     @property
     def num_bins(self) -> int:
@@ -106,21 +108,20 @@ class MixtureEpoch:
         They have dataset_ids: which dataset, in the order of the components and of theirs.
         """
         wanted = checked_positions(positions, self.num_bins)
-        parts, places = [], []
-        for component, source, where, inside in self._sources(wanted):
-            found = found_in(source, inside)
-            own = np.zeros(len(where), dtype=np.int32) if found.dataset_ids is None else found.dataset_ids
-            dataset_ids = own + self._first_dataset[component]
-            templates = self._templates(component, found.templates)
-            parts.append(replace(found, dataset_ids=dataset_ids, templates=templates))
-            places.append(where)
-        return made(parts, np.concatenate(places), wanted)
+        components, numbers = self._dealt(wanted)
+        outline = Outline.of(len(wanted), self._first_dataset.take(components))
+        found = []
+        for number, source, where, inside in self._sources(components, numbers):
+            component = self._components[number]
+            first_template = self._first_template[number] if component.num_templates else None
+            found.append(find_in(source, inside, where, outline, first_template))
+        return made(outline, Found.together(found), wanted)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
         costs = np.empty(len(wanted), dtype=np.int64)
-        for _, source, where, inside in self._sources(wanted):
+        for _, source, where, inside in self._sources(*self._dealt(wanted)):
             costs[where] = source.costs(inside, cost_linear)
         return costs
 
@@ -164,27 +165,26 @@ class MixtureEpoch:
             dataset_ids=dataset_ids,
         )
 
-    def _templates(self, component: int, own: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-        """Returns a component's templates by numbers that no other component has; None where it has none."""
-        if own is None or not self._components[component].num_templates:
-            return None
-        first = self._first_template[component]
-        return own + first if own.min(initial=0) >= 0 else np.where(own < 0, -1, own + first)
-
     def _sources(
-        self, positions: NDArray[np.int64]
+        self, components: NDArray[np.int32], numbers: NDArray[np.int64]
     ) -> Iterator[tuple[int, Source, NDArray[np.int64], NDArray[np.int64]]]:
-        """Gives for every component's epoch that is asked for: both, which positions, and those in its epoch."""
-        components, numbers = self._dealt(positions)
-        for number, where in _groups(components):
+        """Gives for every component's epoch that is asked for: both, which positions, and those in its epoch.
+
+        Where nothing is asked for, it gives the first component's, so that there is one.
+        """
+        where, owns = np.empty((2, len(components)), dtype=np.int64)
+        parts = np.zeros((len(self._components), 4), dtype=np.int64)
+        _group(components, numbers, self._first_positions, parts, where, owns)
+        for number in np.flatnonzero(parts[:, _END] > parts[:, _BEGIN]).tolist() or [0]:
             component = self._components[number]
-            own = numbers[where] + self._first_positions[number]
+            begin, end, least, most = parts[number].tolist()
             num_bins = max(component.num_bins, 1)
-            first, last = (int(own.min()) // num_bins, int(own.max()) // num_bins) if len(own) else (0, 0)
+            first, last = least // num_bins, most // num_bins
             for ahead in range(first, last + 1):
+                own = owns[begin:end]
                 ours = slice(None) if first == last else np.flatnonzero(own // num_bins == ahead)
                 source = component.source_of(self._first_epochs[number] + ahead)
-                yield number, source, where[ours], own[ours] - ahead * component.num_bins
+                yield number, source, where[begin:end][ours], own[ours] - ahead * num_bins
 
     def _dealt(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns every position's component, and how many of its bins come before it in this epoch."""
@@ -200,8 +200,9 @@ class MixtureEpoch:
             return self._segments[0].dealing.dealt(draws)
         components = np.empty(len(draws), dtype=np.int32)
         numbers = np.empty(len(draws), dtype=np.int64)
-        for which, ours in _groups(np.searchsorted(self._firsts, draws, side="right") - 1):
-            segment = self._segments[which]
+        which = np.searchsorted(self._firsts, draws, side="right") - 1
+        for number in np.flatnonzero(np.bincount(which)).tolist():
+            segment, ours = self._segments[number], np.flatnonzero(which == number)
             components[ours], dealt = segment.dealing.dealt(draws[ours] - segment.first)
             numbers[ours] = dealt + segment.before[components[ours]]
         return components, numbers
@@ -218,30 +219,35 @@ class MixtureEpoch:
         return positions
 
 
-def _groups(values: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Gives every value of at least 0 with the indices that have it, in order; 0 and no index where there are none."""
-    if not len(values) or values.min() == values.max():
-        yield int(values[0]) if len(values) else 0, np.arange(len(values))
-        return
-    order = np.empty(len(values), dtype=np.int64)
-    ends = np.zeros(int(values.max()) + 1, dtype=np.int64)
-    _sort(values, ends, order)
-    for value in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
-        yield value, order[int(ends[value - 1]) if value else 0 : int(ends[value])]
-
-
 @numba.njit(nogil=True, cache=True)
-def _sort(values: Any, ends: Any, order: Any) -> None:
-    """Sorts indices by their values, which are few, into `order`; `ends`, zeros before, gets where each value's end."""
-    for value in values:
-        ends[value] += 1
+def _group(
+    components: Any, numbers: Any, first_positions: Any, parts_out: Any, where_out: Any, positions_out: Any
+) -> None:
+    """Brings what each component gives together.
+
+    Args:
+        components: of every bin: int32 [N].
+        numbers: how many of the component's bins come before it in this epoch: int64 [N].
+        first_positions: what is added to them, for each component: int64 [C].
+        parts_out: gets for each component where its bins begin and end, and the least and greatest of their positions;
+            zeros before: int64 [C, 4].
+        where_out: gets which bins these are, in order: int64 [N].
+        positions_out: gets their positions: int64 [N].
+    """
+    for component in components:
+        parts_out[component, _END] += 1
     end = 0
-    for value in range(len(ends)):
-        end += ends[value]
-        ends[value] = end - ends[value]
-    for i in range(len(values)):
-        order[ends[values[i]]] = i
-        ends[values[i]] += 1
+    for part in parts_out:
+        part[_BEGIN] = end
+        end += part[_END]
+        part[_END] = part[_BEGIN]
+    for i in range(len(components)):
+        part, position = parts_out[components[i]], numbers[i] + first_positions[components[i]]
+        if part[_END] == part[_BEGIN]:
+            part[_LEAST] = part[_GREATEST] = position
+        part[_LEAST], part[_GREATEST] = min(part[_LEAST], position), max(part[_GREATEST], position)
+        where_out[part[_END]], positions_out[part[_END]] = i, position
+        part[_END] += 1
 
 
 def _nowhere(ids: NDArray[np.int64]) -> Locations:

@@ -164,21 +164,24 @@ def _extra_passes(size: Any) -> Any:
 
 
 @numba.njit(inline="always")
-def _finish(row: Any, x: Any) -> Any:
-    """From the first six rounds' result to σ: the further rounds of small sizes, then the walk."""
-    extra = _extra_passes(row[SIZE])
-    for turn in range(extra):
-        x = _six_rounds(row, x, turn + 1)
+def _all_rounds(row: Any, x: Any) -> Any:
+    for turn in range(_extra_passes(row[SIZE]) + 1):
+        x = _six_rounds(row, x, turn)
+    return x
+
+
+@numba.njit(inline="always")
+def _walked(row: Any, x: Any) -> Any:
+    """From a value after all rounds to σ."""
     while x >= row[SIZE]:
-        for turn in range(extra + 1):
-            x = _six_rounds(row, x, turn)
+        x = _all_rounds(row, x)
     return x
 
 
 @numba.njit(inline="always")
 def forward(row: Any, x: Any) -> Any:
     """σ(x): uint64 in [0, size) → uint64 in [0, size), under a parameter row (uint64 [ROW_WIDTH])."""
-    return _finish(row, _six_rounds(row, x, 0))
+    return _walked(row, _all_rounds(row, x))
 
 
 @numba.njit(inline="always")
@@ -367,9 +370,12 @@ def permute_positions(row: Any, positions: Any, out: Any) -> None:
         num = min(BLOCK, len(positions) - first)
         for s in range(num):
             _set_value(block, s, np.uint64(positions[first + s]))
-        _six_rounds_each(block, num)
+        for turn in range(_extra_passes(row[SIZE]) + 1):
+            for s in range(num):
+                block.keys[s] = _round_key(table_32[0, _KEY_32], block.steps[s], 6 * turn)
+            _six_rounds_each(block, num)
         for s in range(num):
-            out[first + s] = np.int64(_finish(row, _value(block, s)))
+            out[first + s] = np.int64(_walked(row, _value(block, s)))
 
 
 @numba.njit(nogil=True, cache=True)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from packhorse.packing import Template, canonical_templates
 
-_LOOKUP_BITS = 16
+_LOOKUP_BITS = 2
+"""A plan has about 2^2 entries of `lookup` for each template: more come from a slower cache."""
 
 
 class PlanTables(NamedTuple):
@@ -172,7 +173,7 @@ class PlanIndex:
         run_table = np.array(runs, dtype=np.int64).reshape(-1, 3)
         runs_by_length = np.argsort(run_table[:, 0], kind="stable")
         first_bin_array = np.array(first_bin, dtype=np.int64)
-        shift = max(0, first_bin[-1].bit_length() - _LOOKUP_BITS)
+        shift = max(0, first_bin[-1].bit_length() - len(sizes).bit_length() - _LOOKUP_BITS)
         edges = np.arange((first_bin[-1] >> shift) + 2, dtype=np.int64) << shift
         lookup = np.searchsorted(first_bin_array, edges, side="right") - 1
         return cls(

@@ -5,13 +5,14 @@ Owns `EpochView`, the source that all others are made of; leaves the order in wh
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import _kernels as kernels
 from packhorse.epoch import _lookup as lookup
-from packhorse.epoch._found import Columns, Found, made
+from packhorse.epoch._found import Columns, Found, Outline, made
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
@@ -97,41 +98,63 @@ class EpochView:
             ValueError: a position is outside the epoch.
         """
         wanted = checked_positions(positions, self.num_bins)
-        return made([self.find(wanted)], None, wanted)
+        outline = Outline.of(len(wanted))
+        return made(outline, self.find(wanted, np.arange(len(wanted)), outline), wanted)
 
-    def find(self, positions: ArrayLike) -> Found:
-        """Returns the bins at the given positions, to be made where the caller wants them; as `bins` otherwise."""
-        wanted = checked_positions(positions, self.num_bins)
-        templates = np.empty(len(wanted), dtype=np.int64)
-        copies = np.empty(len(wanted), dtype=np.int64)
-        sizes = np.empty(len(wanted), dtype=np.int64)
-        kernels.find_bins(self._plan.tables, self._bin_row, wanted, templates, copies, sizes)
+    def find(
+        self, positions: NDArray[np.int64], where: NDArray[np.int64], outline: Outline, first_template: int = 0
+    ) -> Found:
+        """Finds the bins at the given positions, to be made where the caller wants them.
 
-        def fill(
-            begins: NDArray[np.int64],
-            ids: PoolArray,
-            lengths: NDArray[np.int32],
-            columns: Columns,
-        ) -> None:
-            kernels.draw_ids(
-                self._plan.tables,
-                self._pool_rows,
-                self._pool,
-                self._first_tokens,
-                templates,
-                copies,
-                begins,
-                ids,
-                lengths,
-                None if self._first_tokens is None else columns["first_tokens"],
-            )
+        Args:
+            positions: int64 [n], each in [0, num_bins); repeats allowed.
+            where: which bins of the outline these are: int64 [n].
+            outline: gets what is known of them.
+            first_template: where the numbers of templates begin.
+        """
+        templates, copies = np.empty((2, len(positions)), dtype=np.int64)
+        kernels.find_bins(
+            self._plan.tables,
+            self._bin_row,
+            positions,
+            where,
+            first_template,
+            templates,
+            copies,
+            outline.sizes,
+            outline.templates,
+        )
 
         return Found(
-            sizes=sizes,
-            fill=fill,
+            fill=partial(self._fill, templates, copies, where),
             ids_dtype=self._pool.dtype,
             columns={} if self._first_tokens is None else {"first_tokens": self._first_tokens.dtype},
-            templates=templates,
+            have_templates=True,
+        )
+
+    def _fill(
+        self,
+        templates: NDArray[np.int64],
+        copies: NDArray[np.int64],
+        where: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        ids: PoolArray,
+        lengths: NDArray[np.int32],
+        columns: Columns,
+    ) -> None:
+        """Makes bins that were found."""
+        kernels.draw_ids(
+            self._plan.tables,
+            self._pool_rows,
+            self._pool,
+            self._first_tokens,
+            templates,
+            copies,
+            where,
+            begins,
+            ids,
+            lengths,
+            None if self._first_tokens is None else columns["first_tokens"],
         )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import _window_kernels as kernels
-from packhorse.epoch._found import made
+from packhorse.epoch._found import Found, Outline, made
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import Permutation
@@ -113,11 +113,19 @@ class WindowedView:
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
         wanted = checked_positions(positions, self.num_bins)
-        parts, places = [], []
-        for view, where, inside in self._each_window(wanted):
-            parts.append(view.find(inside))
-            places.append(where)
-        return made(parts, np.concatenate(places), wanted)
+        outline = Outline.of(len(wanted))
+        return made(outline, self.find(wanted, np.arange(len(wanted)), outline), wanted)
+
+    def find(
+        self, positions: NDArray[np.int64], where: NDArray[np.int64], outline: Outline, first_template: int = 0
+    ) -> Found:
+        """Finds the bins at the given positions, as `EpochView.find` does."""
+        return Found.together(
+            [
+                view.find(inside, where[ours], outline, first_template)
+                for view, ours, inside in self._each_window(positions)
+            ]
+        )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N]."""
