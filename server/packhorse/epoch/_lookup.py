@@ -57,6 +57,7 @@ def find_entries(
 @numba.njit(nogil=True, cache=True)
 def place_entries(
     tables: Any,
+    runs: Any,
     pool_rows: Any,
     bin_row: Any,
     length_indices: Any,
@@ -74,16 +75,16 @@ def place_entries(
         length_index = length_indices[e]
         row = pool_rows[length_index]
         draw = np.int64(backward(row, np.uint64(entries[e] - tables.pool_starts[length_index])))
-        first = tables.first_by_length[length_index]
-        last = tables.first_by_length[length_index + 1] - 1
+        first = runs.first_by_length[length_index]
+        last = runs.first_by_length[length_index + 1] - 1
         while first < last:
             middle = (first + last + 1) >> 1
-            if tables.run_first_draw[tables.runs_by_length[middle]] <= draw:
+            if tables.run_first_draw[runs.runs_by_length[middle]] <= draw:
                 first = middle
             else:
                 last = middle - 1
-        run = tables.runs_by_length[first]
-        template = tables.run_template[run]
+        run = runs.runs_by_length[first]
+        template = runs.run_template[run]
         ahead = draw - tables.run_first_draw[run]
         index_in_bin = ahead % tables.run_copies[run]
         for earlier in range(tables.first_run[template], run):

@@ -90,7 +90,9 @@ def fill_lookup(first_bin: Any, shift: Any, lookup_out: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def find_windows(tables: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any) -> None:
+def find_windows(
+    tables: Any, runs: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any
+) -> None:
     """Finds the window that holds each of the pool's entries, -1 for an entry of -1: int64 [n]."""
     for e in range(len(entries)):
         out[e] = -1
@@ -102,9 +104,9 @@ def find_windows(tables: Any, shifts: Any, num_windows: Any, length_indices: Any
         while low < high:  # the last window whose draws of this length begin at or before the entry
             middle = (low + high + 1) >> 1
             before = 0
-            for i in range(tables.first_by_length[length_index], tables.first_by_length[length_index + 1]):
-                run = tables.runs_by_length[i]
-                template = tables.run_template[run]
+            for i in range(runs.first_by_length[length_index], runs.first_by_length[length_index + 1]):
+                run = runs.runs_by_length[i]
+                template = runs.run_template[run]
                 multiplicity = tables.first_bin[template + 1] - tables.first_bin[template]
                 copies = _first_copy(multiplicity, shifts[template], num_windows, middle)
                 before += copies * tables.run_copies[run]

@@ -18,6 +18,9 @@ from packhorse.epoch.bins import Bins
 from packhorse.epoch.component import Component
 from packhorse.epoch.source import Locations, Source, checked_positions
 
+_BYTES_PER_COMPONENT = 128
+"""What every segment and the beginnings say of a component."""
+
 _BEGIN, _END, _LEAST, _GREATEST = range(4)  # columns of what `_group` finds
 
 
@@ -84,7 +87,8 @@ class MixtureEpoch:
     @property
     def num_bytes(self) -> int:
         """Memory that this epoch takes beside its datasets and their own epochs, at most."""
-        return sum(segment.dealing.most_bytes for segment in self._segments)
+        of_segments = sum(segment.dealing.most_bytes for segment in self._segments)
+        return of_segments + _BYTES_PER_COMPONENT * len(self._components) * len(self._segments)
 
     @property
     def given(self) -> "list[Given]":

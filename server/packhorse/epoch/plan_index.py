@@ -32,11 +32,19 @@ class PlanTables(NamedTuple):
     run_copies: NDArray[np.int32]
     run_first_draw: NDArray[np.int64]
     template_size: NDArray[np.int32]
-    run_template: NDArray[np.int32]
-    runs_by_length: NDArray[np.int32]
-    first_by_length: NDArray[np.int64]
     lookup: NDArray[np.int32]
     lookup_shift: int
+
+
+class RunTables(NamedTuple):
+    """Tables of runs of equal lengths, for the way back from a draw to its bin."""
+
+    run_template: NDArray[np.int32]
+    """The template of each run: int32 [R]."""
+    runs_by_length: NDArray[np.int32]
+    """Runs sorted by (length, template): int32 [R]."""
+    first_by_length: NDArray[np.int64]
+    """Where each length's runs begin in `runs_by_length`, and R at the end: int64 [D + 1]."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,12 +72,6 @@ class PlanIndex:
     """first_draw[t][L]: draws of that length that earlier templates take: int64 [R]."""
     template_size: NDArray[np.int32]
     """Number of sequences in each template: int32 [T]."""
-    run_template: NDArray[np.int32]
-    """The template of each run: int32 [R]."""
-    runs_by_length: NDArray[np.int32]
-    """Runs sorted by (length, template): int32 [R]."""
-    first_by_length: NDArray[np.int64]
-    """Where each length's runs begin in `runs_by_length`, and R at the end: int64 [D + 1]."""
     lookup: NDArray[np.int32]
     """The template of bin b lies in [lookup[b >> lookup_shift], lookup[(b >> lookup_shift) + 1]]."""
     lookup_shift: int
@@ -95,6 +97,17 @@ class PlanIndex:
     def tables(self) -> PlanTables:
         """What kernels read."""
         return PlanTables(*(getattr(self, name) for name in PlanTables._fields))
+
+    @cached_property
+    def run_tables(self) -> RunTables:
+        """What kernels read on the way back; made when it is first asked for, since streams never need it."""
+        num_templates, num_lengths = len(self.template_size), len(self.lengths)
+        by_length = np.argsort(self.run_length, kind="stable")
+        return RunTables(
+            run_template=np.repeat(np.arange(num_templates, dtype=np.int32), np.diff(self.first_run)),
+            runs_by_length=by_length.astype(np.int32),
+            first_by_length=np.searchsorted(self.run_length[by_length], np.arange(num_lengths + 1)),
+        )
 
     def as_counts(self) -> Counter[int]:
         """Returns length → number of sequences, ascending by length.
@@ -171,7 +184,6 @@ class PlanIndex:
                     f"the templates use {drawn[index]} sequences of length {length}, but there are {counts[length]}"
                 )
         run_table = np.array(runs, dtype=np.int64).reshape(-1, 3)
-        runs_by_length = np.argsort(run_table[:, 0], kind="stable")
         first_bin_array = np.array(first_bin, dtype=np.int64)
         shift = max(0, first_bin[-1].bit_length() - len(sizes).bit_length() - _LOOKUP_BITS)
         edges = np.arange((first_bin[-1] >> shift) + 2, dtype=np.int64) << shift
@@ -186,9 +198,6 @@ class PlanIndex:
             run_copies=run_table[:, 1].astype(np.int32),
             run_first_draw=np.ascontiguousarray(run_table[:, 2]),
             template_size=np.array(sizes, dtype=np.int32),
-            run_template=np.repeat(np.arange(len(sizes), dtype=np.int32), np.diff(first_run)),
-            runs_by_length=runs_by_length.astype(np.int32),
-            first_by_length=np.searchsorted(run_table[runs_by_length, 0], np.arange(len(lengths) + 1)),
             lookup=np.minimum(lookup, max(len(sizes) - 1, 0)).astype(np.int32),
             lookup_shift=shift,
             max_sequences_per_bin=max(sizes, default=0),

@@ -194,7 +194,14 @@ class EpochView:
         positions = np.full(len(entries), -1, dtype=np.int64)
         index_in_bin = np.full(len(entries), -1, dtype=np.int64)
         lookup.place_entries(
-            self._plan.tables, self._pool_rows, self._bin_row, length_index, entries, positions, index_in_bin
+            self._plan.tables,
+            self._plan.run_tables,
+            self._pool_rows,
+            self._bin_row,
+            length_index,
+            entries,
+            positions,
+            index_in_bin,
         )
         return positions, index_in_bin
 

@@ -148,7 +148,10 @@ class WindowedView:
         self, length_index: NDArray[np.int64], entries: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         windows = np.empty(len(entries), dtype=np.int64)
-        kernels.find_windows(self._plan.tables, self._shifts, self.num_windows, length_index, entries, windows)
+        plan = self._plan
+        kernels.find_windows(
+            plan.tables, plan.run_tables, self._shifts, self.num_windows, length_index, entries, windows
+        )
         positions = np.full(len(entries), -1, dtype=np.int64)
         index_in_bin = np.full(len(entries), -1, dtype=np.int64)
         for window in np.unique(windows[windows >= 0]).tolist():

@@ -9,31 +9,72 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from packhorse.epoch import Assignment, SkipSource, Source
 from packhorse.server.faults import invalid_field
 from packhorse.server.served import Served, SizedSource
 from packhorse.topology import Skips, Topology
 
-_Kept = TypeVar("_Kept", SizedSource, Assignment)
+_Value = TypeVar("_Value")
 _Key: TypeAlias = tuple["weakref.ref[Served]", *tuple[object, ...]]
 """Its first part is weak: what the catalog lets go of is not kept open here."""
 
 MOST_BYTES = 64 << 20
 """What kept epochs take together: their parameters, a few words for each distinct length."""
 
+_LEAST_BYTES = 4096
+"""What is counted for an epoch beside its parameters."""
+
 MOST_ASSIGNMENTS = 16
 """Assignments that are kept: one for each run, and for each seed of a run whose ranks are independent."""
+
+
+class _Kept(Generic[_Value]):
+    """The values used last, of what the catalog still holds. Safe to be used by many threads.
+
+    Args:
+        most: what they take together, where there is more than one.
+        size_of: what one takes; the same each time.
+    """
+
+    def __init__(self, most: int, size_of: Callable[[_Value], int]) -> None:
+        self._most = most
+        self._size_of = size_of
+        self._lock = threading.Lock()
+        self._values: OrderedDict[_Key, _Value] = OrderedDict()
+        self._size = 0
+        self._gone: list[object] = []  # datasets that were let go of since values were put in
+
+    def get(self, served: Served, of_what: tuple[object, ...], make: Callable[[], _Value]) -> _Value:
+        """Returns a dataset's value, making it where it is not there."""
+        key: _Key = (weakref.ref(served, self._gone.append), *of_what)
+        with self._lock:
+            found = self._values.get(key)
+            if found is not None:
+                self._values.move_to_end(key)
+                return found
+        made = make()
+        with self._lock:
+            if self._gone:
+                self._gone.clear()
+                for gone in [each for each in self._values if each[0]() is None]:
+                    self._size -= self._size_of(self._values.pop(gone))
+            if key not in self._values:  # of two threads that made it, the first wins
+                self._values[key] = made
+                self._size += self._size_of(made)
+            found = self._values[key]
+            while len(self._values) > 1 and self._size > self._most:
+                self._size -= self._size_of(self._values.popitem(last=False)[1])
+            return found
 
 
 class Epochs:
     """Makes sources and assignments, and keeps those used last. Safe to be used by many threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._views: OrderedDict[_Key, SizedSource] = OrderedDict()
-        self._assignments: OrderedDict[_Key, Assignment] = OrderedDict()
+        self._views: _Kept[SizedSource] = _Kept(MOST_BYTES, lambda view: _LEAST_BYTES + view.num_bytes)
+        self._assignments: _Kept[Assignment] = _Kept(MOST_ASSIGNMENTS, lambda _assignment: 1)
 
     def source(self, served: Served, seed: int, epoch: int, skips: Skips) -> Source:
         """Returns an epoch of a dataset, without what is skipped."""
@@ -49,31 +90,13 @@ class Epochs:
             except ValueError as error:
                 raise invalid_field("epoch", str(error)) from None
 
-        return self._kept(self._views, (weakref.ref(served), seed, epoch), make)
+        return self._views.get(served, (seed, epoch), make)
 
     def assignment(self, served: Served, seed: int, epoch: int, skips: Skips, topology: Topology) -> Assignment:
         """Returns the assignment that all ranks and workers of a run share; one worker or many makes no difference."""
         shape = topology if topology.workers_per_rank == 1 else replace(topology, workers_per_rank=1)
-        key = (weakref.ref(served), seed, epoch, skips, shape)
 
         def make() -> Assignment:
             return Assignment(self.source(served, seed, epoch, skips), shape, seed=seed, epoch=epoch)
 
-        return self._kept(self._assignments, key, make)
-
-    def _kept(self, kept: "OrderedDict[_Key, _Kept]", key: _Key, make: Callable[[], _Kept]) -> _Kept:
-        with self._lock:
-            found = kept.get(key)
-            if found is not None:
-                kept.move_to_end(key)
-                return found
-        made = make()
-        with self._lock:
-            for gone in [each for each in kept if each[0]() is None]:
-                del kept[gone]
-            found = kept.setdefault(key, made)  # of two threads that made it, the first wins
-            while len(self._views) > 1 and sum(view.num_bytes for view in self._views.values()) > MOST_BYTES:
-                self._views.popitem(last=False)
-            while len(self._assignments) > MOST_ASSIGNMENTS:
-                self._assignments.popitem(last=False)
-            return found
+        return self._assignments.get(served, (seed, epoch, skips, shape), make)
