@@ -21,7 +21,7 @@ def run(*arguments):
 def test_stages_and_components_are_shown(root):
     result = run("show", "staged", "--target", f"embedded:{root}")
     assert result.exit_code == 0, result.output
-    assert "500 bins in an epoch of 3 components" in result.output
+    assert "500 bins of 384 tokens in an epoch of 3 components" in result.output
     assert "70.00%" in result.output
     content = json.loads(run("show", "staged", "--target", f"embedded:{root}", "--json").output)
     assert [stage["first_position"] for stage in content["stages"]] == [0, 710]

@@ -17,8 +17,8 @@ from packhorse.client.masks._band import Band
 from packhorse.client.masks._on_device import prefix_bounds, segment_index, transfer
 from packhorse.client.masks._prefixes import refuse_window
 
-_HOST_ENTRIES = 1 << 17
-"""Of one kind of list; what both kinds hold then takes 2 MB on its way."""
+_HOST_ENTRIES = 1 << 13
+"""Of one kind of list: 8 rows of 4,096 tokens in blocks of 128."""
 
 MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(row, head, query, key) → whether the query may attend to the key, as FlexAttention asks."""
