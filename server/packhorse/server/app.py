@@ -19,6 +19,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from packhorse.server.accepting import keep_asked_requests
 from packhorse.server.access import Guard
 from packhorse.server.activity import Activity
 from packhorse.server.backend import Backend, installed_version
@@ -100,6 +101,7 @@ async def serve(
         OSError: an address cannot be listened on.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
+    asyncio.get_running_loop().set_task_factory(keep_asked_requests)
     keep_freed_memory()
     logging.getLogger(GRPC_LOGGER).addFilter(Sparing())
     certificates = None if config.tls_files is None else Certificates(config.tls_files)
