@@ -86,15 +86,16 @@ class PackSession:
                 raise invalid_field("sequences.lengths", str(error)) from None
         items, pace = _items(sequences), Pace()
         for item in items:
+            if len(item) == 1:
+                continue
             if pace.is_over():
                 yield _BYTES_PER_STREAMED * (len(ids) + self._rounds.num_sequences)
                 pace.restart()
-            if len(item) > 1:
-                try:
-                    packer.room_of_group([lengths[i] for i in item])
-                except ValueError as error:
-                    number = sequences.groups[item[0]]
-                    raise invalid_field("sequences.groups", f"sequences.groups: group {number}: {error}") from None
+            try:
+                packer.room_of_group([lengths[i] for i in item])
+            except ValueError as error:
+                number = sequences.groups[item[0]]
+                raise invalid_field("sequences.groups", f"sequences.groups: group {number}: {error}") from None
         bins: list[OnlineBin] = []
         number = 0
         for item in items:

@@ -149,7 +149,8 @@ def test_a_block_that_was_altered_on_disk_is_fetched_again(make, expected, tmp_p
 
 
 def test_blocks_stay_within_their_limit(make, expected, monkeypatch, tmp_path):
-    monkeypatch.setattr(_fetched_ahead, "_THREADS", 1)  # each of several may write a block while one of them looks
+    defaults = _fetched_ahead.FetchedAhead.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "threads", 1)  # each of several may write a block while one of them looks
     limit = 6 * 4096
     source = make(cache_bytes=limit)
     for _ in range(3):
