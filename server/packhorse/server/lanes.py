@@ -25,6 +25,11 @@ SMALL_ANSWER_BYTES = 64 << 10
 bins do. What it needs is told to the budget when its turn is over."""
 
 
+OPENING_HEAD_START_SECONDS = 1.0
+"""The first block of a stream goes before the next blocks of others, unless they have waited so much longer: a trainer
+has its next block at hand, and nothing before the first."""
+
+
 class LaneFullError(Exception):
     """As many requests as may are in the lane."""
 

@@ -19,10 +19,9 @@ from google.protobuf.message import Message
 from packhorse.server.access import CALLER
 from packhorse.server.backend import BLOCK_BYTES, Backend
 from packhorse.server.faults import ServiceError
-from packhorse.server.lanes import Lane, LaneFullError, Lanes
+from packhorse.server.lanes import OPENING_HEAD_START_SECONDS, Lane, LaneFullError, Lanes
 from packhorse.server.memory import MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.metrics import Metrics
-from packhorse.server.openings import OPENING_HEAD_START_SECONDS, Openings
 from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
 from packhorse.server.requests import check_wire_version
@@ -85,7 +84,6 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._lanes = lanes
         self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
         self._limit = limit
-        self._openings = Openings()
         self._activity = activity
         self._num_calls = 0
         self._num_sending = 0  # streams that wait for their consumer
@@ -151,13 +149,10 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks, making the next block while one is sent. The first comes with the header.
-
-        The second is not made while other streams wait for their first.
-        """
+        """Streams a header and blocks, making the next block while one is sent. The first comes with the header."""
         started = time.perf_counter()
         async with self._call(context) as memory:
-            with self._stream(), self._openings.one() as opened:
+            with self._stream():
                 messages = self._backend.stream_bins(_admitted(request))
                 upcoming = self._make(messages, self._lanes.small_blocks, 2, OPENING_HEAD_START_SECONDS)
                 num_blocks = 0
@@ -165,11 +160,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                     while made := await self._unless_draining(upcoming):
                         size = made[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > BLOCK_BYTES + BLOCK_BYTES // 2 else 0)
-                        lane = self._lanes.small_blocks if size < SMALL_BLOCK_BYTES else self._lanes.streams
-                        opened()
-                        gives_way = num_blocks == 0 and not self._openings.are_over
-                        if not gives_way:
-                            upcoming = self._make(messages, lane)
+                        is_small = size < SMALL_BLOCK_BYTES
+                        upcoming = self._make(messages, self._lanes.small_blocks if is_small else self._lanes.streams)
                         CALLER.get().check_again()
                         for message in made:
                             with self._sending():
@@ -179,9 +171,6 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                                 if num_blocks == 1:
                                     self._metrics.first_block.observe(time.perf_counter() - started)
                                 self._count(request.dataset, message.block)
-                        if gives_way:
-                            await self._unless_draining(self._openings.over())
-                            upcoming = self._make(messages, lane)
                 finally:
                     upcoming.cancel()
 
