@@ -160,7 +160,7 @@ def warm():
     """The process that this one's servers are forked from, started for the first of them."""
     from tests.warm import Warm
 
-    return Warm()
+    return Warm(START_SECONDS)
 
 
 def pytest_sessionfinish():

@@ -13,13 +13,12 @@ import sys
 import threading
 from pathlib import Path
 
-START_SECONDS = 200  # compiling the kernels on a busy machine included
-
 
 class Warm:
-    """The process, and what its children came to."""
+    """The process, and what its children came to; a server is forked within `start_seconds`."""
 
-    def __init__(self):
+    def __init__(self, start_seconds):
+        self._start_seconds = start_seconds
         self._process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -34,7 +33,9 @@ class Warm:
             number = len(self._started)
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-            assert self._told.wait_for(lambda: len(self._started) > number, START_SECONDS), "no server was started"
+            assert self._told.wait_for(lambda: len(self._started) > number, self._start_seconds), (
+                "no server was started"
+            )
             return Forked(self, self._started[number])
 
     def wait(self, pid, seconds):

@@ -85,7 +85,7 @@ def prepare(
 
     Reads the lengths twice, in batches: once to count them, once to sort every id by its length. Memory depends on
     max_seq_len and the number of files and row groups, not on the number of sequences. The folder is the same, byte by
-    byte, for any number of workers and either engine. Meanwhile as much disk again is taken by a hidden work folder
+    byte, for any engine and number of workers. Meanwhile as much disk again is taken by a hidden work folder
     beside it.
 
     Example:
