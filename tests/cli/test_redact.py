@@ -1,5 +1,7 @@
 """`packhorse redact`: what it writes, what it refuses, and what the other commands then tell."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
 from tests.server.mixtures import make_root
@@ -45,7 +47,10 @@ def test_of_a_mixture_it_is_a_component_s(root):
     assert redact(root, "staged", "--ids", ",".join(map(str, range(99))), "--component", "rows").exit_code == 0
     audit = run("audit", "--target", f"embedded:{root}", "--dataset", "staged", "--epoch", 3)
     assert (audit.exit_code, ": 99 ids of rows masked\n" in audit.output) == (0, True)
-    assert " sequences masked from the loss" in audit.output
+    masked = re.search("([0-9,]+) sequences masked from the loss by a takedown", audit.output).group(1)
+    of_components = {line.partition(":")[0]: line for line in audit.output.splitlines() if "its epochs" in line}
+    assert of_components["rows"].endswith(f"; {masked} masked from the loss")
+    assert not any("masked" in of_components[name] for name in ("named", "truncated"))
 
 
 def test_an_audit_counts_what_a_file_skips(root):

@@ -110,6 +110,41 @@ def test_positions_that_a_file_skips_are_left_out_as_those_of_a_request(root, cl
     assert {name: each.bins for name, each in report.left_out.items()} == {"--skip": 1, "rows.takedown.toml": 4}
 
 
+@pytest.mark.parametrize("remainder", ["spread", "repeat"])
+def test_an_audit_counts_redactions_by_component(root, client, remainder):
+    take_away(
+        root,
+        "staged",
+        f"""
+        [[redact]]
+        component = "rows"
+        ids = {list(range(600))}
+        [[redact]]
+        component = "truncated"
+        ids = {list(range(0, 400, 3))}
+        [[redact]]
+        component = "rows"
+        ids = {list(range(500, 900))}
+        token = 4
+        """,
+    )
+    info = client.get_dataset("staged")
+    block = client.get_bins("staged", seed=7, epoch=1, positions=range(info.num_bins))
+    came = list(zip(block.dataset_of_sequences().tolist(), block.redactions.tolist(), strict=True))
+    topology = Topology(world_size=7, batch_size=11, remainder=remainder)
+    report = EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology).audit()
+    assert report.problems == []
+    assert [(each.masked, each.replaced) for each in report.components] == [
+        (came.count((number, MASKED)), came.count((number, 4))) for number in range(3)
+    ]
+    names = [each.component.name for each in report.components]
+    assert [name for name, each in zip(names, report.components, strict=True) if each.masked] == ["rows", "truncated"]
+    assert [name for name, each in zip(names, report.components, strict=True) if each.replaced] == ["rows"]
+    assert report.masked == sum(each.masked for each in report.components)
+    assert report.replaced == sum(each.replaced for each in report.components)
+    assert (report.repeated > 0) == (remainder == "repeat")
+
+
 def test_an_open_stream_goes_on_with_what_was_taken_away(root, client, joined):
     expected = whole(client, "rows")
     with client.stream_bins("rows", seed=7) as stream:

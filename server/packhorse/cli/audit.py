@@ -53,7 +53,8 @@ def command(
     --start-position) are read by position and reported. Exits with 0 when every sequence came once, but for those; with
     1 when not, naming the ids, and when no stream carries a bin. What NAME.takedown.toml redacts is told as well.
 
-    Of a mixture it tells for each component which of its own epochs came, and how often its sequences did.
+    Of a mixture it tells for each component which of its own epochs came, how often its sequences did, and how many of
+    these a takedown redacts.
 
     With --tokens every bin is made into tensors as trainers make them, and each token, target and padding is compared
     with the source, read one sequence at a time. All of its tokens must come once, but for those that the ledger of
@@ -146,9 +147,11 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
 def _line(report: ComponentReport) -> str:
     """What came of one component of a mixture."""
     times = ", ".join(f"{num:,} {_TIMES.get(often, f'{often} times')}" for often, num in sorted(report.times.items()))
+    taken = ((report.masked, "masked from the loss"), (report.replaced, "replaced"))
+    redacted = ", ".join(f"{count:,} {what}" for count, what in taken if count)
     return (
         f"{report.component.name}: its epochs {report.epochs} in {report.bins:,} bins, {report.tokens:,} tokens; of "
-        f"{report.component.num_sequences:,} sequences came {times or 'none'}"
+        f"{report.component.num_sequences:,} sequences came {times or 'none'}{redacted and f'; {redacted}'}"
     )
 
 

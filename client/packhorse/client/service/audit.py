@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from packhorse.client.answers import DatasetInfo
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.errors import DigestMismatchError
-from packhorse.client.service.blocks import MASKED, BinBlock
-from packhorse.client.service.mixture_audit import ComponentReport, MixtureTally
+from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.mixture_audit import ComponentReport, MixtureTally, num_redacted
 from packhorse.client.service.stream import BinStream, StreamHeader
 from packhorse.topology import RemainderPolicy, Skips, Topology
 from packhorse.wire import ids_sum
@@ -91,10 +91,9 @@ class AuditReport:
         self.tokens += int(block.lengths[own].sum(dtype=np.int64))
         self.bins += int((sizes > 0).sum())
         self.empty_bins += int((sizes == 0).sum())
-        if block.redactions is not None:
-            redactions = block.redactions[own]
-            self.masked += int((redactions == MASKED).sum())
-            self.replaced += int((redactions >= 0).sum())
+        masked, replaced = num_redacted(None if block.redactions is None else block.redactions[own])
+        self.masked += masked
+        self.replaced += replaced
         a, b = ids_sum(ids, first_tokens)
         self.sums = ((self.sums[0] + a) % 2**64, (self.sums[1] + b) % 2**64)
         entries = _entries(ids, first_tokens)

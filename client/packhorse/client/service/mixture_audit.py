@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.service.blocks import BinBlock
+from packhorse.client.service.blocks import MASKED, BinBlock
 from packhorse.client.service.components import Component
 
 
@@ -35,6 +35,10 @@ class ComponentReport:
     """Their tokens."""
     times: dict[int, int] = field(default_factory=dict)
     """How often a sequence came → how many sequences came so often; those that never came are left out."""
+    masked: int = 0
+    """Sequences, counted above, whose tokens a takedown masks from the loss."""
+    replaced: int = 0
+    """Sequences, counted above, whose tokens a takedown replaces."""
 
     @property
     def epochs(self) -> str:
@@ -76,6 +80,21 @@ def times_of(component: Component) -> tuple[int, int]:
     return whole, touched
 
 
+def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
+    """Returns how many sequences a takedown masks from the loss, and of how many it replaces the tokens.
+
+    Example:
+        >>> num_redacted(np.array([MASKED, 17, 0]))  # two are replaced, by the tokens 17 and 0
+        (1, 2)
+
+    Args:
+        redactions: as in a `BinBlock`, int64 [S]; None where nothing is taken away.
+    """
+    if redactions is None:
+        return 0, 0
+    return int((redactions == MASKED).sum()), int((redactions >= 0).sum())
+
+
 class MixtureTally:
     """Counts blocks by component.
 
@@ -99,12 +118,16 @@ class MixtureTally:
             return
         of_sequences = block.dataset_ids.repeat(np.diff(block.bin_ends, prepend=0))[own]
         lengths = block.lengths[own]
+        redactions = None if block.redactions is None else block.redactions[own]
         bins = np.bincount(block.dataset_ids[block.positions >= 0] + 1, minlength=len(self._reports) + 1)[1:]
         for number, report in enumerate(self._reports):
             ours = of_sequences == number
             report.bins += int(bins[number])
             report.sequences += int(ours.sum())
             report.tokens += int(lengths[ours].sum(dtype=np.int64))
+            masked, replaced = num_redacted(None if redactions is None else redactions[ours])
+            report.masked += masked
+            report.replaced += replaced
             self._entries[number].append(entries[ours])
 
     def reports(self) -> list[ComponentReport]:
