@@ -93,6 +93,33 @@ def test_who_cannot_wait_is_not_shown(gauge, opened):
     assert samples(gauge) == []
 
 
+def test_each_size_of_a_schedule_is_a_run(opened):
+    dataset, schedule = opened[0], "0:8 40:16 100:32 1000000:64"
+    shape = {"world_size": 4, "accumulation": 2, "balance": Balance.MICRO_STEP}
+    sizes_of = {0: [1, 2, 4], 60: [2, 4], 100: [4]}  # from this position on; the epoch never comes to the last stage
+    assert dataset.manifest.n_bins < 1_000_000
+    for position, sizes in sizes_of.items():
+        own = WaitingGauge(lambda: opened)
+        topology = Topology(batch_size=schedule, start_position=position, **shape)
+        own.saw(dataset, topology.of_epoch(0, num_bins=dataset.manifest.n_bins, max_seq_len=256))
+        found = {(int(labels["batch_size"]), labels["wait"]): value for labels, value in samples(own)}
+        assert sorted({size for size, _ in found}) == sizes
+        for size in sizes:
+            plain = waiting_of_plan(dataset.plan, Topology(batch_size=size, **shape))[Balance.MICRO_STEP]
+            assert found[size, "step"] == idle_share(plain.at_steps)
+            assert found[size, "optimizer-step"] == idle_share(plain.at_optimizer_steps)
+
+
+def test_a_long_schedule_leaves_the_size_that_a_run_has_now(gauge, opened):
+    gauge.saw(opened[1], Topology(world_size=2))
+    stages = " ".join(f"{2 * number}:{2 * number + 2}" for number in range(3 * MOST_RUNS))
+    for topology in (Topology(world_size=2, batch_size=stages), Topology(world_size=4)):
+        gauge.saw(opened[0], topology)
+    found = {(labels["dataset"], int(labels["world_size"]), int(labels["batch_size"])) for labels, _ in samples(gauge)}
+    assert {("rows", 2, 1), ("rows", 4, 1)} <= found
+    assert len(found) <= MOST_RUNS
+
+
 def test_a_mixture_is_measured_under_its_last_stage(corpus, gauge, opened):
     stages = "[[stages]]\nuntil_bins = 65\nweights = {rows = 1}\n[[stages]]\nweights = {rows = 1, named = 1}"
     text = f"epoch_bins = 64\n{stages}"

@@ -8,14 +8,14 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client.core import GaugeMetricFamily
 
 from packhorse.dataset import MixtureDataset, PreparedDataset
 from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.server.served import Served
-from packhorse.topology import BatchSchedule, Topology
+from packhorse.topology import Topology
 
 WAITING_GAUGE = "packhorse_waiting_ratio"
 """Its name."""
@@ -39,6 +39,7 @@ class _Run:
     dataset: "weakref.ref[PreparedDataset | MixtureDataset]"
     """Weak: what the catalog lets go of is not kept open for a gauge."""
     topology: Topology
+    """With one batch size."""
     is_measured: bool = False
     waiting: Waiting | None = None
 
@@ -58,23 +59,30 @@ class WaitingGauge:
     def saw(self, dataset: Served, topology: Topology) -> None:
         """Remembers a run that streams; costs no measuring.
 
-        One rank alone waits for nobody, and is not remembered; nor is a run whose batch size follows a schedule.
+        One rank alone waits for nobody, and is not remembered. Where the batch size follows a schedule, each size that
+        the epoch comes to from start_position on is remembered as a run of its own.
         """
         if not isinstance(dataset, PreparedDataset | MixtureDataset) or topology.world_size == 1:
             return
-        if isinstance(topology.batch_size, BatchSchedule):
-            return
-        if topology.bins_per_step * topology.accumulation > MAX_BINS_PER_WINDOW:
-            return
-        sizes = (topology.world_size, topology.batch_size, topology.accumulation)
-        key: _Key = (dataset.name, str(sizes[0]), str(sizes[1]), str(sizes[2]), topology.balance.value)
+        num_left = dataset.manifest.n_bins - topology.start_position
+        sizes = [
+            stretch.batch_size
+            for stretch in topology.stretches[:MOST_RUNS]
+            if stretch.first_offset < num_left and stretch.bins_per_step * topology.accumulation <= MAX_BINS_PER_WINDOW
+        ]
         with self._lock:
-            run = self._runs.get(key)
-            if run is None or run.dataset() is not dataset or run.topology.cost_linear != topology.cost_linear:
-                self._runs[key] = _Run(weakref.ref(dataset), topology)
-            self._runs.move_to_end(key)
+            for batch_size in reversed(sizes):  # the one that it has now comes last, and so is kept longest
+                self._remember(dataset, topology, batch_size)
             while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
+
+    def _remember(self, dataset: PreparedDataset | MixtureDataset, topology: Topology, batch_size: int) -> None:
+        world_size, accumulation = str(topology.world_size), str(topology.accumulation)
+        key: _Key = (dataset.name, world_size, str(batch_size), accumulation, topology.balance.value)
+        run = self._runs.get(key)
+        if run is None or run.dataset() is not dataset or run.topology.cost_linear != topology.cost_linear:
+            self._runs[key] = _Run(weakref.ref(dataset), replace(topology, batch_size=batch_size))
+        self._runs.move_to_end(key)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yields the gauge, for both ways to wait; a run longer than its epoch has none."""
