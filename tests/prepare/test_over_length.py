@@ -20,7 +20,7 @@ from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
-from packhorse.prepare import _merge, _passes, _sort, pipeline, prepare
+from packhorse.prepare import _merge, _passes, _sort, job, prepare
 from packhorse.prepare._duplicates import cut_windows
 from packhorse.prepare._kernels import sort_pairs
 from packhorse.wire import ids_sum
@@ -117,7 +117,7 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
             return cut_windows(*place, window_ids=case["window"], **keywords)
 
         with (
-            mock.patch.object(pipeline, "open_chosen_engine", inline_engine),
+            mock.patch.object(job, "open_chosen_engine", inline_engine),
             mock.patch.object(_passes, "_TASK_ROWS", 7),
             mock.patch.object(_merge, "PAGE_BYTES", 128),
             mock.patch.object(_sort, "cut_windows", windows),

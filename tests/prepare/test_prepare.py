@@ -21,7 +21,7 @@ from packhorse.epoch import PlanIndex
 from packhorse.formats import MegatronWriter
 from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
-from packhorse.prepare import load_prepared, pipeline, prepare
+from packhorse.prepare import job, load_prepared, prepare
 from packhorse.wire import ids_sum
 
 FILES = ("counts.json", "manifest.json", "pools.npy", "templates.json")
@@ -98,7 +98,7 @@ def test_prepare_matches_the_oracle(table: dict[str, Any]) -> None:
             with pytest.raises(ValueError, match="dropped"):
                 prepare(folder / "in", **arguments)
             return
-        with mock.patch.object(pipeline, "open_chosen_engine", inline_engine):
+        with mock.patch.object(job, "open_chosen_engine", inline_engine):
             manifest = prepare(folder / "in", **arguments)
         content, counts, templates, pools = load_prepared(folder / "out")
 

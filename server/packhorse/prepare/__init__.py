@@ -4,8 +4,9 @@ Only re-exports. Start with `prepare`.
 """
 
 from packhorse.prepare.dry_run import DryRun, dry_run
+from packhorse.prepare.job import Layout, OnBadRow
 from packhorse.prepare.loading import load_prepared
-from packhorse.prepare.pipeline import Layout, OnBadRow, prepare
+from packhorse.prepare.pipeline import prepare
 from packhorse.prepare.readers import READERS
 from packhorse.prepare.shard import shard
 

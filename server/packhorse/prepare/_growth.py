@@ -26,7 +26,7 @@ from packhorse.dataset import (
 )
 from packhorse.epoch import Groups
 from packhorse.formats.files import absolute
-from packhorse.prepare._passes import Run
+from packhorse.prepare._passes import RoomCounts, Run
 from packhorse.prepare.readers import Opened
 
 
@@ -138,6 +138,15 @@ def run_of(before: PreparedDataset) -> Run:
         ids=str(before.path / POOLS),
         first_tokens=str(before.path / STARTS) if manifest.start_dtype else None,
         over=str(before.path / OVER_LENGTH) if manifest.over_length.sequences else None,
+    )
+
+
+def counts_of(before: PreparedDataset | None) -> RoomCounts:
+    """Returns how many of its entries have each room; nothing where there is no such version."""
+    by_room = sorted(before.counts.items()) if before else []
+    return (
+        np.array([room for room, _ in by_room], dtype=np.int64),
+        np.array([count for _, count in by_room], dtype=np.int64),
     )
 
 

@@ -21,6 +21,9 @@ from packhorse.prepare.readers import Batch, Span, changed
 PoolMap = NDArray[np.uint32] | NDArray[np.int64]
 """The pool, mapped: uint32 or int64 [n_sequences]."""
 
+RoomCounts = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Distinct rooms, ascending, and how many entries have each: int64 [D] both."""
+
 LONGEST_SPLIT = 1 << 40
 """The longest sequence that is split: a longer one is a mistake, and its pieces would fill the disk."""
 

@@ -1,39 +1,28 @@
 """The sort of a dataset by length: every pass over it, in order, down to the sealed folder.
 
-Owns the order of passes and what they must find together (something to plan, no sequence too long, no id twice). Leaves
-what happens within a task to `_passes`, `_merge` and `_duplicates`, and what is known of finished ones to `_work`.
+Owns the order of passes, and that no id comes twice. Leaves what happens within a task to `_passes`, `_merge` and
+`_duplicates`, what counting must come to to `_counted`, the files to `_arrays`, and what is known of finished tasks to
+`_work`.
 """
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packhorse.dataset import (
-    OVER_LENGTH,
-    POOLS,
-    STARTS,
-    Manifest,
-    OverLengthLedger,
-    PreparedDataset,
-    PrepareOptions,
-    create_array,
-    seal,
-)
+from packhorse.dataset import Manifest, PreparedDataset, PrepareOptions, seal
 from packhorse.jobs import Engine, Progress
 from packhorse.packing import PackingPlan, pack_histogram
+from packhorse.prepare._arrays import Arrays, claim
+from packhorse.prepare._counted import Counted
 from packhorse.prepare._duplicates import cut_windows, find_duplicate
 from packhorse.prepare._grouping import Grouped
-from packhorse.prepare._growth import added_ledgers, id_range, run_of
-from packhorse.prepare._merge import Merged, cut_merges, is_merged, merge_task
+from packhorse.prepare._growth import counts_of, run_of
+from packhorse.prepare._merge import Merged, is_merged, merge_task
 from packhorse.prepare._passes import (
-    CountTask,
     Run,
     RunTask,
     TaskCounts,
@@ -41,53 +30,16 @@ from packhorse.prepare._passes import (
     fill_run,
     find_rows,
     make_tasks,
-    map_pool,
     rows_of_task,
     run_checksum,
 )
-from packhorse.prepare._records import Skipped, write_inputs
+from packhorse.prepare._plan_record import plan_content, plan_of
+from packhorse.prepare._records import write_inputs
 from packhorse.prepare._work import Records, WorkFolder
 from packhorse.prepare.readers import Opened
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counted:
-    """What the first pass found in all tasks, and with it what a version that is appended to has already."""
-
-    tasks: list[CountTask]
-    parts: list[TaskCounts]
-    """What was found in each."""
-    rooms: NDArray[np.int64]
-    """Distinct rooms, ascending: int64 [D]."""
-    counts: NDArray[np.int64]
-    """Sequences, or pieces, of each: int64 [D]."""
-    over_length: OverLengthLedger
-    own_tokens: int
-    """Tokens of what is planned, without `extra_tokens` and alignment."""
-    id_range: tuple[int, int]
-    """The smallest and the largest id."""
-    id_dtype: Literal["uint32", "int64"]
-    start_dtype: Literal["uint32", "int64"] | None
-    """None where every first token is 0."""
-
-    @property
-    def by_room(self) -> dict[int, int]:
-        """Room in tokens → number of sequences."""
-        return dict(zip(self.rooms.tolist(), self.counts.tolist(), strict=True))
-
-    @property
-    def skipped(self) -> Skipped:
-        """The rows that were skipped."""
-        return [rows for part in self.parts for rows in part.skipped]
-
-    @property
-    def array_bytes(self) -> int:
-        """What the arrays of the prepared folder take on disk."""
-        entry = np.dtype(self.id_dtype).itemsize + (np.dtype(self.start_dtype).itemsize if self.start_dtype else 0)
-        return int(self.counts.sum()) * entry + 16 * self.over_length.sequences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +75,7 @@ class Sort:
 
     def count(self, work: WorkFolder | None = None) -> Counted:
         """Counts lengths: the first pass, which changes nothing on disk but the records of the work folder, if any."""
-        options, before = self.options, self.before
+        options = self.options
         num_rows = sum(span.num_rows for span in self.opened.spans)
         rows = rows_of_task(num_rows, options, self.engine.workers)
         tasks = make_tasks(self.opened.spans, options, work.rows_of_task(rows) if work else rows)
@@ -131,32 +83,7 @@ class Sort:
         sizes = [task.num_rows for task in tasks]
         parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
         self._check_files()
-        if self.groups is not None:
-            ledger, own_tokens = self.groups.over_length, self.groups.own_tokens
-        else:
-            ledger, own_tokens = _over_length_ledger(parts, options), sum(part.own_tokens for part in parts)
-            if before is not None:
-                ledger = added_ledgers(before.manifest.over_length, ledger)
-                own_tokens += before.manifest.own_tokens
-        planned = [part for part in parts if len(part.rooms)]
-        if not planned:
-            raise ValueError(f"all {num_rows:,} rows are bad, so nothing is left to prepare")
-        rooms, counts = _merged(_counts_of(before), *((part.rooms, part.counts) for part in planned))
-        low, high = min(part.id_low for part in planned), max(part.id_high for part in planned)
-        if before is not None:
-            low, high = min(low, id_range(before)[0]), max(high, id_range(before)[1])
-        start_dtypes = {_start_dtype(parts, options), before.manifest.start_dtype if before else None}
-        return Counted(
-            tasks=tasks,
-            parts=parts,
-            rooms=rooms,
-            counts=counts,
-            over_length=ledger,
-            own_tokens=own_tokens,
-            id_range=(low, high),
-            id_dtype="uint32" if low >= 0 and high < 2**32 else "int64",
-            start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
-        )
+        return Counted.of(tasks, parts, options, before=self.before, groups=self.groups)
 
     def plan(self, counted: Counted) -> PackingPlan:
         """Plans what was counted."""
@@ -178,7 +105,7 @@ class Sort:
             work: holds runs, and records of what is finished.
         """
         counted = self.count(work)
-        arrays = _Arrays.claimed(work.runs, counted, lists_over=self.groups is None)
+        arrays = Arrays.claimed(work.runs, counted, lists_over=self.groups is None)
         finished = work.records("filled", str, str)
         run_tasks = self._claim_runs(counted, work, finished)
         sizes = [task.num_rows for task in counted.tasks]
@@ -213,7 +140,7 @@ class Sort:
 
     def _kept_plan(self, counted: Counted, work: WorkFolder) -> PackingPlan:
         """Returns the plan that interrupted work had made, or makes and keeps one."""
-        kept = work.records("plan", _plan_content, _plan_of)
+        kept = work.records("plan", plan_content, plan_of)
         plan = kept.of(0)
         if plan is None:
             plan = self.plan(counted)
@@ -234,11 +161,11 @@ class Sort:
             if not _is_whole(run, finished.of(number)):
                 finished.remove(number)
                 shape = (int(part.counts.sum()),)
-                _create(run.ids, counted.id_dtype, shape)
+                claim(run.ids, counted.id_dtype, shape)
                 if run.first_tokens and counted.start_dtype:
-                    _create(run.first_tokens, counted.start_dtype, shape)
+                    claim(run.first_tokens, counted.start_dtype, shape)
                 if run.over:
-                    _create(run.over, "int64", (part.num_over, 2))
+                    claim(run.over, "int64", (part.num_over, 2))
             tasks.append(
                 RunTask(
                     source=task,
@@ -255,26 +182,14 @@ class Sort:
         for file in self.opened.files:
             file.check()
 
-    def _merge(self, arrays: "_Arrays", counted: Counted, runs: Sequence[Run], work: WorkFolder) -> tuple[int, int]:
+    def _merge(self, arrays: Arrays, counted: Counted, runs: Sequence[Run], work: WorkFolder) -> tuple[int, int]:
         """Merges runs into arrays, and returns `ids_sum` of all ids and first tokens."""
         found = [(part.rooms, part.counts) for part in counted.parts]
         if self.before is not None:
             runs = [run_of(self.before), *runs]
-            found = [_counts_of(self.before), *found]
-        edges = np.zeros((len(runs), len(counted.rooms) + 1), dtype=np.int64)
-        for of_run, (rooms, counts) in zip(edges, found, strict=True):
-            of_run[1 + np.searchsorted(counted.rooms, rooms)] = counts
-        np.cumsum(edges, axis=1, out=edges)
+            found = [counts_of(self.before), *found]
         workers = work.merging_workers(self.engine.workers)
-        cut = partial(cut_merges, sort=self.are_ids_given, workers=workers)
-        files = [(run.ids, run.first_tokens) for run in runs]
-        tasks = [*cut(files, edges, arrays.pool, writes="ids")]
-        if arrays.first_tokens:
-            tasks += cut(files, edges, arrays.first_tokens, writes="first_tokens")
-        if arrays.over:
-            lists = [run.over for run in runs if run.over]
-            over_edges = np.array([[0, len(map_pool(path))] for path in lists])
-            tasks += cut([(path, None) for path in lists], over_edges, arrays.over, writes="over")
+        tasks = arrays.merges(runs, counted.edges_of(found), sort=self.are_ids_given, workers=workers)
         finished = work.records("merged", list, Merged.of)
         for number, task in enumerate(tasks):
             if (merged := finished.of(number)) and not is_merged(task, merged):
@@ -283,7 +198,7 @@ class Sort:
         sums = [merged.sums for merged in self._run("merging runs", merge_task, tasks, sizes, finished)]
         return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
 
-    def _check_unique(self, arrays: "_Arrays", counted: Counted) -> None:
+    def _check_unique(self, arrays: Arrays, counted: Counted) -> None:
         """Refuses an id that occurs twice."""
         edges = np.concatenate(([0], np.cumsum(counted.counts)))
         of_pieces = arrays.first_tokens if self.options.over_length == "split" else None
@@ -341,124 +256,6 @@ class Sort:
         return followed()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Arrays:
-    """The array files of the folder to be, where they are merged."""
-
-    pool: str
-    first_tokens: str | None
-    over: str | None
-
-    @property
-    def files(self) -> list[str]:
-        """Those that there are."""
-        return [file for file in (self.pool, self.first_tokens, self.over) if file is not None]
-
-    @classmethod
-    def claimed(cls, folder: Path, counted: Counted, *, lists_over: bool) -> "_Arrays":
-        """Makes those that are not there, with their disk space; the list of what is too long only if `lists_over`."""
-        shape = (int(counted.counts.sum()),)
-        num_over = counted.over_length.sequences if lists_over else 0
-        return cls(
-            pool=_kept(folder / POOLS, counted.id_dtype, shape),
-            first_tokens=_kept(folder / STARTS, counted.start_dtype, shape) if counted.start_dtype else None,
-            over=_kept(folder / OVER_LENGTH, "int64", (num_over, 2)) if num_over else None,
-        )
-
-
-def _kept(path: Path, dtype_name: str, shape: tuple[int, ...]) -> str:
-    """Returns the file of an array that interrupted work made, or makes it."""
-    try:
-        found = map_pool(str(path))
-        if (found.dtype.name, found.shape) == (dtype_name, shape):
-            return str(path)
-    except (OSError, ValueError):  # missing, or cut
-        pass
-    return _create(path, dtype_name, shape)
-
-
-def _create(path: Path | str, dtype_name: str, shape: tuple[int, ...]) -> str:
-    Path(path).unlink(missing_ok=True)
-    create_array(Path(path), dtype_name, shape)
-    return str(path)
-
-
-def _plan_content(plan: PackingPlan) -> dict[str, Any]:
-    """Returns what a manifest and its files need of a plan, as JSON can hold it."""
-    return {
-        "templates": [[*template, multiplicity] for template, multiplicity in plan.templates.items()],
-        "max_seq_len": plan.max_seq_len,
-        "lower_bound": plan.lower_bound,
-        "algorithm": plan.algorithm,
-        "note": plan.note,
-    }
-
-
-def _plan_of(content: dict[str, Any]) -> PackingPlan:
-    """Returns what `_plan_content` was made of."""
-    templates = Counter({tuple(lengths): multiplicity for *lengths, multiplicity in content["templates"]})
-    return PackingPlan(**{**content, "templates": templates})
-
-
 def _is_whole(run: Run, checksum: str | None) -> bool:
     """Whether a run that was finished is as it was then."""
     return checksum is not None and all(map(os.path.exists, run.files)) and run_checksum(run) == checksum
-
-
-def _over_length_ledger(found: Sequence[TaskCounts], options: PrepareOptions) -> OverLengthLedger:
-    limit = options.rooms.longest
-    what = (
-        f"max_seq_len {limit}"
-        if options.rooms.is_plain
-        else (
-            f"the {limit} that fit max_seq_len {options.max_seq_len} with align {options.align} and extra_tokens "
-            f"{options.extra_tokens}"
-        )
-    )
-    num_over = sum(part.num_over for part in found)
-    tokens_over = sum(part.tokens_over for part in found)
-    first = next((part.first_over for part in found if part.first_over), None)
-    if first is None:
-        return OverLengthLedger()
-    if options.over_length == "error":
-        identity, length, path, row = first
-        raise ValueError(
-            f"sequence {identity} (row {row} of {path}) has {length} tokens, over {what}, and it is "
-            f"{'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise --max-seq-len, or choose "
-            "--over-length drop, truncate or split"
-        )
-    if not any(len(part.rooms) for part in found):
-        raise ValueError(f"all {num_over:,} sequences are over {what} and dropped; raise --max-seq-len")
-    is_split = options.over_length == "split"
-    lost = {"drop": tokens_over, "truncate": tokens_over - num_over * limit, "split": 0}[options.over_length]
-    pieces = sum(part.pieces_over for part in found) if is_split else 0
-    return OverLengthLedger(sequences=num_over, source_tokens=tokens_over, tokens=lost, pieces=pieces)
-
-
-def _start_dtype(found: Sequence[TaskCounts], options: PrepareOptions) -> Literal["uint32", "int64"] | None:
-    """How first tokens are stored; None where every entry's is 0."""
-    longest, limit = max(part.longest_over for part in found), options.rooms.longest
-    if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):
-        return None
-    last = (longest - 1) // limit * limit if options.over_length == "split" else longest - limit
-    return "uint32" if last < 2**32 else "int64"
-
-
-_Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Distinct rooms, ascending, and how many entries have each: int64 [D] both."""
-
-
-def _counts_of(dataset: PreparedDataset | None) -> _Counts:
-    by_room = sorted(dataset.counts.items()) if dataset else []
-    return (
-        np.array([room for room, _ in by_room], dtype=np.int64),
-        np.array([count for _, count in by_room], dtype=np.int64),
-    )
-
-
-def _merged(*parts: _Counts) -> _Counts:
-    histogram = np.zeros(max(int(rooms[-1]) for rooms, _ in parts if len(rooms)) + 1, dtype=np.int64)
-    for rooms, counts in parts:
-        histogram[rooms] += counts
-    rooms = np.flatnonzero(histogram)
-    return rooms, histogram[rooms]

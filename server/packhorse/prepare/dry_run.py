@@ -1,6 +1,6 @@
 """`dry_run`: what `prepare` would make of the same arguments, found by reading and planning alone.
 
-Owns what it tells, and the estimates of time and disk; leaves the arguments to `pipeline`.
+Owns what it tells, and the estimates of time and disk; leaves the arguments to `job`.
 """
 
 import inspect
@@ -15,8 +15,10 @@ from typing import Any, ParamSpec
 
 from packhorse.dataset import Inputs, OverLengthLedger, PrepareOptions
 from packhorse.packing import PackingStats
+from packhorse.prepare._options import checked_options
 from packhorse.prepare._records import write_inputs
-from packhorse.prepare.pipeline import checked_job, checked_options, prepare
+from packhorse.prepare.job import checked_job
+from packhorse.prepare.pipeline import prepare
 
 _Arguments = ParamSpec("_Arguments")
 

@@ -1,56 +1,34 @@
 """`prepare`: raw data becomes a prepared folder.
 
-Owns the arguments, what they must fulfil, and the way from finding files to a folder in its place. Leaves reading and
-sorting to `_sort`.
+Owns the way from a job to a folder in its place. Leaves what the arguments must fulfil to `job`, reading and sorting to
+`_sort`.
 """
 
-import glob
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from collections.abc import Iterable
+from typing import Any
 
 from packhorse.dataset import (
     Keep,
     Manifest,
     OverLength,
-    PreparedDataset,
-    PrepareOptions,
     link_versions,
     open_prepared,
-    refuse_holding,
-    refuse_output,
     versions_of,
     write_seqpack_layout,
     written_whole,
 )
-from packhorse.formats.files import as_path
-from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.jobs import AnyEngineKind, check_engine, open_chosen_engine, show_progress
-from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
-from packhorse.prepare._grouping import Grouping, gather_groups, options_of_groups
-from packhorse.prepare._growth import continued, refuse_growth, refuse_rewritten
-from packhorse.prepare._sort import Sort
-from packhorse.prepare._work import JobRecord, working
-from packhorse.prepare.readers import Columns, Opened, changed, find_inputs, open_held
-from packhorse.topology import checked_integer
+from packhorse.jobs import AnyEngineKind
+from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
+from packhorse.prepare._growth import refuse_rewritten
+from packhorse.prepare._input_names import Source
+from packhorse.prepare._options import checked_options
+from packhorse.prepare._work import working
+from packhorse.prepare.job import Job, Layout, OnBadRow, checked_job
+from packhorse.prepare.readers import changed
 
-Layout = Literal["packhorse", "seqpack"]
-"""How the folder is laid out."""
-
-OnBadRow = Literal["error", "skip"]
-"""What is done with a row that cannot be planned."""
-
-Source = str | os.PathLike[str]
-"""A file, a folder, a pattern, or the URL of one in an object store, to read."""
-
-_WORKER_ROWS = 250_000
-_MOST_WORKERS = 16
 _OURS = ".packhorse"
-_MOST_NAMES = 8
 
 
 def prepare(
@@ -196,19 +174,17 @@ def prepare(
         on_bad_row=on_bad_row,
         progress=progress,
     )
-    return write_job(job, overwrite=overwrite, append=append, resume=resume, format=format)
+    return write_job(job)
 
 
-def write_job(
-    job: "Job", *, overwrite: bool = False, append: bool = False, resume: bool = False, format: Layout = "packhorse"
-) -> Manifest:
+def write_job(job: Job) -> Manifest:
     """Does what a job asks for; see `prepare`."""
     with (
-        working(job.folder, job.record, resume=resume) as work,
+        working(job.folder, job.record, resume=job.resume) as work,
         written_whole(
             job.folder,
-            overwrite=overwrite or append,
-            keeps_versions=append,
+            overwrite=job.overwrite or job.before is not None,
+            keeps_versions=job.before is not None,
             partial=work.partial,
             meanwhile=work.runs,
         ) as partial,
@@ -218,7 +194,7 @@ def write_job(
             if versions_of(job.folder)[0].manifest != job.before.manifest:
                 raise changed(str(job.folder))
             link_versions(job.folder, partial)
-        if format == "packhorse":
+        if job.format == "packhorse":
             manifest = sort.write(partial, job.source, work)
             if job.before is not None and not job.adds:
                 refuse_rewritten(job.before, open_prepared(partial, check_pool=False))
@@ -229,249 +205,3 @@ def write_job(
         write_seqpack_layout(open_prepared(ours, check_pool=False), partial)
         shutil.rmtree(ours)
         return manifest
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What the arguments of `prepare` ask for, checked, with its input found and nothing of it counted."""
-
-    folder: Path
-    opened: Opened
-    source: str
-    """What the manifest calls the inputs."""
-    options: PrepareOptions
-    before: PreparedDataset | None
-    """The version that is appended to."""
-    grouping: Grouping | None
-    """Which sequences are a group."""
-    adds: bool
-    """Whether the input holds new sequences only; else it holds those of the version before, too."""
-    record: JobRecord | None
-    """By which interrupted work is recognised; None where it cannot be."""
-    engine: AnyEngineKind
-    workers: int
-    ray_address: str | None
-    time_limit_seconds: float
-    progress: bool
-
-    @contextmanager
-    def started(self, folder: Path) -> Iterator[Sort]:
-        """Gives the passes, with what runs them and progress to show; both end afterwards.
-
-        Args:
-            folder: where tables of groups are written.
-        """
-        opened = open_chosen_engine(self.engine, workers=self.workers, ray_address=self.ray_address)
-        with opened as engine, show_progress(quiet=not self.progress) as shown:
-            grouped = None
-            if self.grouping is not None:
-                before = self.before if self.adds else None
-                grouped = gather_groups(self.opened, self.grouping, self.options, folder, shown, before)
-            yield Sort(
-                engine=engine,
-                progress=shown,
-                opened=grouped.opened if grouped else self.opened,
-                options=options_of_groups(self.options) if grouped else self.options,
-                groups=grouped,
-                time_limit_seconds=self.time_limit_seconds,
-                before=self.before if self.adds else None,
-                version=self.before.manifest.version + 1 if self.before else 1,
-            )
-
-
-def checked_job(
-    options: PrepareOptions,
-    *,
-    output: str | os.PathLike[str],
-    input: Source | Iterable[Source] | None = None,
-    lengths: Any = None,
-    length_column: str | None = None,
-    id_column: str | None = None,
-    group_column: str | None = None,
-    group_size: int | None = None,
-    groups: Any = None,
-    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
-    overwrite: bool = False,
-    append: bool = False,
-    resume: bool = False,
-    engine: AnyEngineKind = "threads",
-    workers: int | None = None,
-    ray_address: str | None = None,
-    format: Layout = "packhorse",
-    on_bad_row: OnBadRow = "error",
-    progress: bool = True,
-) -> Job:
-    """Checks the other arguments of `prepare`, which see, and finds the input; options are from `checked_options`."""
-    if not isinstance(output, str | os.PathLike):
-        raise ValueError(f"output must be the folder to write, got {output!r:.60}")
-    for name, column in (("length_column", length_column), ("id_column", id_column)):
-        if not isinstance(column, str | None):
-            raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
-    folder = Path(output)
-    if format not in get_args(Layout):
-        raise ValueError(f"format must be one of {', '.join(get_args(Layout))}, got {format!r}")
-    if format == "seqpack" and (options.over_length == "split" or options.keep == "tail"):
-        raise ValueError(
-            "seqpack's layout cannot say where a piece begins: use --format packhorse, or neither --over-length "
-            "split nor --keep tail"
-        )
-    if on_bad_row not in get_args(OnBadRow):
-        raise ValueError(f"on_bad_row must be one of {', '.join(get_args(OnBadRow))}, got {on_bad_row!r}")
-    grouping = Grouping.of(group_column, group_size, groups)
-    grouping_files = grouping.files if grouping else []
-    if grouping is not None:
-        _refuse_with_groups(options, seqpack=format == "seqpack", skips=on_bad_row == "skip")
-    if append and (overwrite or format == "seqpack"):
-        raise ValueError(
-            "append goes neither with --overwrite, which keeps no earlier version, nor with seqpack's layout"
-        )
-    check_engine(engine, workers=workers, ray_address=ray_address, kinds=get_args(AnyEngineKind))
-    if workers is not None:
-        checked_integer("workers", workers, 1)
-    if (input is None) == (lengths is None):
-        raise ValueError("give either input, for files, or lengths, for what Python holds")
-    if groups is not None and lengths is None and not grouping_files:
-        raise ValueError(
-            "groups that Python holds are for lengths that it holds: files have a --group-column, a --group-size, or a "
-            "file of --groups"
-        )
-    if resume and lengths is not None:
-        raise ValueError("resume is for files: nobody can tell whether lengths that Python holds are the same")
-    if not append:
-        refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
-    elif not folder.exists():
-        raise FileNotFoundError(f"{folder} is not there to append to; leave out --append to begin a dataset")
-    before = open_prepared(folder) if append else None
-    columns = Columns(length=length_column, id=id_column, group=group_column)
-    skips, adds, record = on_bad_row == "skip", True, None
-    if input is None:
-        opened = open_held(lengths, columns, skips_bad_rows=skips)
-        source = opened.kind
-    else:
-        sources = paths_of_inputs(input)
-        if engine == "ray":
-            sources = [
-                source if is_url(source) else os.path.abspath(source) for source in sources
-            ]  # its processes have another working directory
-        found = find_inputs(sources)
-        named = [*sources, *(file.path for file in grouping_files)]
-        refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
-        opened = found.reader.open(found.paths, columns, skips_bad_rows=skips)
-        source = name_of_inputs(sources)
-        adds = not found.reader.is_alone
-        digest = before.manifest.digest if before else None
-        record = JobRecord.of(
-            opened, options, on_bad_row=on_bad_row, appended_to=digest, group_size=group_size, groups=grouping_files
-        )
-    num_rows = sum(span.num_rows for span in opened.spans)
-    if before is not None:
-        groups_by = grouping.said if grouping else None
-        refuse_growth(before, opened, options, groups_by=groups_by, adds=adds)
-        if adds:
-            opened = continued(before, opened)
-            source = _joined_names(before.manifest.source, source)
-    if not num_rows:
-        where = f"{len(opened.files):,} files" if len(opened.files) > 1 else source
-        raise ValueError(f"--input holds no rows in {where}, so there is nothing to prepare")
-    return Job(
-        folder=folder,
-        opened=opened,
-        source=source,
-        options=options,
-        before=before,
-        grouping=grouping,
-        adds=adds,
-        record=record,
-        engine=engine,
-        ray_address=ray_address,
-        workers=workers or _default_workers(num_rows),
-        time_limit_seconds=time_limit_seconds,
-        progress=progress,
-    )
-
-
-def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
-    """Returns the inputs as they were named; a ValueError where that is no way to name one."""
-    given = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
-    wanted = "--input must be a file, a folder, a pattern, a URL of one, or a list of these"
-    paths = [as_path(one) for one in given if isinstance(one, str | os.PathLike) and str(one)]
-    if len(paths) < len(given):
-        raise ValueError(f"{wanted}, got {input!r:.60}")
-    return paths
-
-
-def name_of_inputs(sources: Sequence[str]) -> str:
-    """What the manifest calls the inputs: last components, and of a pattern its folder too."""
-    names = []
-    for source in sources[:_MOST_NAMES]:
-        path = Path(without_secrets(source).partition("://")[2] if is_url(source) else os.path.abspath(source))
-        names.append("/".join(path.parts[-2:]).removeprefix("//") if glob.has_magic(path.name) else path.name)
-    if len(sources) > _MOST_NAMES:
-        names.append(f"{len(sources) - _MOST_NAMES:,} more")
-    return os.fsencode(", ".join(names)).decode(errors="replace")
-
-
-def _joined_names(before: str, more: str) -> str:
-    """What the manifest calls the inputs of a dataset that grew."""
-    names = f"{before}, {more}".split(", ")
-    return ", ".join([*names[:_MOST_NAMES], *["…"] * (len(names) > _MOST_NAMES)])
-
-
-def checked_options(
-    *,
-    max_seq_len: int,
-    algorithm: str = "auto",
-    max_sequences_per_bin: int | None = None,
-    over_length: OverLength = "error",
-    keep: Keep = "head",
-    align: int = 1,
-    extra_tokens: int = 0,
-) -> PrepareOptions:
-    """Checks those arguments of `prepare` that shape the plan, which see."""
-    if over_length not in get_args(OverLength):
-        raise ValueError(f"over_length must be one of {', '.join(get_args(OverLength))}, got {over_length!r}")
-    if keep not in get_args(Keep):
-        raise ValueError(f"keep must be one of {', '.join(get_args(Keep))}, got {keep!r}")
-    if keep == "tail" and over_length != "truncate":
-        raise ValueError(f"keep 'tail' is for over_length 'truncate'; with {over_length!r} nothing is cut off")
-    if algorithm != "auto" and algorithm not in PACKERS:
-        raise ValueError(f"unknown algorithm {algorithm!r}; there are: auto, {', '.join(sorted(PACKERS))}")
-    if max_sequences_per_bin is not None:
-        max_sequences_per_bin = checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1)
-    rooms = checked_rule(max_seq_len, align, extra_tokens)
-    if rooms.longest < 1:
-        raise ValueError(
-            f"no sequence fits max_seq_len {max_seq_len} with align {align} and extra_tokens {extra_tokens}: not one "
-            "token of its own is left; raise --max-seq-len"
-        )
-    return PrepareOptions(
-        max_seq_len=rooms.max_seq_len,
-        algorithm=algorithm,
-        max_sequences_per_bin=max_sequences_per_bin,
-        over_length=over_length,
-        keep=keep,
-        align=rooms.align,
-        extra_tokens=rooms.extra_tokens,
-    )
-
-
-def _refuse_with_groups(options: PrepareOptions, *, seqpack: bool, skips: bool) -> None:
-    """Refuses what makes no sense where sequences are planned in groups; a ValueError."""
-    if options.over_length in ("truncate", "split"):
-        raise ValueError(
-            f"over_length {options.over_length!r} would cut sequences out of their group: choose --over-length error, "
-            "or drop, which leaves out whole groups"
-        )
-    if options.max_sequences_per_bin is not None:
-        raise ValueError("max_sequences_per_bin cannot be kept where bins are made of groups: leave it out")
-    if seqpack:
-        raise ValueError("seqpack's layout cannot say which sequences are a group: use --format packhorse")
-    if skips:
-        raise ValueError(
-            "on_bad_row 'skip' would leave a group without one of its sequences: repair the rows, or leave out their "
-            "groups"
-        )
-
-
-def _default_workers(num_rows: int) -> int:
-    return max(1, min(os.cpu_count() or 1, num_rows // _WORKER_ROWS, _MOST_WORKERS))

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import MIXTURE_SUFFIX, Keep, Manifest, OverLength, StageEntry, render_stage, replace_text
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
-from packhorse.prepare.pipeline import checked_job, checked_options, name_of_inputs, paths_of_inputs, write_job
-from packhorse.prepare.readers import Columns, find_inputs
+from packhorse.prepare._input_names import name_of_inputs, paths_of_inputs
+from packhorse.prepare._options import checked_options
+from packhorse.prepare.job import Job
+from packhorse.prepare.pipeline import write_job
+from packhorse.prepare.readers import Columns, find_inputs, open_held
 from packhorse.prepare.readers.parquet import open_parquet
 from packhorse.topology import checked_integer
 
@@ -122,19 +125,17 @@ def shard(
     order = np.argsort(shard_of, kind="stable")
     ends = np.cumsum(np.bincount(shard_of, minlength=len(names))).tolist()
     for value, begin, end in zip(names, [0, *ends[:-1]], ends, strict=True):
-        job = checked_job(
-            options,
-            lengths=table[np.sort(order[begin:end])],
-            length_column="length",
-            id_column="id",
-            output=root / f"{name}-{value}",
+        held = open_held(table[np.sort(order[begin:end])], Columns(length="length", id="id"), skips_bad_rows=False)
+        job = Job(
+            folder=root / f"{name}-{value}",
+            opened=replace(held, columns=opened.columns),
+            source=name_of_inputs(sources),
+            options=options,
             time_limit_seconds=time_limit_seconds,
-            overwrite=overwrite,
-            workers=1,
             progress=progress,
+            overwrite=overwrite,
         )
-        job = replace(job, opened=replace(job.opened, columns=opened.columns), source=name_of_inputs(sources))
-        manifests[f"{name}-{value}"] = write_job(job, overwrite=overwrite)
+        manifests[job.folder.name] = write_job(job)
     stage = StageEntry(weights={shard_name: manifest.n_bins for shard_name, manifest in manifests.items()})
     replace_text(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}")
     return manifests
