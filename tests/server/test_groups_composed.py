@@ -2,6 +2,7 @@
 
 The oracle writes an epoch out as lists: bins of groups' numbers, each group's members in its place, what is taken away
 by file, and optimizer steps counted off one by one. What is served has to be those lists, and never part a group.
+Broken sources show that the oracle can refuse.
 """
 
 import itertools
@@ -16,8 +17,8 @@ from tests.epoch.test_mixture import Mixed
 
 from packhorse.client import Balance, RemainderPolicy, Skips, Topology, connect
 from packhorse.client.service.blocks import AS_IT_IS, MASKED
-from packhorse.dataset import open_prepared
-from packhorse.epoch import EpochView, WindowedView, derive_key
+from packhorse.dataset import Takedown, open_prepared
+from packhorse.epoch import EpochView, GroupedSource, WindowedView, derive_key
 from packhorse.prepare import prepare
 
 MAX_SEQ_LEN = 8
@@ -180,52 +181,185 @@ def steps_counted_off(num_bins, topology, stages, epoch):
     return steps
 
 
+def check_streams(root, parts, made, *, epoch, seed, topology, stages):
+    """Asserts that the streams of all ranks and workers together are the oracle's lists.
+
+    Args:
+        root: where datasets are; gets the composition's files.
+        parts: the datasets as lists.
+        made: the composition.
+        epoch: which one is streamed.
+        seed: of the run.
+        topology: with a schedule, and a last step that loses and repeats nothing.
+        stages: the schedule, (position of the run, global batch size).
+    """
+    name, expected = made.write(root), made.lists(parts, epoch, seed)
+    steps = steps_counted_off(len(expected), topology, stages, epoch)
+    came = {}
+    with connect(f"embedded:{root}") as client:
+        for rank, worker in itertools.product(range(topology.world_size), range(topology.workers_per_rank)):
+            run = {"epoch": epoch, "seed": seed, "topology": topology, "rank": rank, "worker": worker}
+            with client.stream_bins(name, **run) as stream:
+                assert stream.header.num_steps == len(steps)
+                for block in stream:
+                    bins = iter(bins_of(block))
+                    for step in block.steps:
+                        share = steps[step][1] // topology.accumulation // topology.world_size
+                        came[step, rank] = list(itertools.islice(bins, share))
+                    assert next(bins, None) is None
+    assert came.keys() == set(itertools.product(range(len(steps)), range(topology.world_size)))
+
+    every = [rows for batch in came.values() for _, rows in batch]
+    left = expected[topology.start_position :]
+    assert Counter(row for rows in every for row in rows) == Counter(row for rows in left for row in rows)
+    for rows in every:  # never parted, whatever the last step does with bins
+        for (component, group), run_of in itertools.groupby(rows, lambda row: row[:2]):
+            members = [i for _, _, i, _ in run_of]
+            assert group == -1 or members == parts[made.names[component]][1][group]
+    if topology.remainder is RemainderPolicy.EMPTY:
+        assert sorted(filter(None, every)) == sorted(left)
+
+    for first, size in dict.fromkeys(step[:2] for step in steps):
+        if first + size > len(expected):
+            continue  # the epoch's last, partial one
+        of_window = {
+            (number, rank): came[number, rank]
+            for number, step in enumerate(steps)
+            if step[0] == first
+            for rank in range(topology.world_size)
+        }
+        bins = [one for _, batch in sorted(of_window.items()) for one in batch]
+        in_order = list(enumerate(expected))[first : first + size]
+        assert (sorted(bins) if topology.balance is not Balance.NONE else bins) == in_order
+
+
 def test_schedules_takedowns_and_groups_together(root, parts, scheduled):
     @given(compositions(), st.integers(0, 1), st.integers(0, 2**64 - 1), st.data())
     @settings(max_examples=25, deadline=None)
     def check(made, epoch, seed, data):
-        name, expected = made.write(root), made.lists(parts, epoch, seed)
         policies = (RemainderPolicy.SPREAD, RemainderPolicy.EMPTY)
-        topology, stages = data.draw(scheduled(len(expected), epochs=2, policies=policies))
-        steps = steps_counted_off(len(expected), topology, stages, epoch)
-        came = {}
-        with connect(f"embedded:{root}") as client:
-            for rank, worker in itertools.product(range(topology.world_size), range(topology.workers_per_rank)):
-                run = {"epoch": epoch, "seed": seed, "topology": topology, "rank": rank, "worker": worker}
-                with client.stream_bins(name, **run) as stream:
-                    assert stream.header.num_steps == len(steps)
-                    for block in stream:
-                        bins = iter(bins_of(block))
-                        for step in block.steps:
-                            share = steps[step][1] // topology.accumulation // topology.world_size
-                            came[step, rank] = list(itertools.islice(bins, share))
-                        assert next(bins, None) is None
-        assert came.keys() == set(itertools.product(range(len(steps)), range(topology.world_size)))
-
-        every = [rows for batch in came.values() for _, rows in batch]
-        left = expected[topology.start_position :]
-        assert Counter(row for rows in every for row in rows) == Counter(row for rows in left for row in rows)
-        for rows in every:  # never parted, whatever the last step does with bins
-            for (component, group), run_of in itertools.groupby(rows, lambda row: row[:2]):
-                members = [i for _, _, i, _ in run_of]
-                assert group == -1 or members == parts[made.names[component]][1][group]
-        if topology.remainder is RemainderPolicy.EMPTY:
-            assert sorted(filter(None, every)) == sorted(left)
-
-        for first, size in dict.fromkeys(step[:2] for step in steps):
-            if first + size > len(expected):
-                continue  # the epoch's last, partial one
-            of_window = {
-                (number, rank): came[number, rank]
-                for number, step in enumerate(steps)
-                if step[0] == first
-                for rank in range(topology.world_size)
-            }
-            bins = [one for _, batch in sorted(of_window.items()) for one in batch]
-            in_order = list(enumerate(expected))[first : first + size]
-            assert (sorted(bins) if topology.balance is not Balance.NONE else bins) == in_order
+        num_bins = len(made.lists(parts, epoch, seed))
+        topology, stages = data.draw(scheduled(num_bins, epochs=2, policies=policies))
+        check_streams(root, parts, made, epoch=epoch, seed=seed, topology=topology, stages=stages)
 
     check()
+
+
+def pairs_of_members(bins):
+    """Where two members of a group stand next to each other: the first one's index."""
+    own = bins.group_ids
+    return np.setdiff1d(np.flatnonzero((own[1:] == own[:-1]) & (own[1:] >= 0)), bins.bin_ends - 1)
+
+
+def with_sequences(bins, which, grown_by):
+    """The bins with other sequences: indices of those that there were, and by how much the bin of one grows."""
+    arrays = {name: getattr(bins, name)[which] for name in ("ids", "lengths", "group_ids")}
+    return replace(bins, bin_ends=bins.bin_ends + grown_by, **arrays)
+
+
+def swap_two_members(bins, at):
+    order = np.arange(len(bins.ids))
+    order[[at, at + 1]] = at + 1, at
+    return with_sequences(bins, order, 0)
+
+
+def leave_a_member_out(bins, at):
+    return with_sequences(bins, np.delete(np.arange(len(bins.ids)), at), -(bins.bin_ends > at).astype(int))
+
+
+def double_a_member(bins, at):
+    return with_sequences(bins, np.insert(np.arange(len(bins.ids)), at, at), (bins.bin_ends > at).astype(int))
+
+
+def give_a_member_to_another_group(bins, at):
+    group_ids = bins.group_ids.copy()
+    group_ids[at + 1] += 1
+    return replace(bins, group_ids=group_ids)
+
+
+def part_a_group(bins, at):
+    """Its last members go to the next bin."""
+    number = int(np.searchsorted(bins.bin_ends, at, side="right"))
+    if number == len(bins) - 1:
+        return bins
+    ends = bins.bin_ends.copy()
+    ends[number] = at + 1
+    return replace(bins, bin_ends=ends)
+
+
+def exchange_two_bins(bins, _at):
+    order = np.arange(len(bins))
+    order[:2] = order[:2][::-1]
+    return replace(bins.take(order), positions=bins.positions)
+
+
+@pytest.fixture
+def check_one(root, parts):
+    """Function: checks one composition, in which stages, windows, takedown and schedule all matter."""
+    made = Composition(
+        names=("rollouts", "plain"),
+        num_windows=(3, 1),
+        stages=(((3, 1), 30), ((1, 1), None)),
+        num_bins=44,
+        skipped=((0, ((5, 7),)), (1, ((9, 11),))),
+        redactions=(("rollouts", list(range(0, 500, 2)), None), ("plain", list(range(0, 350, 3)), 7)),
+    )
+    schedule = [(0, 6), (42, 12)]
+    topology = Topology(
+        world_size=3, workers_per_rank=2, batch_size=" ".join(f"{a}:{b}" for a, b in schedule), accumulation=2
+    )
+
+    def check(balance, stages=schedule):
+        shape = replace(topology, balance=balance)
+        for epoch in range(2):
+            check_streams(root, parts, made, epoch=epoch, seed=3, topology=shape, stages=stages)
+
+    return check
+
+
+@pytest.mark.parametrize("balance", [Balance.NONE, Balance.OPTIMIZER_STEP])
+def test_the_oracle_takes_what_is_whole(check_one, balance):
+    check_one(balance)
+
+
+@pytest.mark.parametrize("balance", [Balance.NONE, Balance.OPTIMIZER_STEP])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        swap_two_members,
+        leave_a_member_out,
+        double_a_member,
+        give_a_member_to_another_group,
+        part_a_group,
+        exchange_two_bins,
+    ],
+)
+def test_the_oracle_refuses_groups_that_are_not_whole(check_one, fault, balance, monkeypatch):
+    whole = GroupedSource.bins
+
+    def broken(self, positions):
+        bins = whole(self, positions)
+        pairs = pairs_of_members(bins)
+        return fault(bins, int(pairs[len(pairs) // 2])) if len(pairs) and len(bins) > 1 else bins
+
+    monkeypatch.setattr(GroupedSource, "bins", broken)
+    with pytest.raises(AssertionError):
+        check_one(balance)
+
+
+@pytest.mark.parametrize(
+    ("name", "nothing"), [("redacted", lambda *_, **__: None), ("skips_of", lambda *_: Skips.of([]))]
+)
+def test_the_oracle_refuses_streams_without_the_takedown(check_one, name, nothing, monkeypatch):
+    monkeypatch.setattr(Takedown, name, nothing)
+    with pytest.raises(AssertionError):
+        check_one(Balance.NONE)
+
+
+@pytest.mark.parametrize("stages", [[(0, 6)], [(0, 12)], [(0, 6), (36, 12)], [(0, 6), (48, 12)]])
+def test_the_oracle_refuses_the_steps_of_another_schedule(check_one, stages):
+    with pytest.raises(AssertionError):
+        check_one(Balance.NONE, stages)
 
 
 def test_a_takedown_ahead_of_a_cursor_keeps_the_steps_before_it(root):
