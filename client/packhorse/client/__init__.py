@@ -10,10 +10,9 @@
 Everything that a trainer needs is imported from here, by name. What works with tensors needs torch and is loaded when
 it is first asked for; connecting, streaming and locating do without, and so does `import *`, which leaves it out.
 
-Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, DevicePrefetcher
-Stacks      PackedData, PackedDataModule; trainers for Hugging Face, TRL and torchdata are below packhorse.client.stacks
-Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, PackedDataModule, DevicePrefetcher,
+Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, DevicePrefetcher,
             PackedBins for loaders and samplers of other people's making
+Stacks      PackedData, PackedDataModule; trainers for Hugging Face, TRL and torchdata are below packhorse.client.stacks
 Service     connect, Client, DatasetInfo, Component, Stage, BinStream, StreamHeader, BinBlock, SequenceLocation,
             PackStream, RetryPolicy, Access, diagnose, Finding, ask_health, ask_activity, ServerActivity,
             StreamActivity, MemoryDatasets, Takedown, Redaction, TakenPositions
@@ -47,7 +46,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from packhorse.client.answers import DatasetInfo, SequenceLocation, Stage
-from packhorse.client.api import Client, connect
+from packhorse.client.api import Client
+from packhorse.client.connecting import connect
 from packhorse.client.errors import (
     AccessDeniedError,
     DamagedAnswerError,

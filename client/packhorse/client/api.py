@@ -1,23 +1,20 @@
-"""`connect` and `Client`: the service as Python calls.
+"""`Client`: the service's methods as Python calls.
 
-Owns the client's surface. Leaves what answers mean to `answers`, connections to the transports, resuming to `stream`.
+Owns their arguments. Leaves making a client to `connecting`, what answers mean to `answers`, connections to the
+transports, resuming to `stream`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
-from packhorse.client.errors import InvalidRequestError
-from packhorse.client.service._embedded import PREFIX, EmbeddedTransport, MemoryTransport
-from packhorse.client.service._grpc import GrpcTransport
-from packhorse.client.service._messages import integers, invalid, message, shortened, skip_message, topology_message
-from packhorse.client.service._retry import policy_of, with_retries
+from packhorse.client.service._messages import balance_message, integers, message, skip_message, topology_message
+from packhorse.client.service._retry import with_retries
 from packhorse.client.service._transport import (
     APPEND_STAGE,
     GET_BINS,
@@ -27,18 +24,13 @@ from packhorse.client.service._transport import (
     PACK_SEQUENCES,
     Transport,
 )
-from packhorse.client.service.access import Access
 from packhorse.client.service.blocks import BinBlock, decode_bins
-from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.service.pack_stream import PackStream
 from packhorse.client.service.stream import BinStream
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology, as_choice
+from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, get_bins_context
-
-if TYPE_CHECKING:
-    import grpc
 
 _Answer = TypeVar("_Answer")
 
@@ -51,75 +43,6 @@ DEFAULT_TOPOLOGY = Topology()
 NO_SKIPS = Skips()
 
 
-def connect(
-    target: str | MemoryDatasets,
-    *,
-    ca: str | Path | None = None,
-    cert: str | Path | None = None,
-    key: str | Path | None = None,
-    token_file: str | Path | None = None,
-    token: str | None = None,
-    insecure: bool = False,
-    credentials: "grpc.ChannelCredentials | None" = None,
-    timeout_seconds: float | None = None,
-    retry: RetryPolicy | None = None,
-) -> "Client":
-    """Returns a client of a server, or of the prepared datasets in a folder.
-
-    Example:
-        >>> with connect("embedded:datasets") as client:
-        ...     client.get_dataset("corpus").total_tokens
-        16
-
-    Args:
-        target: `host:port`; `host:port,host:port` for several replicas; `dns:///host:port` for a name; `unix:PATH`; or
-            `embedded:DIR` for no server at all. Every address of a name counts as a replica. A call goes to any of
-            them, and to the others where that one fails or lacks the dataset. Or `MemoryDatasets`.
-        ca: file with the CAs of the server's certificate (PEM); TLS is used where it is given. What is left out of
-            this and the next four is taken from PACKHORSE_CLIENT_CA, PACKHORSE_CLIENT_CERT and so on; see `Access`.
-        cert: file of this client's certificate (PEM), where the server wants one.
-        key: file of its private key (PEM, no passphrase).
-        token_file: file that holds the token which the server wants; it is read again for each call.
-        token: the token itself, instead.
-        insecure: whether the token may be sent to other machines in plain text.
-        credentials: of a secure channel, instead of `ca`, `cert` and `key`.
-        timeout_seconds: how long a call goes on without an answer, however often it is tried. None: two minutes where a
-            server was lost, ten seconds where none has ever answered.
-        retry: the same in detail, instead of `timeout_seconds`.
-
-    Raises:
-        ValueError: a token would travel in plain text, a file cannot be read, or an argument is out of range.
-        InvalidRequestError: nothing could ever listen at the target.
-        PackhorseError: an embedded folder has no dataset that can be opened.
-    """
-    access = Access(ca=ca, cert=cert, key=key, token=token, token_file=token_file, insecure=insecure)
-    return open_client(target, access, policy_of(timeout_seconds, retry), credentials)
-
-
-def open_client(
-    target: str | MemoryDatasets,
-    access: Access,
-    policy: RetryPolicy,
-    credentials: "grpc.ChannelCredentials | None" = None,
-) -> "Client":
-    """Returns what `connect` returns, for arguments that were put together before."""
-    given = [*access.given, *(["credentials"] if credentials is not None else [])]
-    if given and not (isinstance(target, str) and not target.startswith(PREFIX)):
-        raise ValueError(f"{given[0]} is for a server; there is none behind {shortened(target)}")
-    transport: Transport
-    if isinstance(target, MemoryDatasets):
-        transport = MemoryTransport(target)
-    elif not isinstance(target, str):
-        raise invalid(
-            "target", f"must be HOST:PORT, embedded:DIR or the like, or MemoryDatasets; got {shortened(target)}"
-        )
-    elif target.startswith(PREFIX):
-        transport = EmbeddedTransport(target)
-    else:
-        transport = GrpcTransport(target, access=access, credentials=credentials)
-    return Client(transport, policy)
-
-
 class Client:
     """The service's methods. Made by `connect`; safe to keep across a fork, and usable in a `with` statement.
 
@@ -127,6 +50,7 @@ class Client:
     lengths without a dataset, all at once or as they arrive.
 
     Example:
+        >>> from packhorse.client import connect
         >>> with connect("embedded:datasets") as client:
         ...     client.target
         'embedded:datasets'
@@ -145,6 +69,7 @@ class Client:
         """Returns every dataset that is served, by ascending name.
 
         Example:
+            >>> from packhorse.client import connect
             >>> with connect("embedded:datasets") as client:
             ...     sorted(info.name for info in client.list_datasets())[0]
             'corpus'
@@ -157,6 +82,7 @@ class Client:
         """Returns one dataset; a DatasetNotFoundError where there is none of that name.
 
         Example:
+            >>> from packhorse.client import connect
             >>> with connect("embedded:datasets") as client:
             ...     client.get_dataset("corpus").max_seq_len
             8
@@ -172,6 +98,7 @@ class Client:
         A server wants a token whose methods name AppendStage. Asking again for what was done already changes nothing.
 
         Example:
+            >>> from packhorse.client import connect
             >>> stages = "epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}\n"
             >>> with open("datasets/two.mixture.toml", "w") as file:
             ...     print(stages, end="", file=file)
@@ -222,6 +149,7 @@ class Client:
         """Streams the bins of one (epoch, rank, worker).
 
         Example:
+            >>> from packhorse.client import connect
             >>> with connect("embedded:datasets") as client, client.stream_bins("corpus", seed=1) as stream:
             ...     for block in stream:
             ...         print(block.steps, block.positions, block.ids)
@@ -276,6 +204,7 @@ class Client:
         """Returns the bins at any positions of an epoch, in that order, as one block.
 
         Example:
+            >>> from packhorse.client import connect
             >>> with connect("embedded:datasets") as client:
             ...     block = client.get_bins("corpus", seed=1, positions=[1, 0])
             >>> [ids.tolist() for ids, lengths in block.bins()]
@@ -327,6 +256,7 @@ class Client:
         ascending start. Of a mixture an id has answers for each component that has it, and for each time that it comes.
 
         Example:
+            >>> from packhorse.client import connect
             >>> with connect("embedded:datasets") as client:
             ...     locations = client.locate("corpus", seed=1, ids=[0, 3], topology=Topology(world_size=2))
             >>> [(location.id, location.step, location.rank) for location in locations]
@@ -378,6 +308,7 @@ class Client:
         """Packs lengths at once on the server, without a dataset.
 
         Example:
+            >>> from packhorse.client import connect
             >>> with connect("embedded:datasets") as client:
             ...     [indices.tolist() for indices in client.pack_sequences([5, 3, 3, 5], max_seq_len=8)]
             [[0, 1], [3, 2]]
@@ -418,7 +349,7 @@ class Client:
             algorithm=algorithm,
             max_sequences_per_bin=max_sequences_per_bin or 0,
             num_bins_multiple_of=num_bins_multiple_of,
-            balance=_balance("balance", balance),
+            balance=balance_message("balance", balance),
             cost_linear=cost_linear,
             allow_empty=allow_empty,
             separate_by=None if separate_by is None else integers("separate_by", separate_by),
@@ -450,6 +381,7 @@ class Client:
         """Packs sequences as they arrive (rollouts): full bins come back while more are sent.
 
         Example:
+            >>> from packhorse.client import connect
             >>> with connect("embedded:datasets") as client, client.pack_stream(max_seq_len=8) as stream:
             ...     bins = stream.send(ids=[10, 11, 12], lengths=[5, 3, 4]) + stream.flush()
             >>> [ids.tolist() for ids, lengths in bins]
@@ -485,7 +417,7 @@ class Client:
             max_sequences_per_bin=max_sequences_per_bin or 0,
             num_bins_multiple_of=num_bins_multiple_of,
             accumulation=accumulation,
-            balance=_balance("options.balance", balance),
+            balance=balance_message("options.balance", balance),
             cost_linear=cost_linear,
             allow_empty=allow_empty,
             align=align,
@@ -513,11 +445,3 @@ class Client:
     ) -> None:
         """Closes the client."""
         self.close()
-
-
-def _balance(field: str, balance: Balance | str) -> str:
-    """Returns a balance as it travels; an InvalidRequestError names the field where it is none."""
-    try:
-        return f"BALANCE_{as_choice(field, Balance, balance).name}"
-    except ValueError as error:
-        raise InvalidRequestError(str(error), {"field": field}) from None

@@ -6,7 +6,8 @@ Owns what they mean; leaves their documentation to `PackedDataset`.
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from packhorse.client.api import NO_SKIPS, Client, open_client
+from packhorse.client.api import NO_SKIPS, Client
+from packhorse.client.connecting import open_client
 from packhorse.client.loading._apart import ask_apart
 from packhorse.client.service._embedded import PREFIX
 from packhorse.client.service._messages import shortened

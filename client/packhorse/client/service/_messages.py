@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packhorse.client.errors import InvalidRequestError
-from packhorse.topology import BatchSchedule, Skips, Topology
+from packhorse.topology import Balance, BatchSchedule, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
 
 _Message = TypeVar("_Message")
@@ -74,6 +74,14 @@ def skip_message(skips: Skips) -> list[pb.PositionRange]:
     if not isinstance(skips, Skips):
         raise invalid("skip", f"must be Skips, e.g. Skips.parse(['1200:1300']), got {shortened(skips)}")
     return [message(pb.PositionRange, within="skip.", first=first, end=end) for first, end in skips.ranges]
+
+
+def balance_message(field: str, balance: Balance | str) -> str:
+    """Returns a balance as it travels; an InvalidRequestError names the field where it is none."""
+    try:
+        return f"BALANCE_{as_choice(field, Balance, balance).name}"
+    except ValueError as error:
+        raise InvalidRequestError(str(error), {"field": field}) from None
 
 
 def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
