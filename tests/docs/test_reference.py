@@ -5,8 +5,11 @@ import tomllib
 
 import click
 import pytest
-from generate_reference import WRITERS, UndocumentedError, option_row, parameter_rows
+from generate_reference import WRITERS
 from pages import GUIDES, ROOT, anchors_of, text_of
+from reference.commands import option_row
+from reference.markdown import UndocumentedError
+from reference.names import parameter_rows
 
 from packhorse.client import errors
 from packhorse.v1 import packing_pb2

@@ -1,0 +1,31 @@
+"""The page of metrics, from what the server registers."""
+
+from reference.markdown import UndocumentedError, cell, page, table
+
+
+def metrics_page() -> str:
+    from packhorse.server.metrics import DATASET_GAUGES, METRIC_NAMES, Metrics
+    from packhorse.server.waiting_gauge import _LABELS, _MEANING, WAITING_GAUGE
+
+    metrics = Metrics(list)
+    facts: dict[str, tuple[str, str, tuple[str, ...]]] = {
+        name: ("gauge", meaning, ("dataset",)) for name, (meaning, _) in DATASET_GAUGES.items()
+    }
+    facts[WAITING_GAUGE] = ("gauge", _MEANING, tuple(_LABELS))
+    for metric in vars(metrics).values():
+        if hasattr(metric, "_documentation"):
+            suffix = "_total" if metric._type == "counter" else ""
+            facts[metric._name + suffix] = (metric._type, metric._documentation, tuple(metric._labelnames))
+    missing = METRIC_NAMES - {name for name, fact in facts.items() if fact[1]}
+    if missing:
+        raise UndocumentedError(f"metric {min(missing)} has no description")
+    rows = [
+        (f"`{name}`", facts[name][0], ", ".join(f"`{label}`" for label in facts[name][2]), cell(facts[name][1]))
+        for name in sorted(METRIC_NAMES)
+    ]
+    return page(
+        "Every metric",
+        "`packhorse serve --metrics-listen HOST:PORT` shows them to Prometheus. What to watch: "
+        "[Serving](../../deploy/guides/serving.md#metrics).",
+        table(("metric", "kind", "labels", "meaning"), rows),
+    )
