@@ -1,57 +1,102 @@
-"""Requests that gRPC was asked for live on when grpc.aio cancels them."""
+"""grpc.aio's accepting loop: what it asks for outlives its cancellation, takes few turns, and its end is noticed."""
 
 import asyncio
 
 import grpc
 import pytest
 
-from packhorse.server import accepting
-from packhorse.server.accepting import keep_asked_requests
+from packhorse.server import accepting as module
+from packhorse.server.accepting import Accepting
 
 
-async def run_and_cancel(function):
-    """Cancels a coroutine that waits; returns whether it goes on nevertheless when its wait is over."""
-    loop = asyncio.get_running_loop()
-    loop.set_task_factory(keep_asked_requests)
-    over, went_on = loop.create_future(), []
-    task = loop.create_task(function(over, went_on))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    if not over.done():
-        over.set_result(None)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    return bool(went_on)
+def accepting_here():
+    accepting = Accepting()
+    asyncio.get_running_loop().set_task_factory(accepting.make_task)
+    return accepting
 
 
 async def _request_call(over, went_on):
     await over
     went_on.append(True)
+    return "a request"
 
 
 async def another(over, went_on):
-    await over
-    went_on.append(True)
+    return await _request_call(over, went_on)
 
 
-def test_what_asks_for_a_request_goes_on_and_nothing_else():
-    assert asyncio.run(run_and_cancel(_request_call))
-    assert not asyncio.run(run_and_cancel(another))
-    assert not accepting._asked
+@pytest.mark.parametrize(("function", "goes_on"), [(_request_call, True), (another, False)])
+def test_what_asks_for_a_request_goes_on_when_cancelled_and_nothing_else(function, goes_on):
+    async def run():
+        accepting_here()
+        loop = asyncio.get_running_loop()
+        over, went_on = loop.create_future(), []
+        task = loop.create_task(function(over, went_on))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        if not over.done():
+            over.set_result(None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return bool(went_on)
+
+    assert asyncio.run(run()) is goes_on
 
 
-def test_grpcs_coroutines_have_the_names_that_are_looked_for():
-    async def names():
-        asyncio.get_running_loop().set_task_factory(keep_asked_requests)
+def test_a_request_is_asked_for_at_once_and_had_in_the_turn_after_it_came():
+    async def run():
+        accepting_here()
+        loop, asked = asyncio.get_running_loop(), []
+        over = loop.create_future()
+
+        async def _request_registered_call():
+            asked.append(True)
+            return await over
+
+        asking = loop.create_task(_request_registered_call())
+        assert asked == [True]
+        over.set_result("a request")
+        await asyncio.sleep(0)
+        assert asking.result() == "a request"
+
+    asyncio.run(run())
+
+
+def test_what_fails_fails():
+    async def _request_registered_call():
+        raise LookupError("no such method")
+
+    async def run():
+        accepting_here()
+        with pytest.raises(LookupError):
+            await asyncio.get_running_loop().create_task(_request_registered_call())
+
+    asyncio.run(run())
+
+
+def test_grpcs_coroutines_have_the_names_that_are_looked_for(monkeypatch):
+    asked = set()
+
+    class Asked(module._Asked):
+        def __init__(self, loop, coroutine):
+            asked.add(coroutine.__name__)
+            super().__init__(loop, coroutine)
+
+    monkeypatch.setattr(module, "_Asked", Asked)
+
+    async def run():
+        accepting = accepting_here()
         server = grpc.aio.server()
         handler = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
         server.add_registered_method_handlers("packhorse.Test", {"Answer": handler})
         await server.start()
+        ended = asyncio.ensure_future(accepting.ended())
         await asyncio.sleep(0.05)
-        found = {task.get_coro().__name__ for task in accepting._asked}
+        assert not ended.done()
         await server.stop(None)
-        return found
+        return await asyncio.wait_for(ended, 20)
 
-    assert asyncio.run(names()) == accepting._ASKING
+    assert asyncio.run(run()) is None
+    assert asked == module._ASKING

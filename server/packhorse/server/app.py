@@ -19,7 +19,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from packhorse.server.accepting import keep_asked_requests
+from packhorse.server.accepting import Accepting
 from packhorse.server.access import Guard
 from packhorse.server.activity import Activity
 from packhorse.server.backend import Backend, installed_version
@@ -31,6 +31,7 @@ from packhorse.server.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.decoding import Decoding
 from packhorse.server.faults import ServiceError
 from packhorse.server.lanes import Lane, Lanes
+from packhorse.server.listening import Listening
 from packhorse.server.logs import GRPC_LOGGER, Sparing
 from packhorse.server.metrics import Metrics
 from packhorse.server.metrics_port import listen_for_metrics
@@ -101,7 +102,8 @@ async def serve(
         OSError: an address cannot be listened on.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    asyncio.get_running_loop().set_task_factory(keep_asked_requests)
+    accepting = Accepting()
+    asyncio.get_running_loop().set_task_factory(accepting.make_task)
     keep_freed_memory()
     logging.getLogger(GRPC_LOGGER).addFilter(Sparing())
     certificates = None if config.tls_files is None else Certificates(config.tls_files)
@@ -129,44 +131,46 @@ async def serve(
     tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, installed_version())
     calls = Calls([CallMetrics(metrics), activity, CallLog(), *([] if tracing is None else [tracing])])
 
-    def listening(listen: str) -> tuple[grpc.aio.Server, str]:
+    def bound(address: str) -> tuple[grpc.aio.Server, str]:
         guard = None if tokens is None else Guard(tokens, on_refusal)
         server = _server(servicer, health_servicer, config, calls, guard)
-        return server, _bind(server, listen, certificates)
+        return server, _bind(server, address, certificates)
 
     def on_refusal(error: ServiceError) -> None:
         metrics.errors.labels(reason_name(error.reason)).inc()
 
-    server, address = listening(config.listen)
+    listening = Listening(bound, config.listen, accepting)
     metrics_server = listen_for_metrics(config, metrics.registry, certificates, tokens)
 
     stopping, hurrying, looking = _signals(config.grace_seconds)
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
-    await server.start()
+    await listening.begin()
     await _compile(stopping)
     gc.freeze()  # what is there now stays, so no collection walks over it while streams wait
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     probing = asyncio.create_task(_probe((lanes.streams, lanes.small_blocks), health_servicer))
     watching = asyncio.create_task(_watch(catalog, looking))
-    ready(address, None if metrics_server is None else metrics_server.url, mixtures.names())
+    ready(listening.address, None if metrics_server is None else metrics_server.url, mixtures.names())
     if sibling is not None:
         sibling.begin(metrics.registry, mixtures.names())
     try:
-        while await _is_broken(server, stopping):
-            server, _ = listening(address)
-            await server.start()
+        going_on, asked = asyncio.ensure_future(listening.go_on()), asyncio.ensure_future(stopping.wait())
+        await asyncio.wait((going_on, asked), return_when=asyncio.FIRST_COMPLETED)
+        if going_on.done():
+            going_on.result()
+        going_on.cancel()
         _LOG.info("draining for at most %g seconds; a second signal ends it", config.grace_seconds)
         probing.cancel()
         watching.cancel()
         await health_servicer.enter_graceful_shutdown()
         servicer.drain()
-        stopped = asyncio.ensure_future(server.stop(config.grace_seconds))
+        stopped = asyncio.ensure_future(listening.stop(config.grace_seconds))
         enough = (asyncio.ensure_future(servicer.only_unread()), asyncio.ensure_future(hurrying.wait()))
         await asyncio.wait((stopped, *enough), return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
-            await server.stop(None)
+            await listening.stop(None)
         await stopped
         for waiting in enough:
             waiting.cancel()
@@ -236,23 +240,6 @@ def _server(
     if config.reflection:
         reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server
-
-
-async def _is_broken(server: grpc.aio.Server, stopping: asyncio.Event) -> bool:
-    """Waits until the process is to stop, or gRPC's server ends by itself; returns whether it did.
-
-    A request whose path is no UTF-8 ends the loop in which grpc.aio accepts requests, and closes the socket. Another
-    server takes its place, and clients go on there.
-    """
-    asked = asyncio.ensure_future(stopping.wait())
-    ended = asyncio.ensure_future(server.wait_for_termination())
-    await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
-    if not ended.done():
-        ended.add_done_callback(lambda over: over.exception())  # to cancel it would cancel the server's own future
-        return False
-    _LOG.error("gRPC stopped listening (%r), as it does after a malformed request; listening again", ended.exception())
-    return not stopping.is_set()
 
 
 def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event, asyncio.Event]:
