@@ -4,12 +4,12 @@ r"""Direct preference optimization (DPO) on a dataset of pairs, with a model of 
         --tokenizer gpt2 --output pairs
     packhorse prepare --input pairs.idx --group-size 2 --max-seq-len 2048 --output datasets/pairs
     torchrun --nproc-per-node 2 client/examples/dpo.py --model gpt2 --target embedded:datasets --dataset pairs \
-        --tokens pairs.idx --loss-mask pairs.loss_mask.idx --output tuned
+        --tokens pairs.idx --loss-mask pairs.loss_mask.idx --checkpoint run.pt --output tuned
 
 Of `answers.jsonl` every second line, from the first on, holds a `prompt` and the `answer` that was chosen, the line
 behind it the one that was rejected. They are a group and so share a row; rows are dealt to the ranks. A step's loss and
-gradients are those of its pairs one by one. What belongs to Packhorse is the loader, `as_pair_batch` and
-`pair_log_probs`.
+gradients are those of its pairs one by one. Kill it at any time and run it again, with as many processes as you like:
+it goes on behind the last checkpoint. What belongs to Packhorse is the loader, `as_pair_batch` and `pair_log_probs`.
 """
 
 import argparse
@@ -59,12 +59,15 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--dataset", required=True, help="name of a dataset prepared with --group-size 2, chosen first")
     parser.add_argument("--tokens", required=True, help="the token file that it was prepared from")
     parser.add_argument("--loss-mask", required=True, help="which of these tokens are answers")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="file to go on from, and to save to")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
     parser.add_argument("--output", type=Path, help="folder to save the model to")
     parser.add_argument("--batch-size", type=int, default=4, help="rows for each rank and step")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--beta", type=float, default=0.1)
     parser.add_argument("--learning-rate", type=float, default=5e-6)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stop-after", type=int, help="steps after which to save and leave")
     return parser.parse_args()
 
 
@@ -86,12 +89,18 @@ def main() -> None:
         device="cpu",
     )
     plain = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).to(device)
-    reference = deepcopy(plain).eval().requires_grad_(False)
+    reference = deepcopy(plain).eval().requires_grad_(False)  # what the run began with, whatever it goes on from
     model = DistributedDataParallel(plain)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
+    if arguments.checkpoint.exists():
+        saved = torch.load(arguments.checkpoint, map_location=device, weights_only=True)
+        plain.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        loader.load_state_dict(saved["cursor"])  # under any number of ranks and any batch size
 
-    for epoch in loader.epochs(arguments.epochs):
-        for step, batch in enumerate(map(as_pair_batch, loader)):
+    num_steps = 0
+    for epoch in loader.epochs(arguments.epochs):  # those that are left
+        for batch in map(as_pair_batch, loader):
             num_pairs = torch.tensor(len(batch["pair_ids"]) // 2, device=device)
             dist.all_reduce(num_pairs)  # rows, and so ranks, hold different numbers of pairs
             loss = losses_of_pairs(model, reference, batch, arguments.beta, device).sum() / num_pairs
@@ -100,8 +109,18 @@ def main() -> None:
             optimizer.zero_grad()
             total = loss.detach()
             dist.all_reduce(total)
+            num_steps += 1
             if is_first:
-                print(f"epoch {epoch}, step {step}, {num_pairs.item()} pairs: loss {total.item():.4f}", flush=True)
+                print(f"epoch {epoch}, step {num_steps}, {num_pairs.item()} pairs: loss {total.item():.4f}", flush=True)
+            is_last = num_steps == arguments.stop_after
+            if is_first and (is_last or num_steps % arguments.save_every == 0):
+                state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save(state | {"cursor": loader.state_dict()}, f"{arguments.checkpoint}.new")
+                os.replace(f"{arguments.checkpoint}.new", arguments.checkpoint)  # whole, or not at all
+            if is_last:
+                break
+        if num_steps == arguments.stop_after:
+            break
     loader.close()
     if is_first and arguments.output is not None:
         plain.save_pretrained(arguments.output)

@@ -1,11 +1,13 @@
-"""examples/dpo.py: its loss and gradients are those of the pairs one by one, and TRL's; two processes learn."""
+"""examples/dpo.py: it has the loss of the pairs one by one, and TRL's; two processes learn, and go on after a stop."""
 
 import importlib.util
 import re
+import shutil
 import string
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -173,48 +175,83 @@ def test_each_pair_has_the_loss_that_it_has_packed_at_hand(dpo, models, pairs, b
     assert by_pair(batches) == pytest.approx(at_hand, rel=1e-4)
 
 
-def test_two_processes_learn_what_is_preferred(models, tokenizer, tmp_path, no_launcher):
-    """Answers of vowels are chosen."""
-    random = np.random.default_rng(1)
-    rows = [
-        {"prompt": "".join(random.choice(list(LETTERS), 4)), "chosen": "".join(random.choice(list("aeiou"), n)),
-         "rejected": "".join(random.choice(list("kmpst"), 9 - n))}
-        for n in random.integers(2, 8, 33)
-    ]  # fmt: skip
-    words = {name: tokenizer([row[name] for row in rows])["input_ids"] for name in rows[0]}
-    answers = ([[*answer, tokenizer.eos_token_id] for answer in words[name]] for name in ("chosen", "rejected"))
-    paths = tmp_path / "pairs", tmp_path / "pairs.loss_mask"
-    for path, column in zip(paths, as_rows(words["prompt"], *answers), strict=True):
-        with MegatronWriter(path, vocab_size=len(tokenizer)) as writer:
-            for sequence in column:
-                writer.append(np.array(sequence, dtype=np.int64))
-    source = {"input": tmp_path / "pairs.idx", "group_size": 2, "max_seq_len": MAX_SEQ_LEN}
-    num_bins = prepare(**source, output=tmp_path / "data" / "pairs", progress=False).n_bins
-    models[0].save_pretrained(tmp_path / "model")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--standalone", SCRIPT]
-    command += [
-        "--model",
-        tmp_path / "model",
-        "--output",
-        tmp_path / "tuned",
-        "--target",
-        f"embedded:{tmp_path / 'data'}",
-    ]
-    command += [
-        "--dataset",
-        "pairs",
-        "--tokens",
-        tmp_path / "pairs.idx",
-        "--loss-mask",
-        tmp_path / "pairs.loss_mask.idx",
-    ]
-    command += ["--batch-size", 1, "--epochs", 3, "--learning-rate", 5e-3]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=RUN_SECONDS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    steps = re.findall(r"([0-9]+) pairs: loss ([0-9.]+)", done.stdout)
-    losses = [float(loss) for _, loss in steps]
-    assert len(losses) == 3 * -(-num_bins // 2)
-    assert sum(int(pairs) for pairs, _ in steps) == 3 * len(rows)  # every pair comes once in an epoch
-    assert losses[0] == pytest.approx(np.log(2), abs=1e-3)  # the reference is the model itself
-    assert losses[-1] < 0.3
-    assert (tmp_path / "tuned" / "model.safetensors").exists()
+@dataclass(frozen=True)
+class Step:
+    """What the example printed of one."""
+
+    epoch: int
+    num_pairs: int
+    loss: float
+
+
+class Preferences:
+    """33 pairs as files, of which answers of vowels are chosen, and the example run on them."""
+
+    def __init__(self, folder, model, tokenizer):
+        random = np.random.default_rng(1)
+        rows = [
+            {"prompt": "".join(random.choice(list(LETTERS), 4)), "chosen": "".join(random.choice(list("aeiou"), n)),
+             "rejected": "".join(random.choice(list("kmpst"), 9 - n))}
+            for n in random.integers(2, 8, 33)
+        ]  # fmt: skip
+        words = {name: tokenizer([row[name] for row in rows])["input_ids"] for name in rows[0]}
+        answers = ([[*answer, tokenizer.eos_token_id] for answer in words[name]] for name in ("chosen", "rejected"))
+        columns = as_rows(words["prompt"], *answers)
+        for path, column in zip((folder / "pairs", folder / "pairs.loss_mask"), columns, strict=True):
+            with MegatronWriter(path, vocab_size=len(tokenizer)) as writer:
+                for sequence in column:
+                    writer.append(np.array(sequence, dtype=np.int64))
+        source = {"input": folder / "pairs.idx", "group_size": 2, "max_seq_len": MAX_SEQ_LEN}
+        self.num_pairs = len(rows)
+        self.num_bins = prepare(**source, output=folder / "data" / "pairs", progress=False).n_bins
+        self.folder = folder
+        model.save_pretrained(folder / "model")
+
+    def train(self, *flags, processes=2):
+        """Runs the example for up to three epochs; returns its steps. Each takes a row for each of two ranks."""
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", processes, "--standalone", SCRIPT]
+        command += ["--model", "model", "--target", "embedded:data", "--dataset", "pairs", "--tokens", "pairs.idx"]
+        command += ["--loss-mask", "pairs.loss_mask.idx", "--batch-size", 2 // processes, "--epochs", 3]
+        command += ["--learning-rate", 5e-3, *flags]
+        done = subprocess.run(
+            [*map(str, command)], cwd=self.folder, capture_output=True, text=True, timeout=RUN_SECONDS
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = re.findall(r"epoch ([0-9]+), step [0-9]+, ([0-9]+) pairs: loss ([0-9.]+)", done.stdout)
+        return [Step(int(epoch), int(num_pairs), float(loss)) for epoch, num_pairs, loss in found]
+
+
+@pytest.fixture(scope="module")
+def preferences(models, tokenizer, tmp_path_factory):
+    return Preferences(tmp_path_factory.mktemp("preferences"), models[0], tokenizer)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(preferences):
+    """The steps of three epochs by two processes."""
+    return preferences.train("--checkpoint", "undisturbed.pt", "--output", "tuned")
+
+
+def test_two_processes_learn_what_is_preferred(preferences, undisturbed):
+    assert len(undisturbed) == 3 * -(-preferences.num_bins // 2)
+    assert sum(step.num_pairs for step in undisturbed) == 3 * preferences.num_pairs  # each comes once in an epoch
+    assert undisturbed[0].loss == pytest.approx(np.log(2), abs=1e-3)  # the reference is the model itself
+    assert undisturbed[-1].loss < 0.3
+    assert (preferences.folder / "tuned" / "model.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def stopped(preferences, undisturbed):
+    """The steps of a run that saves and leaves in the middle of its second epoch; it leaves `stopped.pt`."""
+    return preferences.train("--checkpoint", "stopped.pt", "--stop-after", len(undisturbed) // 2)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_it_goes_on_where_it_stood(preferences, undisturbed, stopped, processes):
+    """With the losses of a run that never stopped, so with its pairs, model, optimizer and reference."""
+    shutil.copy(preferences.folder / "stopped.pt", preferences.folder / "again.pt")
+    steps = stopped + preferences.train("--checkpoint", "again.pt", processes=processes)
+    assert len(stopped) == len(undisturbed) // 2
+    assert [step.num_pairs for step in steps] == [step.num_pairs for step in undisturbed]
+    assert [step.epoch for step in steps] == [step.epoch for step in undisturbed]
+    assert [step.loss for step in steps] == pytest.approx([step.loss for step in undisturbed], abs=2e-3)
