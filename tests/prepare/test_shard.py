@@ -1,5 +1,10 @@
 """`packhorse shard`: every sequence in the shard it belongs to, and once in an epoch of the mixture."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +14,8 @@ from click.testing import CliRunner
 from packhorse.cli import main
 from packhorse.client import EpochOfStreams, Topology, connect
 from packhorse.dataset import open_prepared
-from packhorse.prepare import shard
+from packhorse.prepare import prepare, shard
+from packhorse.prepare.pipeline import write_job
 
 
 @pytest.fixture
@@ -112,3 +118,107 @@ def test_values_that_are_missing_or_no_names_are_refused(tmp_path):
                 by="kind",
                 length_column="length",
             )
+
+
+KILLED = """
+import os, signal, sys
+from packhorse.cli import main
+from packhorse.prepare._work import Records
+shard = sys.modules["packhorse.prepare.shard"]  # the package has a function of that name
+write, add, left = shard.write_job, Records.add, int(os.environ["WHOLE"])
+
+def counted(job):
+    global left
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    return write(job)
+
+def noted(self, number, digest):
+    if self.folder.name == "shards" and digest and not left and "UNNOTED" in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(self, number, digest)
+
+shard.write_job, Records.add = counted, noted
+main(["shard", *sys.argv[1:], "--max-seq-len", "64"])
+"""
+"""A command that is killed when so many shards are whole: before the next or, `UNNOTED`, before it notes the last."""
+
+UNNOTED = {"UNNOTED": "1"}
+
+
+def killed(whole, *arguments, **environment):
+    environment = {**os.environ, "WHOLE": str(whole), **environment}
+    done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], env=environment)
+    assert done.returncode == -signal.SIGKILL
+
+
+def contents(root):
+    """Every file below a data root, as bytes."""
+    return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def undisturbed(table, tmp_path):
+    """What is in the data root when nothing happens."""
+    flags = ("--by", "language", "--name", "web", "--length-column", "length")
+    assert run(table[0], *flags, "--data-root", tmp_path / "undisturbed").exit_code == 0
+    return contents(tmp_path / "undisturbed")
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The names of shards that are prepared from now on."""
+    names = []
+    module = sys.modules["packhorse.prepare.shard"]  # the package has a function of that name
+    monkeypatch.setattr(module, "write_job", lambda job: names.append(job.folder.name) or write_job(job))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("whole", "kept", "environment"), [(0, 0, {}), (1, 1, {}), (2, 2, {}), (1, 0, UNNOTED), (2, 1, UNNOTED)]
+)
+def test_a_killed_command_goes_on_with_the_shards_that_are_whole(
+    table, tmp_path, undisturbed, written, whole, kept, environment
+):
+    root = tmp_path / "root"
+    flags = (table[0], "--by", "language", "--name", "web", "--data-root", root, "--length-column", "length")
+    killed(whole, *flags, **environment)
+    assert not (root / "web.mixture.toml").exists()
+    if whole:
+        refused = run(*flags).output.replace("\n", " ")
+        assert "web-de exists already; go on with shards that were interrupted by --resume" in refused
+    assert not written
+    result = run(*flags, "--resume")
+    assert result.exit_code == 0, result.output
+    assert written == ["web-de", "web-en", "web-zh-Hant"][kept:]
+    assert contents(root) == undisturbed
+
+
+def test_what_has_changed_since_is_not_resumed(table, tmp_path, written):
+    flags = (table[0], "--name", "web", "--data-root", tmp_path / "root", "--length-column", "length", "--resume")
+    killed(1, *flags[:-1], "--by", "language")
+    before = contents(tmp_path / "root" / "web-de")
+    for options, message in (
+        (("--by", "bucket"), "--by was language and is bucket"),
+        (("--sequences", 50), "--by was language and is None"),
+        (("--by", "language", "--align", 4), "--align was 1 and is 4"),
+    ):
+        result = run(*flags, *options)
+        assert (result.exit_code, message in result.output.replace("\n", " ")) == (1, True), result.output
+    assert contents(tmp_path / "root" / "web-de") == before
+    pq.write_table(pa.table({"length": [3], "language": ["en"], "bucket": [0]}), table[0] / "1.parquet")
+    assert "1.parquet changed since" in run(*flags, "--by", "language").output.replace("\n", "")
+    assert not written
+
+
+def test_resuming_replaces_nothing_that_it_did_not_begin(table, tmp_path, undisturbed):
+    root = tmp_path / "root"
+    prepare(lengths=[1, 2], max_seq_len=8, output=root / "web-en", progress=False)
+    before = contents(root)
+    flags = (table[0], "--by", "language", "--name", "web", "--data-root", root, "--length-column", "length")
+    result = run(*flags, "--resume")
+    assert (result.exit_code, "web-en exists already" in result.output.replace("\n", " ")) == (1, True)
+    assert before.items() <= contents(root).items()
+    assert run(*flags, "--resume", "--overwrite").exit_code == 0
+    assert contents(root) == undisturbed

@@ -9,6 +9,7 @@ from typing import get_args
 
 import click
 
+from packhorse.cli.signals import stopped_by_signals
 from packhorse.dataset import Keep, OverLength
 from packhorse.prepare import shard
 
@@ -47,6 +48,11 @@ from packhorse.prepare import shard
 @click.option("--align", type=int, default=1, metavar="N", help="Round each sequence's room up to a multiple of N.")
 @click.option("--extra-tokens", type=int, default=0, metavar="N", help="Keep N tokens free for each sequence.")
 @click.option("--overwrite", is_flag=True, help="Replace shards and a mixture of these names.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Keep the shards that the same command finished before it was stopped, and prepare the others.",
+)
 def command(
     inputs: tuple[str, ...],
     by: str | None,
@@ -62,27 +68,30 @@ def command(
     align: int,
     extra_tokens: int,
     overwrite: bool,
+    resume: bool,
 ) -> None:
     """Cut a corpus into shards, prepare each, and write the mixture that serves them as one.
 
     Ids are those of the whole corpus: to train, give the same INPUT as token source for every shard.
     """
-    manifests = shard(
-        inputs,
-        name=name,
-        data_root=data_root,
-        max_seq_len=max_seq_len,
-        by=by,
-        sequences=sequences,
-        length_column=length_column,
-        id_column=id_column,
-        over_length=over_length,
-        keep=keep,
-        max_sequences_per_bin=max_sequences_per_bin,
-        align=align,
-        extra_tokens=extra_tokens,
-        overwrite=overwrite,
-    )
+    with stopped_by_signals("shards are whole or not there; the same command with --resume goes on"):
+        manifests = shard(
+            inputs,
+            name=name,
+            data_root=data_root,
+            max_seq_len=max_seq_len,
+            by=by,
+            sequences=sequences,
+            length_column=length_column,
+            id_column=id_column,
+            over_length=over_length,
+            keep=keep,
+            max_sequences_per_bin=max_sequences_per_bin,
+            align=align,
+            extra_tokens=extra_tokens,
+            overwrite=overwrite,
+            resume=resume,
+        )
     for shard_name, manifest in manifests.items():
         click.echo(f"{shard_name}  {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")
     click.echo(f"mixture      {name}, {sum(each.n_bins for each in manifests.values()):,} bins in an epoch")

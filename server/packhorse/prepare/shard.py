@@ -14,10 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import MIXTURE_SUFFIX, Keep, Manifest, OverLength, StageEntry, render_stage, replace_text
+from packhorse.dataset import (
+    MIXTURE_SUFFIX,
+    Keep,
+    Manifest,
+    OverLength,
+    StageEntry,
+    open_prepared,
+    refuse_output,
+    render_stage,
+    replace_text,
+)
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 from packhorse.prepare._input_names import name_of_inputs, paths_of_inputs
 from packhorse.prepare._options import checked_options
+from packhorse.prepare._work import JobRecord, Records, working
 from packhorse.prepare.job import Job
 from packhorse.prepare.pipeline import write_job
 from packhorse.prepare.readers import Columns, find_inputs, open_held
@@ -47,6 +58,7 @@ def shard(
     extra_tokens: int = 0,
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
     overwrite: bool = False,
+    resume: bool = False,
     progress: bool = True,
 ) -> dict[str, Manifest]:
     """Prepares a corpus in shards below a data root, and writes `NAME.mixture.toml`, which serves them as one.
@@ -77,13 +89,17 @@ def shard(
         extra_tokens: see above.
         time_limit_seconds: of each shard's plan.
         overwrite: whether shards and the mixture of these names are replaced.
+        resume: whether shards that an interrupted call finished stay as they are, and only the others are prepared. It
+            is refused where input or options are others than then.
         progress: whether stderr shows how far it is.
 
     Returns:
         Shard → manifest, in the order of the mixture's components.
 
     Raises:
-        FileExistsError: the mixture or a shard is there already, and `overwrite` is not set.
+        FileExistsError: the mixture or a shard is there already, and `overwrite` is not set; or with `resume` a shard
+            that the interrupted call did not begin.
+        BlockingIOError: another process cuts shards of this name; the message says which.
         ValueError: an argument, a value of the column or an input is not as it must be; or as for `prepare`.
     """
     if (by is None) == (sequences is None):
@@ -120,25 +136,56 @@ def shard(
         raise ValueError(
             f"--input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
         )
-    root.mkdir(parents=True, exist_ok=True)
-    manifests = {}
+    folders = [root / f"{name}-{value}" for value in names]
+    if not (overwrite or resume) and (there := [folder for folder in folders if folder.exists()]):
+        raise FileExistsError(
+            f"{there[0]} exists already; go on with shards that were interrupted by --resume, or replace them by "
+            "--overwrite"
+        )
+    record = JobRecord.of(opened, options, on_bad_row="error", appended_to=None, group_size=None, groups=[])
+    record = replace(record, options={**record.options, "by": by, "sequences": sequences})
     order = np.argsort(shard_of, kind="stable")
     ends = np.cumsum(np.bincount(shard_of, minlength=len(names))).tolist()
-    for value, begin, end in zip(names, [0, *ends[:-1]], ends, strict=True):
-        held = open_held(table[np.sort(order[begin:end])], Columns(length="length", id="id"), skips_bad_rows=False)
-        job = Job(
-            folder=root / f"{name}-{value}",
-            opened=replace(held, columns=opened.columns),
-            source=name_of_inputs(sources),
-            options=options,
-            time_limit_seconds=time_limit_seconds,
-            progress=progress,
-            overwrite=overwrite,
-        )
-        manifests[job.folder.name] = write_job(job)
-    stage = StageEntry(weights={shard_name: manifest.n_bins for shard_name, manifest in manifests.items()})
-    replace_text(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}")
+    root.mkdir(parents=True, exist_ok=True)
+    manifests = {}
+    with working(root / name, record, resume=resume) as work:
+        digests = work.records("shards", save=str, load=str)
+        for number, (folder, begin, end) in enumerate(zip(folders, [0, *ends[:-1]], ends, strict=True)):
+            held = open_held(table[np.sort(order[begin:end])], Columns(length="length", id="id"), skips_bad_rows=False)
+            job = Job(
+                folder=folder,
+                opened=replace(held, columns=opened.columns),
+                source=name_of_inputs(sources),
+                options=options,
+                time_limit_seconds=time_limit_seconds,
+                progress=progress,
+                overwrite=overwrite,
+            )
+            manifests[folder.name] = _written(job, number, digests)
+        stage = StageEntry(weights={shard_name: manifest.n_bins for shard_name, manifest in manifests.items()})
+        replace_text(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}")
     return manifests
+
+
+def _written(job: Job, number: int, digests: Records[str]) -> Manifest:
+    """Writes a shard, unless an interrupted call has; returns its manifest.
+
+    Args:
+        job: of the shard.
+        number: the shard's.
+        digests: by number, of every shard that was begun; empty until it is whole. What such a shard left is replaced.
+    """
+    begun = digests.of(number)
+    if begun and job.folder.exists():
+        manifest = open_prepared(job.folder, check_pool=False).manifest
+        if manifest.digest == begun:
+            return manifest
+    job = replace(job, overwrite=job.overwrite or begun is not None)
+    refuse_output(job.folder, overwrite=job.overwrite)
+    digests.add(number, "")
+    manifest = write_job(job)
+    digests.add(number, manifest.digest)
+    return manifest
 
 
 def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64]]:
