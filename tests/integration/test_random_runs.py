@@ -6,7 +6,7 @@ bin: nothing that was trained on before a change is touched by it, and each sequ
 
 import numpy as np
 import pytest
-from tests.epoch.test_mixture import Joined, Mixed
+from tests.epoch.lists import Joined, Mixed
 from tests.server.test_compositions import Windowed
 
 from packhorse.client import Topology, connect

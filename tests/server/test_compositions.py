@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.epoch.test_mixture import Joined, Mixed
+from tests.epoch.lists import Joined, Mixed
 from tests.server.mixtures import make_root
 
 from packhorse.client import Balance, RemainderPolicy, Topology, connect

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.epoch.test_mixture import Mixed
+from tests.epoch.lists import Mixed
 
 from packhorse.client import Balance, RemainderPolicy, Skips, Topology, connect
 from packhorse.client.service.blocks import AS_IT_IS, MASKED
