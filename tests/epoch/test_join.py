@@ -1,4 +1,4 @@
-"""Short bins joined into long ones, against lists of the short ones; mixtures of them are in test_mixture."""
+"""Short bins joined into long ones, against lists of the short ones; mixtures of them are in test_compositions."""
 
 import numpy as np
 import pytest

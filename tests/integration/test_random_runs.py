@@ -7,7 +7,7 @@ bin: nothing that was trained on before a change is touched by it, and each sequ
 import numpy as np
 import pytest
 from tests.epoch.lists import Joined, Mixed
-from tests.server.test_compositions import Windowed
+from tests.server.composed import Windowed
 
 from packhorse.client import Topology, connect
 from packhorse.client.service.blocks import AS_IT_IS, MASKED

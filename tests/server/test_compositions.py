@@ -6,102 +6,31 @@ a server gives the very blocks that an embedded client gets.
 """
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.epoch.lists import Joined, Mixed
+from tests.epoch.lists import Joined
+from tests.server.composed import Composition, Windowed
 from tests.server.mixtures import make_root
 
 from packhorse.client import Balance, RemainderPolicy, Topology, connect
-from packhorse.client.service.blocks import AS_IT_IS, MASKED
+from packhorse.client.service.blocks import AS_IT_IS
 from packhorse.dataset import open_prepared
-from packhorse.epoch import WindowedView, derive_key
 from packhorse.topology import Skips
 
 NAMES = ("rows", "named", "truncated")
-NUMBERS = itertools.count()
 
 
-@dataclass(frozen=True)
-class Windowed:
-    """A component: a prepared dataset in locality windows, as its epochs come in a mixture."""
+def lists(made, datasets, epoch, seed, skipped):
+    """(component, ids, lengths, what is taken away of each) of every bin that is left, bin by bin."""
 
-    dataset: object
-    num_windows: int
-    seed: int
-    num_datasets = 1
+    def component_of(name, num_windows, of_seed):
+        component, own = Windowed(datasets[name], num_windows, of_seed), datasets[name].manifest.max_seq_len
+        return component if made.max_seq_len is None else Joined(component, made.max_seq_len // own)
 
-    def lists(self, epoch):
-        """(dataset, ids, lengths) of every bin; test_view and test_windows prove these."""
-        dataset = self.dataset
-        source = dataset.epoch(epoch, self.seed)
-        if self.num_windows > 1:
-            source = WindowedView(dataset.plan, dataset.pool, seed=self.seed, epoch=epoch, num_windows=self.num_windows)
-        bins = source.bins(np.arange(source.num_bins))
-        parts = (np.split(array, bins.bin_ends[:-1]) for array in (bins.ids, bins.lengths))
-        return [(0, ids.tolist(), lengths.tolist()) for ids, lengths in zip(*parts, strict=True)]
-
-
-@dataclass(frozen=True)
-class Composition:
-    """What files and a request say."""
-
-    names: tuple
-    num_windows: tuple
-    max_seq_len: int | None
-    stages: tuple
-    """(weights, until) of each stage."""
-    num_bins: int
-    skipped_by_file: tuple
-    """(epoch, ranges)"""
-    skipped_by_request: tuple
-    redactions: tuple
-    """(component, ids, token)"""
-
-    def write(self, root):
-        """Returns the mixture's name."""
-        name = f"m{next(NUMBERS)}"
-        lines = [f"epoch_bins = {self.num_bins}"]
-        lines += [] if self.max_seq_len is None else [f"max_seq_len = {self.max_seq_len}"]
-        for weights, until in self.stages:
-            given_weights = ", ".join(f"{n} = {w}" for n, w in zip(self.names, weights, strict=True))
-            lines += ["[[stages]]", f"weights = {{{given_weights}}}"]
-            lines += [] if until is None else [f"until_bins = {until}"]
-        for component, num in zip(self.names, self.num_windows, strict=True):
-            lines += [f"[components.{component}]", f'shuffle = "windowed({num})"']
-        (root / f"{name}.mixture.toml").write_text("\n".join(lines))
-        lines = []
-        for epoch, ranges in self.skipped_by_file:
-            lines += ["[[skip]]", f'positions = "{Skips.of(ranges)}"', f"epoch = {epoch}"]
-        for component, ids, token in self.redactions:
-            lines += ["[[redact]]", f'component = "{component}"', f"ids = {list(ids)}"]
-            lines += [] if token is None else [f"token = {token}"]
-        (root / f"{name}.takedown.toml").write_text("\n".join(lines))
-        return name
-
-    def joined(self, dataset, component):
-        own = dataset.manifest.max_seq_len
-        return component if self.max_seq_len is None else Joined(component, self.max_seq_len // own)
-
-    def lists(self, datasets, epoch, seed):
-        """(component, ids, lengths, what is taken away of each) of every bin that is left, bin by bin."""
-        parts = tuple(
-            self.joined(datasets[name], Windowed(datasets[name], num, derive_key(seed, number, "component")))
-            for number, (name, num) in enumerate(zip(self.names, self.num_windows, strict=True))
-        )
-        taken = {(n, i): MASKED if token is None else token for n, ids, token in self.redactions for i in ids}
-        ranges = [pair for of_epoch, some in self.skipped_by_file if of_epoch == epoch for pair in some]
-        ranges += self.skipped_by_request
-        skipped = {position for a, b in ranges for position in range(a, b)}
-        whole = Mixed(parts, self.stages, seed, self.num_bins).lists(epoch)
-        return [
-            (number, ids, lengths, [taken.get((self.names[number], i), AS_IT_IS) for i in ids])
-            for position, (number, ids, lengths) in enumerate(whole)
-            if position not in skipped
-        ]
+    return made.left(component_of, epoch, seed, also_skipped=skipped)
 
 
 def ranges(num_bins):
@@ -111,6 +40,7 @@ def ranges(num_bins):
 
 @st.composite
 def compositions(draw):
+    """What files say, and the positions that a request leaves out beside."""
     names = tuple(draw(st.permutations(NAMES)))[: draw(st.integers(1, 3))]
     num_bins = draw(st.integers(2, 90))
     weights = st.tuples(*[st.integers(0, 9)] * len(names)).filter(any)
@@ -122,16 +52,16 @@ def compositions(draw):
         st.sets(st.integers(0, 400), min_size=1, max_size=80).map(sorted),
         st.none() | st.integers(0, 9),
     )
-    return Composition(
+    made = Composition(
         names=names,
         num_windows=tuple(draw(st.sampled_from([1, 2, 5])) for _ in names),
         max_seq_len=draw(st.sampled_from([None, 768])),
         stages=stages,
         num_bins=num_bins,
-        skipped_by_file=tuple((epoch, some) for epoch in range(3) if (some := draw(ranges(num_bins)))),
-        skipped_by_request=draw(ranges(num_bins)),
+        skipped=tuple((epoch, some) for epoch in range(3) if (some := draw(ranges(num_bins)))),
         redactions=tuple(draw(st.lists(redaction, max_size=3))),
     )
+    return made, draw(ranges(num_bins))
 
 
 def bins_of(blocks):
@@ -169,9 +99,10 @@ def clients(root, make_server):
 
 @pytest.fixture
 def check(root, datasets, clients, topologies):
-    def check(made, epoch, seed, data):
-        name, skip = made.write(root), Skips.of(made.skipped_by_request)
-        expected = [(p, *rest) for p, rest in enumerate(made.lists(datasets, epoch, seed))]
+    def check(composition, epoch, seed, data):
+        made, skipped = composition
+        name, skip = made.write(root), Skips.of(skipped)
+        expected = [(p, *rest) for p, rest in enumerate(lists(made, datasets, epoch, seed, skipped))]
         served, embedded = clients
         run = {"epoch": epoch, "seed": seed, "skip": skip}
 
@@ -240,8 +171,8 @@ RUNS = (compositions(), st.integers(0, 2), st.integers(0, 2**64 - 1), st.data())
 def test_compositions_are_served_as_the_lists_say(check):
     @given(*RUNS)
     @settings(max_examples=12, deadline=None)
-    def examples(made, epoch, seed, data):
-        check(made, epoch, seed, data)
+    def examples(composition, epoch, seed, data):
+        check(composition, epoch, seed, data)
 
     examples()
 
@@ -250,7 +181,7 @@ def test_compositions_are_served_as_the_lists_say(check):
 def test_many_compositions_are_served_as_the_lists_say(check):
     @given(*RUNS)
     @settings(max_examples=300, deadline=None)
-    def examples(made, epoch, seed, data):
-        check(made, epoch, seed, data)
+    def examples(composition, epoch, seed, data):
+        check(composition, epoch, seed, data)
 
     examples()

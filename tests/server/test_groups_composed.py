@@ -13,18 +13,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.epoch.lists import Mixed
+from tests.server.composed import Composition, windowed
 
 from packhorse.client import Balance, RemainderPolicy, Skips, Topology, connect
-from packhorse.client.service.blocks import AS_IT_IS, MASKED
+from packhorse.client.service.blocks import AS_IT_IS
 from packhorse.dataset import Takedown, open_prepared
-from packhorse.epoch import EpochView, GroupedSource, WindowedView, derive_key
+from packhorse.epoch import GroupedSource
 from packhorse.prepare import prepare
 
 MAX_SEQ_LEN = 8
 """What `scheduled` counts tokens of stages by."""
-
-NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -39,17 +37,10 @@ class Part:
 
     def lists(self, epoch):
         """(dataset, ids, groups) of every bin."""
-        plan, pool, run = self.dataset.plan, self.dataset.pool, {"seed": self.seed, "epoch": epoch}
-        view = EpochView(plan, pool, **run)
-        if self.num_windows > 1:
-            view = WindowedView(plan, pool, **run, num_windows=self.num_windows)
-        bins = view.bins(np.arange(view.num_bins))
         names = list(self.groups)
         expanded = [
-            [(names[n], i) for n in part.tolist() for i in self.groups[names[n]]]
-            if names
-            else [(-1, i) for i in part.tolist()]
-            for part in np.split(bins.ids, bins.bin_ends[:-1])
+            [(names[n], i) for n in of_bin for i in self.groups[names[n]]] if names else [(-1, i) for i in of_bin]
+            for of_bin, _ in windowed(self.dataset, self.num_windows, self.seed, epoch)
         ]
         return [(0, [i for _, i in one], [group for group, _ in one]) for one in expanded]
 
@@ -90,53 +81,10 @@ def parts(root):
     return found
 
 
-@dataclass(frozen=True)
-class Composition:
-    """What the files say."""
-
-    names: tuple
-    num_windows: tuple
-    stages: tuple
-    num_bins: int
-    skipped: tuple
-    """(epoch, ranges)"""
-    redactions: tuple
-    """(component, ids, token)"""
-
-    def write(self, root):
-        name = f"m{next(NUMBERS)}"
-        lines = [f"epoch_bins = {self.num_bins}"]
-        for weights, until in self.stages:
-            given_weights = ", ".join(f"{n} = {w}" for n, w in zip(self.names, weights, strict=True))
-            lines += ["[[stages]]", f"weights = {{{given_weights}}}", *([f"until_bins = {until}"] if until else [])]
-        for component, num in zip(self.names, self.num_windows, strict=True):
-            lines += [f"[components.{component}]", f'shuffle = "windowed({num})"']
-        (root / f"{name}.mixture.toml").write_text("\n".join(lines))
-        self.write_takedown(root, name)
-        return name
-
-    def write_takedown(self, root, name):
-        lines = []
-        for epoch, ranges in self.skipped:
-            lines += ["[[skip]]", f'positions = "{Skips.of(ranges)}"', f"epoch = {epoch}"]
-        for component, ids, token in self.redactions:
-            lines += ["[[redact]]", f'component = "{component}"', f"ids = {ids}"]
-            lines += [] if token is None else [f"token = {token}"]
-        (root / f"{name}.takedown.toml").write_text("\n".join(lines))
-
-    def lists(self, parts, epoch, seed):
-        """Every bin that is left, a list of (component, group, id, what is taken away of it)."""
-        made = tuple(
-            Part(*parts[name], num, derive_key(seed, number, "component"))
-            for number, (name, num) in enumerate(zip(self.names, self.num_windows, strict=True))
-        )
-        taken = {(n, i): MASKED if token is None else token for n, ids, token in self.redactions for i in ids}
-        skipped = {p for of_epoch, ranges in self.skipped if of_epoch == epoch for a, b in ranges for p in range(a, b)}
-        return [
-            [(c, group, i, taken.get((self.names[c], i), AS_IT_IS)) for i, group in zip(ids, groups, strict=True)]
-            for p, (c, ids, groups) in enumerate(Mixed(made, self.stages, seed, self.num_bins).lists(epoch))
-            if p not in skipped
-        ]
+def lists(made, parts, epoch, seed):
+    """Every bin that is left, a list of (component, group, id, what is taken away of it)."""
+    left = made.left(lambda name, *others: Part(*parts[name], *others), epoch, seed)
+    return [[(c, group, i, taken) for i, group, taken in zip(*columns, strict=True)] for c, *columns in left]
 
 
 @st.composite
@@ -193,7 +141,7 @@ def check_streams(root, parts, made, *, epoch, seed, topology, stages):
         topology: with a schedule, and a last step that loses and repeats nothing.
         stages: the schedule, (position of the run, global batch size).
     """
-    name, expected = made.write(root), made.lists(parts, epoch, seed)
+    name, expected = made.write(root), lists(made, parts, epoch, seed)
     steps = steps_counted_off(len(expected), topology, stages, epoch)
     came = {}
     with connect(f"embedded:{root}") as client:
@@ -238,7 +186,7 @@ def test_schedules_takedowns_and_groups_together(root, parts, scheduled):
     @settings(max_examples=25, deadline=None)
     def check(made, epoch, seed, data):
         policies = (RemainderPolicy.SPREAD, RemainderPolicy.EMPTY)
-        num_bins = len(made.lists(parts, epoch, seed))
+        num_bins = len(lists(made, parts, epoch, seed))
         topology, stages = data.draw(scheduled(num_bins, epochs=2, policies=policies))
         check_streams(root, parts, made, epoch=epoch, seed=seed, topology=topology, stages=stages)
 
@@ -364,7 +312,7 @@ def test_the_oracle_refuses_the_steps_of_another_schedule(check_one, stages):
 
 def test_a_takedown_ahead_of_a_cursor_keeps_the_steps_before_it(root):
     """The run goes on in the same stage of its schedule, with the bins that are left."""
-    made = Composition(("rollouts", "plain"), (3, 1), (((2, 1), None),), 44, (), ())
+    made = Composition(names=("rollouts", "plain"), num_windows=(3, 1), stages=(((2, 1), None),), num_bins=44)
     name = made.write(root)
 
     def bins(client, start=0, digest=""):
