@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from packhorse.epoch._lanes import LANES, count_lanes, fill_lanes, prefetch
+from packhorse.epoch._lanes import LANES, fill_lanes, prefetch
 from packhorse.epoch.permutation import BLOCK, no_draws, permute_pools, permute_positions, set_draws
 
 _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
@@ -95,6 +95,7 @@ def draw_ids(
     pool_rows: Any,
     pool: Any,
     first_tokens: Any,
+    words: Any,
     templates: Any,
     copies: Any,
     where: Any,
@@ -107,94 +108,112 @@ def draw_ids(
 
     Draws are made and permuted in blocks that stay in the first cache. While the next block's are made, memory is asked
     for this block's entries, which lie all over the pool; so they are at hand when they are fetched. Bins begin where
-    `begins` says: those of a source made of sources lie between those of others. Returns a number without meaning, see
-    `_load`.
+    `begins` says: those of a source made of sources lie between those of others. `words` is as `no_draws` takes it.
+    Returns a number without meaning, see `_load`.
     """
     loaded = 0
     if _LOADING_PAYS * len(templates) > len(tables.run_length):
         loaded += _load(tables.first_run) + _load(tables.run_length) + _load(tables.run_copies)
         loaded += _load(tables.run_first_draw) + _load(tables.lengths)
         loaded += np.int64(_load(pool_rows.ravel()))
-    upcoming = _Upcoming(no_draws(), np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int32))
-    asked = _Asked(np.zeros(BLOCK, np.uint64), np.empty(BLOCK, np.uint64))
-    out = _Out(ids_out, lengths_out, first_tokens_out)
-    num = num_asked = first = np.uint64(0)  # unsigned, so that no index is checked for being below 0
+    draws, lengths, stretches = no_draws(words), np.empty(BLOCK, np.int32), _no_stretches()
+    asked = _Asked(np.zeros(BLOCK, words.dtype), _no_stretches())
+    num = num_asked = first = num_stretches = end = np.uint64(0)  # unsigned: no index is checked for being below 0
     for p in range(len(templates)):
         slot = np.uint64(begins[where[p]])
+        if slot != end or num_stretches == 0:
+            num_stretches = _begin(stretches, num_stretches, num, slot)
         for run in range(tables.first_run[templates[p]], tables.first_run[templates[p] + 1]):
             length_index, copies_left = np.uint64(tables.run_length[run]), np.uint64(tables.run_copies[run])
             draw = np.uint64(tables.run_first_draw[run] + copies[p] * tables.run_copies[run])
             while copies_left:
                 if num > _LAST_LANES:
-                    _fetch(asked, num_asked, pool, first_tokens, out)
-                    _permute(upcoming, num, asked, out)
+                    _fetch(asked, pool, first_tokens, ids_out, first_tokens_out)
+                    _permute(draws, num, lengths, stretches, num_stretches, asked, lengths_out)
                     num_asked = num
                     num = first = np.uint64(0)
-                set_draws(upcoming.draws, num, pool_rows, length_index, draw)
-                count_lanes(upcoming.slots, num, slot)
-                fill_lanes(upcoming.lengths, num, tables.lengths[length_index])
+                    num_stretches = _begin(stretches, np.uint64(0), num, slot)
+                set_draws(draws, num, pool_rows, length_index, draw)
+                fill_lanes(lengths, num, tables.lengths[length_index])
                 if first < num_asked:
-                    _ask(asked, first, pool, first_tokens)
+                    _ask(asked.entries, first, pool, first_tokens)
                     first += _ASKED_AT_ONCE
                 taken = min(copies_left, _LANES)
                 num, slot, draw, copies_left = num + taken, slot + taken, draw + taken, copies_left - taken
-    _fetch(asked, num_asked, pool, first_tokens, out)
-    _permute(upcoming, num, asked, out)
-    _fetch(asked, num, pool, first_tokens, out)
+        end = slot
+    _fetch(asked, pool, first_tokens, ids_out, first_tokens_out)
+    _permute(draws, num, lengths, stretches, num_stretches, asked, lengths_out)
+    _fetch(asked, pool, first_tokens, ids_out, first_tokens_out)
     return loaded
 
 
-class _Upcoming(NamedTuple):
-    """A block of draws while it is made."""
+class _Stretches(NamedTuple):
+    """Which parts of a block lie together in the output: all of it, but for bins that lie between others."""
 
-    draws: Any
+    firsts: Any
+    """Where each begins in the block, and the block's end: uint64 [BLOCK + 2]."""
     slots: Any
-    """Where in the output each belongs: uint64 [BLOCK]."""
-    lengths: Any
-    """int32 [BLOCK]."""
+    """Where each begins in the output: uint64 [BLOCK + 2]."""
+    num: Any
+    """How many there are: uint64 [1]."""
+
+
+@numba.njit(inline="always")
+def _no_stretches() -> Any:
+    return _Stretches(np.empty(BLOCK + 2, np.uint64), np.empty(BLOCK + 2, np.uint64), np.zeros(1, np.uint64))
+
+
+@numba.njit(inline="always")
+def _begin(stretches: Any, num_stretches: Any, num: Any, slot: Any) -> Any:
+    """Begins a stretch, and returns how many there are."""
+    stretches.firsts[num_stretches] = num
+    stretches.slots[num_stretches] = slot
+    return num_stretches + np.uint64(1)
 
 
 class _Asked(NamedTuple):
     """A block of entries of the pool whose memory is asked for."""
 
     entries: Any
-    """uint64 [BLOCK], each within the pool."""
-    slots: Any
-
-
-class _Out(NamedTuple):
-    """What is filled in."""
-
-    ids: Any
-    lengths: Any
-    first_tokens: Any
+    """Words [BLOCK], each within the pool."""
+    stretches: Any
 
 
 @numba.njit(nogil=True, cache=True)
-def _ask(asked: Any, first: Any, pool: Any, first_tokens: Any) -> None:
+def _ask(entries: Any, first: Any, pool: Any, first_tokens: Any) -> None:
     """Asks for the memory of some entries, from the given one on."""
     for i in range(_ASKED_AT_ONCE):
-        prefetch(pool, asked.entries[first + i])
+        prefetch(pool, entries[first + i])
     if first_tokens is not None:
         for i in range(_ASKED_AT_ONCE):
-            prefetch(first_tokens, asked.entries[first + i])
+            prefetch(first_tokens, entries[first + i])
 
 
 @numba.njit(nogil=True, cache=True)
-def _fetch(asked: Any, num: Any, pool: Any, first_tokens: Any, out: Any) -> None:
-    """Fetches a block's entries into their slots."""
-    entries, slots = asked
-    for i in range(num):
-        out.ids[slots[i]] = pool[entries[i]]
-    if first_tokens is not None:
-        for i in range(num):
-            out.first_tokens[slots[i]] = first_tokens[entries[i]]
+def _fetch(asked: Any, pool: Any, first_tokens: Any, ids_out: Any, first_tokens_out: Any) -> None:
+    """Fetches a block's entries to where they belong."""
+    entries, stretches = asked
+    for stretch in range(stretches.num[0]):
+        first, slot = stretches.firsts[stretch], stretches.slots[stretch]
+        for i in range(stretches.firsts[stretch + 1] - first):
+            ids_out[slot + i] = pool[entries[first + i]]
+        if first_tokens is not None:
+            for i in range(stretches.firsts[stretch + 1] - first):
+                first_tokens_out[slot + i] = first_tokens[entries[first + i]]
 
 
 @numba.njit(nogil=True, cache=True)
-def _permute(upcoming: Any, num: Any, asked: Any, out: Any) -> None:
-    """Turns draws into entries to ask for, and writes their lengths, which need no pool."""
-    permute_pools(upcoming.draws, num, asked.entries)
-    for s in range(num):
-        asked.slots[s] = upcoming.slots[s]
-        out.lengths[upcoming.slots[s]] = upcoming.lengths[s]
+def _permute(
+    draws: Any, num: Any, lengths: Any, stretches: Any, num_stretches: Any, asked: Any, lengths_out: Any
+) -> None:
+    """Turns a block of draws into entries to ask for, and writes their lengths, which need no pool."""
+    permute_pools(draws, num, asked.entries)
+    stretches.firsts[num_stretches] = num
+    asked.stretches.num[0] = num_stretches
+    for stretch in range(num_stretches + np.uint64(1)):
+        asked.stretches.firsts[stretch] = stretches.firsts[stretch]
+        asked.stretches.slots[stretch] = stretches.slots[stretch]
+    for stretch in range(num_stretches):
+        first, slot = stretches.firsts[stretch], stretches.slots[stretch]
+        for i in range(stretches.firsts[stretch + 1] - first):
+            lengths_out[slot + i] = lengths[first + i]

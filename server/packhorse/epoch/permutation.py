@@ -45,6 +45,12 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 BLOCK = 512
 """Values that are permuted together: their parameters then fit a core's first cache."""
 
+MOST_IN_NARROW_WORDS = 2**31
+"""Pools of up to so many entries are permuted in words of 32 bits: a permutation's rectangle is a little larger."""
+
+_LOOKED_AT_ONCE = np.uint64(16)
+"""A divisor of BLOCK."""
+
 _MULTIPLIER_A = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_B = np.uint64(0x94D049BB133111EB)
 _HALF_A, _HALF_B = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
@@ -109,7 +115,7 @@ def _rotate(line: Any, turn: Any, num_lines: Any) -> Any:
 @numba.njit(inline="always")
 def _flip(line: Any, key: Any, shift: Any) -> Any:
     """Which bits of a column a line flips: uint32 of 31 - shift bits."""
-    return np.uint32((_hash_half(line, key) >> _1) >> shift)
+    return np.uint32((_hash_half(line, key) >> _1) >> (shift & _31))
 
 
 @numba.njit(inline="always")
@@ -118,18 +124,24 @@ def _round_key(key: Any, step: Any, number: Any) -> Any:
 
 
 @numba.njit(inline="always")
+def _half_bits(shift: Any) -> Any:
+    """How many bits a column has, from 31 minus so many. The mask tells the compiler that they are below 32."""
+    return np.uint64((_31 - shift) & _31)
+
+
+@numba.njit(inline="always")
 def _line_of(x: Any, shift: Any) -> Any:
-    return np.uint32(x >> np.uint64(_31 - shift))
+    return np.uint32(x >> _half_bits(shift))
 
 
 @numba.njit(inline="always")
 def _column_of(x: Any, shift: Any) -> Any:
-    return np.uint32(x & ((_U1 << np.uint64(_31 - shift)) - _U1))
+    return np.uint32(x & ((_U1 << _half_bits(shift)) - _U1))
 
 
 @numba.njit(inline="always")
 def _joined(line: Any, column: Any, shift: Any) -> Any:
-    return (np.uint64(line) << np.uint64(_31 - shift)) | np.uint64(column)
+    return (np.uint64(line) << _half_bits(shift)) | np.uint64(column)
 
 
 @numba.njit(inline="always")
@@ -266,35 +278,44 @@ def _six_rounds_each(block: Any, num: Any) -> None:
 
 
 class Draws(NamedTuple):
-    """Draws from pools that are permuted together; made once a call of a kernel by `no_draws`."""
+    """Draws from pools that are permuted together; made once a call of a kernel by `no_draws`.
+
+    Words are uint32 where the pools' sizes and places fit 31 bits, which makes them twice as fast, or else uint64.
+    """
 
     block: Any
     sizes: Any
-    """Of each draw's pool: uint64 [BLOCK]."""
+    """Of each draw's pool: words [BLOCK]."""
     offsets: Any
-    """Where each draw's pool begins: uint64 [BLOCK]."""
+    """Where each draw's pool begins: words [BLOCK]."""
     values: Any
-    """The draws, then what they are permuted to: uint64 [BLOCK]."""
+    """The draws, then what they are permuted to: words [BLOCK]."""
     turns: Any
-    """How many times six rounds were done in this pass."""
+    """How many times six rounds were done in this pass: uint32 [BLOCK]."""
     still: Any
-    """Values that are not at their end."""
+    """Values that are not at their end: uint64 [BLOCK]."""
 
 
 @numba.njit(inline="always")
-def no_draws() -> Any:
-    """Room for BLOCK draws of any pools."""
-    return Draws(_block(), _double_words(), _double_words(), _double_words(), _words(), np.empty(BLOCK, np.uint64))
+def no_draws(words: Any) -> Any:
+    """Room for BLOCK draws of any pools.
 
-
-@numba.njit(inline="always")
-def _double_words() -> Any:
-    return np.empty(BLOCK, dtype=np.uint64)
+    Args:
+        words: uint32 or uint64 [0], whose type is that of words.
+    """
+    return Draws(
+        _block(),
+        np.empty(BLOCK, words.dtype),
+        np.empty(BLOCK, words.dtype),
+        np.empty(BLOCK, words.dtype),
+        _words(),
+        np.empty(BLOCK, np.uint64),
+    )
 
 
 @numba.njit(inline="always")
 def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
-    """Writes LANES draws of one pool: first, first + 1, … as uint64, from index s on.
+    """Writes LANES draws of one pool: first, first + 1, … from index s on.
 
     Args:
         draws: from `no_draws`.
@@ -316,10 +337,11 @@ def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def permute_pools(draws: Any, num: Any, entries: Any) -> None:
-    """Writes the first draws' indices into the pool array, offset + σ(draw): uint64 [num]. Overwrites the draws.
+    """Writes the first draws' indices into the pool array, offset + σ(draw): words [num]. Overwrites the draws.
 
     Values that need more rounds, because their permutation is small or because they landed beyond its size, are
-    collected without branches and go through the same loops again.
+    collected and go through the same loops again. Most have few of them around, so they are looked for
+    _LOOKED_AT_ONCE at a time.
     """
     block, sizes, offsets, values, turns, still = draws
     for s in range(num):
@@ -328,10 +350,15 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     for s in range(num):
         values[s] = _value(block, s)
     num_still = _U0
-    for s in range(num):
-        turns[s] = _0
-        still[num_still] = np.uint64(s)
-        num_still += np.uint64((sizes[s] < _SMALL) | (values[s] >= sizes[s]))
+    for first in range(_U0, num, _LOOKED_AT_ONCE):
+        is_any = False
+        for i in range(_LOOKED_AT_ONCE):
+            is_any |= (sizes[first + i] < _SMALL) | (values[first + i] >= sizes[first + i])
+        if is_any:
+            for s in range(first, min(first + _LOOKED_AT_ONCE, num)):
+                turns[s] = _0
+                still[num_still] = s
+                num_still += np.uint64((sizes[s] < _SMALL) | (values[s] >= sizes[s]))
     for i in range(num_still):
         s = still[i]
         turns[s] = _move(block, i, s, turns[s], sizes[s])

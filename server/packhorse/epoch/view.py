@@ -15,7 +15,7 @@ from packhorse.epoch import _lookup as lookup
 from packhorse.epoch._found import Columns, Found, Outline, made
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
-from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
+from packhorse.epoch.permutation import MOST_IN_NARROW_WORDS, ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.source import Locations, checked_positions
 
@@ -58,6 +58,8 @@ class EpochView:
         self._pool = pool
         self._first_tokens = first_tokens
         self._costs: tuple[int, NDArray[np.int64]] | None = None
+        is_narrow = len(pool) <= MOST_IN_NARROW_WORDS
+        self._words = np.empty(0, dtype=np.uint32 if is_narrow else np.uint64)
         self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins"), window).row
         self._pool_rows = np.empty((len(plan.lengths), ROW_WIDTH), dtype=np.uint64)
         fill_parameters(
@@ -148,6 +150,7 @@ class EpochView:
             self._pool_rows,
             self._pool,
             self._first_tokens,
+            self._words,
             templates,
             copies,
             where,
