@@ -1,10 +1,11 @@
-"""How large a stream's blocks are, and that two threads make the same block as one."""
+"""How large a stream's blocks are, and that threads which share in one make the same block as one thread."""
 
 from itertools import pairwise
 
 import pytest
 
 from packhorse.client.service._messages import topology_message
+from packhorse.epoch import sharing
 from packhorse.server import backend as module
 from packhorse.server.backend import LEAST_BLOCK_BYTES, STREAMS_BYTES, Backend, block_bytes
 from packhorse.server.catalog import Catalog
@@ -58,24 +59,24 @@ def test_blocks_shrink_where_many_streams_are_open_and_grow_again(make_backend, 
 
 @pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
 @pytest.mark.parametrize("balance", Balance)
-def test_two_threads_make_the_same_blocks_as_one(make_backend, monkeypatch, dataset, balance):
-    made_by_two = []
+def test_blocks_made_in_pieces_are_those_made_at_once(make_backend, monkeypatch, dataset, balance):
+    shared = []
 
-    def both(first, second):
-        made_by_two.append(1)
-        two = second()
-        return first(), two
+    def share(pieces):
+        shared.append(len(pieces))
+        for piece in reversed(pieces):
+            piece()
 
-    monkeypatch.setattr(module, "_SHARED_BYTES", 1)
     topology = Topology(
         world_size=2, batch_size=3, remainder=RemainderPolicy.SPREAD, balance=balance, accumulation=2, start_position=5
     )
     asked = request(dataset, topology)
-    one = blocks_of(make_backend(), asked)
-    assert blocks_of(make_backend(both=both), asked) == one
-    assert len(made_by_two) == sum(block.num_steps > 1 for block in one) > 0
+    at_once = blocks_of(make_backend(), asked)
+    monkeypatch.setattr(sharing, "BINS_PER_PIECE", 2)
+    assert blocks_of(make_backend(share=share), asked) == at_once
+    assert max(shared) > 2
 
 
 def test_small_blocks_are_made_by_one_thread(make_backend):
-    blocks = blocks_of(make_backend(both=lambda *_: pytest.fail("shared")), request())
+    blocks = blocks_of(make_backend(share=lambda _: pytest.fail("shared")), request())
     assert sum(block.num_sequences for block in blocks) == 2000

@@ -1,8 +1,9 @@
-"""The threads of a lane: the order of work, head starts, and two threads at one piece of work."""
+"""The threads of a lane: the order of work, head starts, and work that several share."""
 
 import gc
 import threading
 import weakref
+from functools import partial
 
 import pytest
 
@@ -65,39 +66,44 @@ def test_a_head_start_is_no_more_than_it_says(held, monkeypatch):
     assert log == ["waits for two seconds", *["opening"] * 3]
 
 
-def test_an_idle_thread_does_the_second_half(make_threads):
-    threads, meeting = make_threads(2), threading.Barrier(2)
+def test_an_idle_thread_takes_a_share(make_threads):
+    threads, meeting, idents = make_threads(2), threading.Barrier(2), []
 
-    def meet(name):
+    def meet():
         meeting.wait(10)  # breaks unless both are at work at once
-        return name, threading.get_ident()
+        idents.append(threading.get_ident())
 
-    def work():
-        return threads.both(lambda: meet("one"), lambda: meet("two"))
-
-    (one, here), (two, there) = threads.submit(work).result(20)
-    assert (one, two) == ("one", "two")
-    assert here != there
+    threads.submit(lambda: threads.share([meet, meet])).result(20)
+    assert len(set(idents)) == 2
 
 
-def test_without_an_idle_thread_one_does_both(held):
+def test_without_an_idle_thread_one_does_all(held):
     threads, _ = held
     order = []
-    assert threads.both(lambda: order.append(1), lambda: order.append(2)) == (None, None)
-    assert order == [1, 2]
+    threads.share([lambda: order.append(1), lambda: order.append(2), lambda: order.append(3)])
+    assert order == [1, 2, 3]
+
+
+def test_each_piece_is_done_once(make_threads):
+    threads, done = make_threads(3), []
+    for _ in range(20):
+        done.clear()
+        threads.submit(threads.share, [partial(done.append, number) for number in range(50)]).result(10)
+        assert sorted(done) == list(range(50))
 
 
 @pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("error", [LookupError, IndexError])
 @pytest.mark.parametrize("failing", [0, 1])
-def test_what_a_half_raises_is_raised(make_threads, number, failing):
-    def half(which):
+def test_what_a_piece_raises_is_raised(make_threads, number, error, failing):
+    def piece(which):
         if which == failing:
-            raise LookupError(f"half {which}")
+            raise error(f"piece {which}")
 
     threads = make_threads(number)
     for _ in range(20):
-        future = threads.submit(lambda: threads.both(lambda: half(0), lambda: half(1)))
-        with pytest.raises(LookupError, match=f"half {failing}"):
+        future = threads.submit(lambda: threads.share([partial(piece, 0), partial(piece, 1)]))
+        with pytest.raises(error, match=f"piece {failing}"):
             future.result(10)
     assert threads.submit(lambda: "goes on").result(10) == "goes on"
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch.bins import Bins, PoolArray
+from packhorse.epoch.sharing import all_of
 from packhorse.epoch.source import Source
 
 Columns = Mapping[str, NDArray[Any]]
@@ -122,8 +123,7 @@ def find_in(
 def _fill_parts(
     parts: Sequence[Found], begins: NDArray[np.int64], ids: PoolArray, lengths: NDArray[np.int32], columns: Columns
 ) -> None:
-    for part in parts:
-        part.fill(begins, ids, lengths, columns)
+    all_of([partial(part.fill, begins, ids, lengths, columns) for part in parts], len(begins))
 
 
 def _copy(

@@ -17,6 +17,7 @@ from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import MOST_IN_NARROW_WORDS, ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.sharing import in_pieces
 from packhorse.epoch.source import Locations, checked_positions
 
 Place = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -115,18 +116,21 @@ class EpochView:
             first_template: where the numbers of templates begin.
         """
         templates, copies = np.empty((2, len(positions)), dtype=np.int64)
-        kernels.find_bins(
-            self._plan.tables,
-            self._bin_row,
-            positions,
-            where,
-            first_template,
-            templates,
-            copies,
-            outline.sizes,
-            outline.templates,
-        )
 
+        def find(bins: slice) -> None:
+            kernels.find_bins(
+                self._plan.tables,
+                self._bin_row,
+                positions[bins],
+                where[bins],
+                first_template,
+                templates[bins],
+                copies[bins],
+                outline.sizes,
+                outline.templates,
+            )
+
+        in_pieces(find, len(positions))
         return Found(
             fill=partial(self._fill, templates, copies, where),
             ids_dtype=self._pool.dtype,
@@ -145,20 +149,24 @@ class EpochView:
         columns: Columns,
     ) -> None:
         """Makes bins that were found."""
-        kernels.draw_ids(
-            self._plan.tables,
-            self._pool_rows,
-            self._pool,
-            self._first_tokens,
-            self._words,
-            templates,
-            copies,
-            where,
-            begins,
-            ids,
-            lengths,
-            None if self._first_tokens is None else columns["first_tokens"],
-        )
+
+        def draw(bins: slice) -> None:
+            kernels.draw_ids(
+                self._plan.tables,
+                self._pool_rows,
+                self._pool,
+                self._first_tokens,
+                self._words,
+                templates[bins],
+                copies[bins],
+                where[bins],
+                begins,
+                ids,
+                lengths,
+                None if self._first_tokens is None else columns["first_tokens"],
+            )
+
+        in_pieces(draw, len(templates))
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N].

@@ -123,7 +123,7 @@ async def serve(
         mixtures,
         saw_run=metrics.waiting.saw,
         num_streams=lambda: limit.num_open,
-        both=lanes.streams.both,
+        share=lanes.streams.share,
         reached=Reached() if sibling is None else sibling.reached,
     )
     servicer = PackingServicer(backend, metrics, lanes, limit, activity.answer)

@@ -5,14 +5,14 @@ is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from contextlib import nullcontext
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TypeAlias
 
 import numpy as np
 
 from packhorse.dataset import MixtureDataset, Takedown
-from packhorse.epoch import Assignment, Bins, independent_seed, joined
+from packhorse.epoch import Bins, Share, independent_seed, joined, shared_by
 from packhorse.server import pack, requests
 from packhorse.server.components import components_of, stages_of, takedown_message
 from packhorse.server.encoding import MAX_POSITION_SPREAD, SentTemplates, as_declared, encode
@@ -40,13 +40,8 @@ bytes on their way, twice, and the next one."""
 GROWTH = 4
 """A block has so many times the steps of the one before, until it is large enough."""
 
-_SHARED_BYTES = 64 << 10
-"""Blocks from this size on are made by two threads."""
-
 _COPIES = 3
 """An answer is held so often while it is made: in arrays, in the message and in the bytes that are sent."""
-
-_MakeBins: TypeAlias = Callable[[], Bins]
 
 _ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 
@@ -58,7 +53,7 @@ class Backend:
         catalog: the datasets.
         saw_run: told of every stream's dataset and topology.
         num_streams: how many are open now, the one that asks included.
-        both: does two pieces of work and returns what comes of them.
+        share: does pieces of work on large blocks.
         reached: how far runs have come; None where nobody shares it.
     """
 
@@ -68,14 +63,14 @@ class Backend:
         *,
         saw_run: Callable[[Served, Topology], None] = lambda _served, _topology: None,
         num_streams: Callable[[], int] = lambda: 1,
-        both: Callable[[_MakeBins, _MakeBins], tuple[Bins, Bins]] = lambda first, second: (first(), second()),
+        share: Share | None = None,
         reached: Reached | None = None,
     ) -> None:
         self._catalog = catalog
         self._epochs = Epochs()
         self._saw_run = saw_run
         self._num_streams = num_streams
-        self._both = both
+        self._sharing = nullcontext if share is None else partial(shared_by, share)
         self._reached = reached or Reached()
 
     def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
@@ -160,10 +155,11 @@ class Backend:
             message = pb.StreamBinsResponse()
             message.block.first_step = block.start
             message.block.num_steps = len(block)
-            bins = as_declared(self._bins(dataset, assignment, block, rank), dataset.manifest)
+            with self._sharing():
+                bins = as_declared(assignment.bins(block, rank), dataset.manifest)
             self._catalog.confirm(dataset, _components_in(bins))
             message.block.num_sequences = len(bins.ids)
-            message.block.num_tokens = int(bins.lengths.sum(dtype=np.int64))
+            message.block.num_tokens = bins.num_tokens()
             context = block_context(header.checksum, message.block)
             positions = stream_positions(topology, rank, block.start, len(bins))
             redacted = takedown.redacted(bins, epoch=request.epoch, seed=run_seed, num_bins=whole.num_bins, skips=skips)
@@ -171,16 +167,6 @@ class Backend:
             yield message
             taken += len(block)
             at_once = min(GROWTH * at_once, most, _steps_per_block(dataset, batch_size, self._num_streams()))
-
-    def _bins(self, dataset: Served, assignment: Assignment, steps: range, rank: int) -> Bins:
-        """Returns a rank's bins of some steps, which two threads make where they are many."""
-        half = len(steps) // 2
-        num_bins = assignment.topology.num_rank_bins(steps)
-        if not half or num_bins * requests.average_bytes_per_bin(dataset) < _SHARED_BYTES:
-            return assignment.bins(steps, rank)
-        return joined(
-            self._both(lambda: assignment.bins(steps[:half], rank), lambda: assignment.bins(steps[half:], rank))
-        )
 
     def _is_current(self, dataset: Served, takedown: Takedown) -> bool:
         """Whether a stream goes on; where something changed by file, it ends, and is opened again where it stands."""

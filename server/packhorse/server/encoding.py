@@ -35,24 +35,30 @@ class SentTemplates:
     """Which templates the reader of a stream knows by now: a byte for each, of 65,536 at most."""
 
     def __init__(self) -> None:
-        self._is_known = np.zeros(0, dtype=np.bool_)
+        self._is_known = np.zeros(1, dtype=np.bool_)  # the last one is for bins of none, whose number is -1
 
     def numbered(self, bins: Bins) -> "Numbered":
         """Numbers the bins' templates, and tells which of them the reader does not know; then it does."""
         own = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
-        if len(own) and own.min() >= 0 and own.max() < len(self._is_known) and self._is_known[own].all():
+        if self._knows(own):
             return Numbered(own, np.empty(0, dtype=np.int64))
         is_kept = (own >= 0) & (own < KEPT_TEMPLATES)
         kept, others = np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
         numbers = own.copy() if len(others) else own
         numbers[others] = KEPT_TEMPLATES + np.arange(len(others))
-        missing = int(own[kept].max(initial=-1)) + 1 - len(self._is_known)
+        missing = int(own[kept].max(initial=-1)) + 2 - len(self._is_known)
         if missing > 0:
             self._is_known = np.concatenate((self._is_known, np.zeros(missing, dtype=np.bool_)))
         unknown = kept[~self._is_known[own[kept]]]
         new, where = np.unique(own[unknown], return_index=True)
         self._is_known[new] = True
         return Numbered(numbers, np.concatenate((unknown[where], others)))
+
+    def _knows(self, templates: NDArray[np.int64]) -> bool:
+        try:
+            return bool(self._is_known.take(templates).all())
+        except IndexError:  # a greater number than any before
+            return False
 
 
 class Numbered(NamedTuple):

@@ -6,7 +6,7 @@ Owns how many threads a lane has, their niceness, and how many requests may wait
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +18,6 @@ from packhorse.server.pieces import Pace, Pieces
 from packhorse.server.threads import Threads
 
 _Result = TypeVar("_Result")
-_Other = TypeVar("_Other")
 
 SMALL_ANSWER_BYTES = 64 << 10
 """Work that needs no more goes on to its next piece at once: each change of threads costs a small answer more than its
@@ -35,7 +34,7 @@ class LaneFullError(Exception):
 
 
 class Lane:
-    """Threads, and a queue of pieces of work. Used from one event loop only, but for `both`.
+    """Threads, and a queue of pieces of work. Used from one event loop only, but for `share`.
 
     Args:
         name: of the threads.
@@ -82,9 +81,9 @@ class Lane:
         future.add_done_callback(lambda done: waiting.dec() if done.cancelled() else None)
         return asyncio.wrap_future(future)
 
-    def both(self, first: Callable[[], _Result], second: Callable[[], _Other]) -> tuple[_Result, _Other]:
-        """Does two pieces of work for what runs in this lane; at once where another thread has nothing else to do."""
-        return self._threads.both(first, second)
+    def share(self, pieces: Sequence[Callable[[], object]]) -> None:
+        """Does pieces of work for what runs in a lane, together with threads that have nothing else to do."""
+        self._threads.share(pieces)
 
     async def run(self, pieces: Pieces[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:
         """Runs pieces turn by turn; between turns others have theirs. A small answer takes a single turn.
@@ -122,7 +121,7 @@ class Lanes:
 
     streams: Lane
     """Blocks of StreamBins. Each stream has one piece here or in `small_blocks` at most, so the limit of streams bounds
-    both queues. Two threads make one block where there is no other to make."""
+    both queues. Threads with no block to make share in another's."""
     small_blocks: Lane
     """Blocks that are mostly Python: a stream's first ones, and all of them where very many streams are open. One
     thread makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""

@@ -11,12 +11,12 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
-_Other = TypeVar("_Other")
 
 
 class Threads:
@@ -62,15 +62,36 @@ class Threads:
         self._turns.put(True)
         return future
 
-    def both(self, first: Callable[[], _Result], second: Callable[[], _Other]) -> tuple[_Result, _Other]:
-        """Does two pieces of work in the calling thread, or the second in another thread if one is idle meanwhile."""
-        other = self.submit(second, head_start_seconds=-math.inf)
+    def share(self, pieces: Sequence[Callable[[], object]]) -> None:
+        """Does pieces of work in the calling thread and in those that are idle meanwhile; returns when all are done.
+
+        Example:
+            >>> threads, done = Threads("example", 2), []
+            >>> threads.share([lambda: done.append(1), lambda: done.append(2)])
+            >>> sorted(done)
+            [1, 2]
+
+        Args:
+            pieces: of work, each done once. Where one raises, those that nobody has begun are dropped.
+        """
+        left = deque(pieces)
+
+        def work() -> None:
+            while left:
+                try:
+                    piece = left.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                piece()
+
+        others = [self.submit(work, head_start_seconds=-math.inf) for _ in range(min(self._number, len(pieces)) - 1)]
         try:
-            one = first()
-        except BaseException:
-            other.cancel()
-            raise
-        return one, second() if other.cancel() else other.result()
+            work()
+        finally:
+            left.clear()
+            begun = [other for other in others if not other.cancel()]
+        for other in begun:
+            other.result()
 
     def close(self) -> None:
         """Drops what waits, and ends the threads once they have done what they are at."""
