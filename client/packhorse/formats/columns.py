@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packhorse.formats.extras import require
 
 _MOST_NAMES = 6
@@ -62,6 +65,30 @@ def is_token_list(kind: Any) -> bool:
     types = require("pyarrow", "arrow").types
     is_list = types.is_list(kind) or types.is_large_list(kind) or (types.is_fixed_size_list(kind) and kind.list_size)
     return bool(is_list and types.is_integer(kind.value_type))
+
+
+def values_of(array: Any) -> Any:
+    """Returns the values of an Arrow array of numbers without nulls as NumPy sees them.
+
+    Arrow's own `to_numpy` would import pandas, which takes longer than opening a source.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> values_of(pa.array([3, 5, 7])[1:]).tolist()
+        [5, 7]
+    """
+    return np.from_dlpack(array)
+
+
+def nulls_of(array: Any) -> NDArray[np.bool_]:
+    """Returns which values of an Arrow array are null: bool [n].
+
+    Example:
+        >>> import pyarrow as pa
+        >>> nulls_of(pa.array([3, None])).tolist()
+        [False, True]
+    """
+    return np.asarray(values_of(array.is_null().cast("uint8")).astype(np.bool_))
 
 
 def listed(names: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ from packhorse.dataset import (
     render_stage,
     replace_text,
 )
+from packhorse.formats.columns import values_of
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 from packhorse.prepare._input_names import name_of_inputs, paths_of_inputs
 from packhorse.prepare._options import checked_options
@@ -206,7 +207,7 @@ def _by_value(paths: Sequence[str], by: str) -> tuple[list[str], NDArray[np.int6
             raise ValueError(f"column {by} has rows without a value, which belong to no shard: fill them in")
         known = [number_of.setdefault(value, len(number_of)) for value in values.dictionary.to_pylist()]
         _check_number(len(number_of), f"by = {by}")
-        parts.append(np.array(known, dtype=np.int64)[values.indices.to_numpy()])
+        parts.append(np.array(known, dtype=np.int64)[values_of(values.indices)])
     found = np.concatenate(parts) if parts else np.empty(0, np.int64)
     for value in number_of:
         if not _NAME.fullmatch(str(value)):

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from packhorse.client.sources import (
@@ -105,3 +107,29 @@ for name in ("arrow.arrow", "parquet.parquet", "hf_saved"):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_pandas_is_not_imported(tmp_path, kind):
+    """Pyarrow's own way to NumPy imports it, which takes longer than opening the source."""
+    path = str(tmp_path / f"tokens.{kind}")
+    table = pa.table({"id": [70, 30, 50], "input_ids": [[1, 2, 3], [4], None]})
+    if kind == "arrow":
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        pq.write_table(table, path)
+    script = f"""
+import sys
+from packhorse.client.sources import TokenSourceError, as_token_source
+source = as_token_source({path!r}, id_column="id")
+assert source.read(70).tolist() == [1, 2, 3]
+try:
+    source.read(50)
+except TokenSourceError as error:
+    assert "is null there" in str(error)
+else:
+    raise AssertionError("a null was read")
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

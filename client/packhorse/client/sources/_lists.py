@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.sources.base import TokenSourceError
 from packhorse.formats import require
-from packhorse.formats.columns import column_type, evident_column, is_token_list
+from packhorse.formats.columns import column_type, evident_column, is_token_list, nulls_of, values_of
 
 ARROW = "client,arrow"
 """What installs pyarrow, which only some sources need."""
@@ -170,9 +170,9 @@ def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDA
     row = 0
     for array in arrays:
         if array.null_count:
-            null = row + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+            null = row + int(np.argmax(nulls_of(array)))
             raise TokenSourceError(f"{where}: row {null}, column {column!r} is null, but it should be an id")
-        values = array.to_numpy()
+        values = values_of(array)
         if values.dtype == np.uint64 and len(values) and int(values.max()) > np.iinfo(np.int64).max:
             raise TokenSourceError(f"{where}: column {column!r} holds {values.max()}, which int64 cannot hold")
         ids[row : row + len(values)] = values
@@ -190,11 +190,11 @@ def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
         size = array.type.list_size
         offsets = range(array.offset * size, (array.offset + len(array)) * size + 1, size)
     else:
-        offsets = memoryview(array.offsets.to_numpy())
-    is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+        offsets = memoryview(values_of(array.offsets))
+    is_null = nulls_of(array) if array.null_count else None
     if values.null_count:
         nulls_before = np.zeros(len(values) + 1, dtype=np.int64)
-        np.cumsum(values.is_null().to_numpy(zero_copy_only=False), out=nulls_before[1:])
+        np.cumsum(nulls_of(values), out=nulls_before[1:])
         at = np.asarray(offsets)
         holds_null = nulls_before[at[1:]] > nulls_before[at[:-1]]
         is_null = holds_null if is_null is None else is_null | holds_null

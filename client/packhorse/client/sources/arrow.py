@@ -26,6 +26,7 @@ from packhorse.client.sources._spans import Spans, SpanSource
 from packhorse.client.sources.base import TokenSourceError
 from packhorse.formats import require
 from packhorse.formats.arrow import arrow_files, open_arrow, record_batches
+from packhorse.formats.columns import values_of
 from packhorse.formats.files import FileStamp
 
 
@@ -160,7 +161,7 @@ class _Held:
         indices = self._dataset._indices
         if indices is None:
             return None
-        chunks = [chunk.to_numpy() for chunk in indices.column(0).chunks]
+        chunks = [values_of(chunk) for chunk in indices.column(0).chunks]
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, np.uint64), *chunks])
 
 

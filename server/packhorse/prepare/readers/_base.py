@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.formats.columns import nulls_of, values_of
 from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
 
@@ -414,11 +415,4 @@ def _joined(table: Any, name: str) -> Any:
 
 
 def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:
-    if not array.null_count:
-        return _as_numpy(array), None
-    return _as_numpy(array.fill_null(1)), _as_numpy(array.is_null().cast("uint8")).astype(np.bool_)
-
-
-def _as_numpy(array: Any) -> Any:
-    """Returns the values of an Arrow array without nulls, without the pandas that `to_numpy` imports where it can."""
-    return np.from_dlpack(array)
+    return (values_of(array.fill_null(1)), nulls_of(array)) if array.null_count else (values_of(array), None)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
+from packhorse.formats.columns import values_of
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
     Columns,
@@ -120,7 +121,7 @@ def _of_dataset(dataset: Any, columns: Columns, where: str) -> tuple[Iterator[Ra
     if indices is None:
         return rows, chosen
     held = _concatenated(list(rows))
-    chunks = [chunk.to_numpy().astype(np.int64) for chunk in indices.column(0).chunks]
+    chunks = [values_of(chunk).astype(np.int64) for chunk in indices.column(0).chunks]
     selection = np.concatenate([np.empty(0, np.int64), *chunks])
     return iter([held.each(lambda column: column[selection])]), chosen
 
