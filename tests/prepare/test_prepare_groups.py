@@ -1,6 +1,7 @@
 """Groups through `prepare`: what ends up in the folder, for every kind of input, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from packhorse.dataset import PreparedDatasetError, open_prepared, versions_of
 from packhorse.formats import MegatronWriter
 from packhorse.packing import lower_bound
 from packhorse.prepare import _sort, dry_run, prepare
+from packhorse.prepare._grouping import Grouped
 
 LENGTHS = [5, 3, 9, 1, 1, 1, 7, 8, 2]
 PROMPTS = [40, 40, 7, 7, 7, 7, 12, 50, 50]
@@ -285,7 +287,8 @@ def test_groups_are_added(tmp_path, table, with_ids):
         whole.over_length,
         whole.own_tokens,
     )
-    names = ["groups.npy", "members.npy", "pools.npy", "over_length.npy", *["member_order.npy"] * with_ids]
+    names = ["groups.npy", "members.npy", "pools.npy", "over_length.npy", "dropped_groups.npy"]
+    names += ["member_order.npy"] * with_ids
     for name in names:
         assert (tmp_path / "grown" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert [version.number for version in versions_of(tmp_path / "grown")] == [3, 2, 1]
@@ -338,11 +341,53 @@ def test_groups_of_a_token_file_that_grew(tmp_path):
     assert by_group(output) == {4: [0, 1], 2: [2], 3: [3, 4]}
 
 
-@pytest.mark.parametrize("name", ["groups.npy", "members.npy", "member_order.npy", "pools.npy"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_group_that_was_left_out_is_no_new_one(tmp_path, table, steps):
+    """As when all is prepared at once, where its rows would be apart."""
+    arguments = {"length_column": "n", "group_column": "prompt", "max_seq_len": 10, "over_length": "drop"}
+    arguments |= {"output": tmp_path / "set", "progress": False}
+    assert prepare(lengths=table, **arguments).groups.n_dropped == 1  # group 7
+    if steps == 2:  # the version between keeps it in mind, and leaves out another
+        manifest = prepare(lengths=pa.table({"n": [9, 2, 3], "prompt": [3, 3, 90]}), append=True, **arguments)
+        assert (manifest.groups.n_dropped, manifest.groups.n_dropped_listed) == (2, 2)
+        assert open_prepared(tmp_path / "set").dropped_groups().tolist() == [3, 7]
+    before = open_prepared(tmp_path / "set").manifest
+    later = pa.table({"n": [4, 2], "prompt": [91, 7]})
+    for add in (dry_run, prepare):
+        with pytest.raises(ValueError, match="group 7 was left out of set as too long, and more of its sequences come"):
+            add(lengths=later, append=True, **arguments)
+    assert open_prepared(tmp_path / "set").manifest == before
+    with pytest.raises(ValueError, match="the rows of group 7 do not follow each other"):
+        prepare(lengths=pa.concat_tables([table.drop_columns("id"), later]), **arguments | {"output": tmp_path / "all"})
+
+
+def test_groups_by_size_have_no_numbers_that_could_come_again(tmp_path):
+    arguments = {"group_size": 2, "max_seq_len": 8, "over_length": "drop", "output": tmp_path / "set"}
+    manifest = prepare(lengths=[3, 4, 9, 1], **arguments, progress=False)
+    assert (manifest.groups.n_dropped, manifest.groups.n_dropped_listed) == (1, 0)
+    assert not (tmp_path / "set" / "dropped_groups.npy").exists()
+    manifest = prepare(lengths=[1, 1, 5, 5], append=True, **arguments, progress=False)
+    assert (manifest.groups.n_dropped, manifest.groups.n_dropped_listed) == (2, 0)
+
+
+def test_a_version_that_does_not_list_them_is_gone_on_with(tmp_path, table, monkeypatch):
+    """As one that an earlier release prepared."""
+    arguments = {"length_column": "n", "group_column": "prompt", "max_seq_len": 10, "over_length": "drop"}
+    arguments |= {"output": tmp_path / "set", "progress": False}
+    record = Grouped.record
+    with monkeypatch.context() as patch:
+        patch.setattr(Grouped, "record", lambda self, plan: replace(record(self, plan), n_dropped_listed=0))
+        assert prepare(lengths=table, **arguments).groups.n_dropped_listed == 0
+    manifest = prepare(lengths=pa.table({"n": [9, 2, 3], "prompt": [3, 3, 90]}), append=True, **arguments)
+    assert (manifest.groups.n_dropped, manifest.groups.n_dropped_listed) == (2, 1)
+    assert open_prepared(tmp_path / "set").dropped_groups().tolist() == [3]
+
+
+@pytest.mark.parametrize("name", ["groups.npy", "members.npy", "member_order.npy", "dropped_groups.npy", "pools.npy"])
 def test_an_altered_table_is_refused(tmp_path, table, name):
     output = tmp_path / "set"
-    columns = {"length_column": "n", "id_column": "id", "group_column": "prompt"}
-    prepare(lengths=table, **columns, max_seq_len=12, output=output, progress=False)
+    columns = {"length_column": "n", "id_column": "id", "group_column": "prompt", "over_length": "drop"}
+    prepare(lengths=table, **columns, max_seq_len=10, output=output, progress=False)
     data = bytearray((output / name).read_bytes())
     data[-1] ^= 1
     (output / name).write_bytes(data)

@@ -5,6 +5,7 @@ from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts, parts_at
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.layout import (
+    DROPPED_GROUPS,
     GROUPS,
     INPUTS,
     MANIFEST,
@@ -66,6 +67,7 @@ from packhorse.dataset.whole import sync, written_whole
 from packhorse.dataset.write import read_records, seal, write_records
 
 __all__ = [
+    "DROPPED_GROUPS",
     "GROUPS",
     "INPUTS",
     "LOCK",

@@ -16,9 +16,11 @@ STARTS, OVER_LENGTH = "starts.npy", "over_length.npy"
 """Files of some folders only: where each pool entry begins in its sequence, and which sequences were too long."""
 GROUPS, MEMBERS, MEMBER_ORDER = "groups.npy", "members.npy", "member_order.npy"
 """Files of grouped datasets only: the groups, their members, and, where these do not ascend by id, their order."""
+DROPPED_GROUPS = "dropped_groups.npy"
+"""Of some of them: which groups were left out, so that none of them is taken for a new one when more of it comes."""
 INPUTS, SKIPPED = "inputs.jsonl", "skipped.jsonl"
 """Files of some folders only: which files were read and which rows were skipped, where a manifest cannot name all."""
-FILES = (MANIFEST, *DATA_FILES, STARTS, OVER_LENGTH, GROUPS, MEMBERS, MEMBER_ORDER, INPUTS, SKIPPED)
+FILES = (MANIFEST, *DATA_FILES, STARTS, OVER_LENGTH, GROUPS, MEMBERS, MEMBER_ORDER, DROPPED_GROUPS, INPUTS, SKIPPED)
 """Every file that a prepared folder can have."""
 VERSIONS = "versions"
 """The folder of earlier versions of a dataset that has grown: versions/1, versions/2, …, each a prepared folder."""

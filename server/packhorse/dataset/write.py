@@ -14,6 +14,7 @@ from packhorse.dataset.digest import make_digest
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
+    DROPPED_GROUPS,
     GROUPS,
     INPUTS,
     MANIFEST,
@@ -124,6 +125,7 @@ def optional_files(
         OVER_LENGTH: over_length.sequences > 0,
         GROUPS: groups is not None,
         MEMBERS: groups is not None,
+        DROPPED_GROUPS: groups is not None and groups.n_dropped_listed > 0,
         MEMBER_ORDER: groups is not None and not groups.ids_ascend,
         INPUTS: inputs is not None and inputs.num_files > MOST_LISTED,
         SKIPPED: inputs is not None and inputs.skipped.rows > MOST_LISTED,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import (
+    DROPPED_GROUPS,
     GROUPS,
     MEMBER_ORDER,
     MEMBERS,
@@ -103,6 +104,7 @@ class Grouped:
     by: str
     n_groups: int
     n_dropped: int
+    n_dropped_listed: int
     n_sequences: int
     own_tokens: int
     over_length: OverLengthLedger
@@ -115,7 +117,8 @@ class Grouped:
     @property
     def array_bytes(self) -> int:
         """What the tables take on disk."""
-        return 16 * (self.n_groups + self.n_sequences) + (0 if self.ids_ascend else 8 * self.n_sequences)
+        order_bytes = 0 if self.ids_ascend else 8 * self.n_sequences
+        return 16 * (self.n_groups + self.n_sequences) + order_bytes + 8 * self.n_dropped_listed
 
     def record(self, plan: PackingPlan) -> GroupRecord:
         """Returns what the manifest says of them."""
@@ -127,6 +130,7 @@ class Grouped:
             most_sequences=int(self.most_by_room.max()),
             max_sequences_per_bin=min(per_bin, self.n_sequences),
             ids_ascend=self.ids_ascend,
+            n_dropped_listed=self.n_dropped_listed,
         )
 
 
@@ -162,13 +166,14 @@ def gather_groups(
         opened: the sequences.
         grouping: which of them are a group.
         options: what shapes the plan; `over_length` is "error" or "drop".
-        folder: where groups.npy, members.npy and, where needed, member_order.npy and over_length.npy are written.
+        folder: where groups.npy, members.npy and, where needed, dropped_groups.npy, member_order.npy and
+            over_length.npy are written.
         progress: shows rows.
         before: the grouped version to whose groups these are added.
 
     Raises:
-        ValueError: a group is too long, its rows are apart or some of them in the version before, an id comes twice, or
-            nothing is left.
+        ValueError: a group is too long, its rows are apart, the version before holds some of them or left the group
+            out, an id comes twice, or nothing is left.
     """
     num_rows = sum(span.num_rows for span in opened.spans)
     if grouping.ids is not None and len(grouping.ids) != num_rows:
@@ -178,7 +183,8 @@ def gather_groups(
             f"{num_rows:,} rows are no multiple of group_size {grouping.size}: {num_rows % grouping.size} are left over"
         )
     tally = _Tally(options)
-    keys: list[NDArray[np.int64]] = []
+    dropped = [np.empty(0, dtype=np.int64) if before is None else before.dropped_groups()]
+    keys = [*dropped]
     with (
         growing_array(folder / GROUPS, "int64", 2) as add_groups,
         growing_array(folder / MEMBERS, "int64", 2) as add_members,
@@ -191,6 +197,7 @@ def gather_groups(
             add_members(tally.members)
             if grouping.size is None:
                 keys.append(rows.keys)
+                dropped.append(rows.keys[~kept])
 
         for rows in _groups_of(before):
             add(rows)
@@ -200,8 +207,13 @@ def gather_groups(
             advance(len(rows.lengths))
     for file in (*opened.files, *grouping.files):
         file.check()
-    repeated = _repeated(np.concatenate(keys)) if keys else None
+    repeated = _repeated(np.concatenate(keys))
     if repeated is not None:
+        if before is not None and repeated in before.dropped_groups():
+            raise ValueError(
+                f"group {repeated} was left out of {before.name} as too long, and more of its sequences come: --append "
+                "adds whole groups; leave these out, number them otherwise, or prepare all of the dataset again"
+            )
         if before is not None and before.groups is not None and (before.groups.table[:, 0] == repeated).any():
             raise ValueError(
                 f"group {repeated} is in {before.name} already, and more of its sequences come: --append adds whole "
@@ -218,6 +230,10 @@ def gather_groups(
         )
     if not tally.ids_ascend:
         _write_order(folder, opened, before)
+    all_dropped = np.sort(np.concatenate(dropped))
+    if len(all_dropped):
+        create_array(folder / DROPPED_GROUPS, "int64", all_dropped.shape)
+        write_entries(folder / DROPPED_GROUPS, 0, all_dropped)
     ledger, over_before = tally.ledger, before.over_length() if before else _NO_MEMBERS
     if before is not None:
         ledger = added_ledgers(before.manifest.over_length, ledger)
@@ -246,6 +262,7 @@ def gather_groups(
         by=grouping.said,
         n_groups=tally.num_groups,
         n_dropped=tally.num_dropped + (before.manifest.groups.n_dropped if before and before.manifest.groups else 0),
+        n_dropped_listed=len(all_dropped),
         n_sequences=tally.num_sequences,
         own_tokens=tally.own_tokens,
         over_length=ledger,

@@ -114,7 +114,7 @@ def prepare(
             only, and the options that the dataset was prepared with. Ids by row continue its rows, so that the token
             source is all inputs in order. Where ids are the entries of one index (Megatron, flat files, MDS), give that
             index as it is now, with entries more than then. To groups only whole ones are added: one of which some
-            sequences are there already is refused.
+            sequences are there already, or were left out as too long, is refused.
         resume: whether to go on with what an interrupted call finished, in the work folder. It is refused where input
             or options are others than then. Without, what is there is begun anew.
         engine: where the work is done: in "threads" of this process; in "processes" of this machine, which serve better
