@@ -46,6 +46,19 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """Ray on two nodes with a processor each, started apart; a test adds what it takes away."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'packhorse[ray]' runs this test")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    yield cluster
+    cluster.shutdown()
+
+
 @pytest.fixture(scope="session")
 def topologies():
     """Strategy factory: topologies of an epoch of `num_bins` bins, any start and balance, few ranks and workers."""

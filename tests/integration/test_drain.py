@@ -23,19 +23,6 @@ PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_
 NAMES = ("", "packhorse.v1.PackingService")
 
 
-@pytest.fixture
-def small_blocks(monkeypatch, tmp_path):
-    """Environment of servers whose blocks stay small and are sent slowly, so that streams last a while."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import time\n"
-        "import packhorse.server.backend as backend\n"
-        "backend.BLOCK_BYTES = 512\n"
-        "encode = backend.encode\n"
-        "backend.encode = lambda bins, *more: time.sleep(0.02) or encode(bins, *more)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-
-
 def health_of(channel, name):
     answer = health_pb2_grpc.HealthStub(channel).Check(
         health_pb2.HealthCheckRequest(service=name), timeout=10, wait_for_ready=True

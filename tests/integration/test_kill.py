@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -42,19 +41,6 @@ class Reader(threading.Thread):
         self.join(JOIN_SECONDS)
         assert not self.is_alive()
         assert self.error is None, self.error
-
-
-@pytest.fixture
-def small_blocks(monkeypatch, tmp_path):
-    """Environment of servers whose blocks stay small and come slowly, so that no stream lies in buffers whole."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import time\n"
-        "import packhorse.server.backend as backend\n"
-        "backend.BLOCK_BYTES = 512\n"
-        "encode = backend.encode\n"
-        "backend.encode = lambda bins, *more: time.sleep(0.02) or encode(bins, *more)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
 
 def assert_exactly_once_in_order(readers, bins_of_stream, batch_size, stride, corpus):

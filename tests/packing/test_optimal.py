@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.packing.exhaustive import fewest_bins
 
 from packhorse.packing import _optimal as optimal
 from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram, registry
@@ -24,30 +25,6 @@ WIKIPEDIA = Path(__file__).parents[1] / "data" / "wikipedia_512_histogram.json"
 
 HARD = {7: 1, 6: 1, 5: 2, 4: 1, 3: 3}
 """36 tokens fill 3 bins of 12, (7 5)(6 3 3)(5 4 3), where best-fit takes 4."""
-
-
-def fewest_bins(lengths, max_seq_len, limit):
-    """The optimum, by trying every way to put each sequence into a bin that is there, or a new one."""
-    best = len(lengths)
-    ordered = sorted(lengths, reverse=True)
-
-    def place(index, bins):
-        nonlocal best
-        if len(bins) >= best:
-            return
-        if index == len(ordered):
-            best = len(bins)
-            return
-        length = ordered[index]
-        for room, size in sorted(set(bins)):
-            if room >= length and size < limit:
-                rest = list(bins)
-                rest.remove((room, size))
-                place(index + 1, [*rest, (room - length, size + 1)])
-        place(index + 1, [*bins, (max_seq_len - length, 1)])
-
-    place(0, [])
-    return best
 
 
 def assert_valid(plan, counts, max_seq_len, limit):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.packing.exhaustive import fewest_bins
 
 from packhorse.packing import (
     LIST_ONLY,
@@ -17,20 +18,6 @@ from packhorse.packing import (
 )
 
 ALGORITHMS = sorted({*PACKERS, *LIST_ONLY} - {"optimal"})
-
-
-def fewest_bins(lengths, capacity, limit):
-    """The optimum, by trying every way to put each sequence into a bin that is there, or a new one."""
-    states = {()}  # bins as (room, sequences), sorted
-    for length in sorted(lengths, reverse=True):
-        following = set()
-        for bins in states:
-            for i, (room, size) in enumerate(bins):
-                if room >= length and size < limit:
-                    following.add(tuple(sorted((*bins[:i], *bins[i + 1 :], (room - length, size + 1)))))
-            following.add(tuple(sorted((*bins, (capacity - length, 1)))))
-        states = following
-    return min(map(len, states))
 
 
 @st.composite

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,6 @@ import pytest
 from packhorse.tokenize import PairColumns, _parts, tokenize, tokenize_fine_tuning, train_tokenizer
 
 TEXTS = [f"text {number} of many, each a line of some words" for number in range(500)]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Two nodes with a processor each."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'packhorse[ray]' runs this test")
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.add_node(num_cpus=1)
-    cluster.wait_for_nodes()
-    yield cluster
-    cluster.shutdown()
 
 
 @pytest.fixture

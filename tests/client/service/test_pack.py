@@ -7,6 +7,7 @@ from collections import Counter
 import grpc
 import numpy as np
 import pytest
+from tests.client.service.interrupted import Interrupted
 
 from packhorse.client import (
     InvalidRequestError,
@@ -238,23 +239,6 @@ def test_a_stalled_server_answers_late_but_whole(corpus, make_server):
 
 def test_an_older_server_without_the_method():
     assert _WITHOUT_REASON[grpc.StatusCode.UNIMPLEMENTED] is NotImplementedByServerError
-
-
-class Interrupted:
-    """A transport whose n-th response is lost with a KeyboardInterrupt, as Ctrl-C would."""
-
-    target = "interrupted"
-    has_answered = True
-
-    def __init__(self, backend, at):
-        self.backend, self.left = backend, at
-
-    def stream(self, method, requests, timeout_seconds):
-        for response in getattr(self.backend, method.name)(requests):
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-            yield response
 
 
 @pytest.mark.parametrize("at", range(1, 9))

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tests.client.service.interrupted import Interrupted
 
 from packhorse.client import Balance, DamagedAnswerError, InvalidRequestError, PackStream, RetryPolicy, connect
 from packhorse.v1 import packing_pb2 as pb
@@ -199,23 +200,6 @@ def test_a_server_that_dies_loses_and_repeats_nothing(corpus, make_server, end):
     assert len(bins) % 3 == 0
     held = Counter((i, n) for ids, lengths in bins for i, n in zip(ids.tolist(), lengths.tolist(), strict=True))
     assert held == Counter(enumerate(lengths.tolist()))
-
-
-class Interrupted:
-    """A transport whose n-th response is lost with a KeyboardInterrupt, as Ctrl-C would."""
-
-    target = "interrupted"
-    has_answered = True
-
-    def __init__(self, backend, at):
-        self.backend, self.left = backend, at
-
-    def stream(self, method, requests, timeout_seconds):
-        for response in getattr(self.backend, method.name)(requests):
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-            yield response
 
 
 @pytest.mark.parametrize("at", range(1, 14))
