@@ -1,4 +1,4 @@
-"""Options that several commands share: where the service is, and which part of which epoch.
+"""Options that several commands share: where the service is, which part of which epoch, and where long work is done.
 
 Owns their names and help; each command takes those that it needs.
 """
@@ -112,6 +112,15 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def dataset_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the argument DATASET: a folder, or a name of --target's."""
     return click.argument("dataset")(command)
+
+
+def ray_address_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --ray-address, for commands with an --engine."""
+    return click.option(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="The cluster of --engine ray.  [default: the environment variable RAY_ADDRESS, else this machine alone]",
+    )(command)
 
 
 def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:

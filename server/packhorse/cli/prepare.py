@@ -8,17 +8,18 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
 from packhorse.cli.cut_off import CUT_OFF
 from packhorse.cli.groups_line import groups_line
+from packhorse.cli.options import ray_address_option
+from packhorse.cli.plan_options import plan_options
 from packhorse.cli.real_tokens import real_tokens
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.dataset import (
     Inputs,
-    Keep,
     Manifest,
     OverLength,
     OverLengthLedger,
@@ -55,12 +56,8 @@ class _Command(click.Command):
     help="What serves as tokens, or lengths: see below; or the URL of such, as in 's3://bucket/x/*.parquet'. Give it "
     "several times to read several, in that order.",
 )
-@click.option(
-    "--length-column",
-    metavar="NAME",
-    help="Column of lengths in tokens, or of lists of tokens.  [default: the column that evidently holds tokens]",
-)
-@click.option("--id-column", metavar="NAME", help="Integer column of ids, each once.  [default: the row, from 0]")
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
+@plan_options
 @click.option(
     "--group-column",
     metavar="NAME",
@@ -72,47 +69,12 @@ class _Command(click.Command):
     metavar="FILE.npy",
     help="NumPy file of groups, one integer for each row, for token files without columns; or the URL of one.",
 )
-@click.option("--max-seq-len", required=True, type=int, metavar="N", help="A bin's capacity in tokens.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
 @click.option(
     "--algorithm",
     type=click.Choice(["auto", *sorted(PACKERS)]),
     default="auto",
     show_default=True,
     help="The packer that makes the plan.",
-)
-@click.option(
-    "--over-length",
-    type=click.Choice(["error", "drop", "truncate", "split"]),
-    default="error",
-    show_default=True,
-    help="What happens to sequences longer than --max-seq-len; over_length.npy names them.",
-)
-@click.option(
-    "--keep",
-    type=click.Choice(["head", "tail"]),
-    default="head",
-    show_default=True,
-    help="Which end of a sequence --over-length truncate keeps.",
-)
-@click.option(
-    "--max-sequences-per-bin", type=int, metavar="K", help="The most sequences in a bin.  [default: no limit]"
-)
-@click.option(
-    "--align",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Round each sequence's room up to a multiple of N tokens (context and tensor parallelism).",
-)
-@click.option(
-    "--extra-tokens",
-    type=int,
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Keep N tokens free for each sequence beside its own, before rounding (BOS, EOS).",
 )
 @click.option(
     "--time-limit-seconds",
@@ -136,11 +98,7 @@ class _Command(click.Command):
     metavar="N",
     help="Threads or processes.  [default: one per processor and 250,000 rows, up to 16]",
 )
-@click.option(
-    "--ray-address",
-    metavar="ADDRESS",
-    help="The cluster of --engine ray.  [default: the environment variable RAY_ADDRESS, else this machine alone]",
-)
+@ray_address_option
 @click.option(
     "--format",
     "layout",
@@ -171,19 +129,11 @@ class _Command(click.Command):
 )
 def command(
     sources: tuple[str, ...],
-    length_column: str | None,
-    id_column: str | None,
+    output: Path,
     group_column: str | None,
     group_size: int | None,
     groups: str | None,
-    max_seq_len: int,
-    output: Path,
     algorithm: str,
-    over_length: OverLength,
-    keep: Keep,
-    max_sequences_per_bin: int | None,
-    align: int,
-    extra_tokens: int,
     time_limit_seconds: float,
     engine: AnyEngineKind,
     workers: int | None,
@@ -194,25 +144,18 @@ def command(
     overwrite: bool,
     append: bool,
     resume: bool,
+    **plan: Any,
 ) -> None:
     """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
     started = time.perf_counter()
     with stopped_by_signals("no half-made dataset is left; the same command with --resume goes on"):
         result = (try_out if dry_run else prepare)(
             sources,
-            length_column=length_column,
-            id_column=id_column,
             group_column=group_column,
             group_size=group_size,
             groups=groups,
-            max_seq_len=max_seq_len,
             output=output,
             algorithm=algorithm,
-            over_length=over_length,
-            keep=keep,
-            max_sequences_per_bin=max_sequences_per_bin,
-            align=align,
-            extra_tokens=extra_tokens,
             time_limit_seconds=time_limit_seconds,
             overwrite=overwrite,
             append=append,
@@ -222,9 +165,10 @@ def command(
             ray_address=ray_address,
             format=layout,
             on_bad_row=on_bad_row,
+            **plan,
         )
     if isinstance(result, DryRun):
-        _print_dry_run(result, over_length)
+        _print_dry_run(result, plan["over_length"])
     else:
         _print_summary(result, output, layout, time.perf_counter() - started)
 

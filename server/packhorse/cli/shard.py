@@ -5,12 +5,12 @@ Owns the command's flags and its printed summary; leaves the work to `packhorse.
 
 import shlex
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import click
 
+from packhorse.cli.plan_options import plan_options
 from packhorse.cli.signals import stopped_by_signals
-from packhorse.dataset import Keep, OverLength
 from packhorse.prepare import shard
 
 
@@ -26,27 +26,7 @@ from packhorse.prepare import shard
     metavar="DIR",
     help="Folder to serve: it gets the shards and NAME.mixture.toml, which serves them as one.",
 )
-@click.option("--max-seq-len", required=True, type=int, metavar="N", help="A bin's capacity in tokens.")
-@click.option(
-    "--length-column",
-    metavar="NAME",
-    help="Column of lengths in tokens, or of lists of tokens.  [default: the column that evidently holds tokens]",
-)
-@click.option("--id-column", metavar="NAME", help="Integer column of ids, each once.  [default: the row, from 0]")
-@click.option(
-    "--over-length",
-    type=click.Choice(get_args(OverLength)),
-    default="error",
-    help="What happens to sequences longer than --max-seq-len.",
-)
-@click.option(
-    "--keep", type=click.Choice(get_args(Keep)), default="head", help="Which end --over-length truncate keeps."
-)
-@click.option(
-    "--max-sequences-per-bin", type=int, metavar="K", help="The most sequences in a bin.  [default: no limit]"
-)
-@click.option("--align", type=int, default=1, metavar="N", help="Round each sequence's room up to a multiple of N.")
-@click.option("--extra-tokens", type=int, default=0, metavar="N", help="Keep N tokens free for each sequence.")
+@plan_options
 @click.option("--overwrite", is_flag=True, help="Replace shards and a mixture of these names.")
 @click.option(
     "--resume",
@@ -59,16 +39,9 @@ def command(
     sequences: int | None,
     name: str,
     data_root: Path,
-    max_seq_len: int,
-    length_column: str | None,
-    id_column: str | None,
-    over_length: OverLength,
-    keep: Keep,
-    max_sequences_per_bin: int | None,
-    align: int,
-    extra_tokens: int,
     overwrite: bool,
     resume: bool,
+    **plan: Any,
 ) -> None:
     """Cut a corpus into shards, prepare each, and write the mixture that serves them as one.
 
@@ -79,18 +52,11 @@ def command(
             inputs,
             name=name,
             data_root=data_root,
-            max_seq_len=max_seq_len,
             by=by,
             sequences=sequences,
-            length_column=length_column,
-            id_column=id_column,
-            over_length=over_length,
-            keep=keep,
-            max_sequences_per_bin=max_sequences_per_bin,
-            align=align,
-            extra_tokens=extra_tokens,
             overwrite=overwrite,
             resume=resume,
+            **plan,
         )
     for shard_name, manifest in manifests.items():
         click.echo(f"{shard_name}  {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from packhorse.cli.options import ray_address_option
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.jobs import EngineKind
 from packhorse.tokenize import (
@@ -135,11 +136,7 @@ _KEPT = "parts that are finished are kept for --resume"
     metavar="N",
     help="Processes to tokenize with.  [default: 1 below 64 MiB of input, else one for each processor]",
 )
-@click.option(
-    "--ray-address",
-    metavar="ADDRESS",
-    help="The cluster of --engine ray.  [default: the environment variable RAY_ADDRESS, else this machine alone]",
-)
+@ray_address_option
 @click.option(
     "--resume",
     is_flag=True,
