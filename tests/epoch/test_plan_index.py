@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch import Permutation, PlanIndex
+from packhorse.epoch import Permutation, PlanIndex, WindowedView
 from packhorse.epoch import _kernels as kernels
 from packhorse.packing import canonical_templates, counts_of_templates
 
@@ -99,3 +99,41 @@ def test_any_bin_is_found_in_plans_of_any_size(largest):
     assert copies.tolist() == [b - first_bin[t] for b, t in zip(wanted, expected, strict=True)]
     assert sizes[where].tolist() == [len(ordered[t][0]) for t in expected]
     assert numbers[where].tolist() == [t + 70 for t in expected]
+
+
+@pytest.mark.parametrize(
+    ("templates", "is_wide"),
+    [
+        ({(3,): 2**31 - 1}, False),
+        ({(3,): 2**31}, True),
+        ({(2,): 2**30, (1,): 2**30}, True),
+        ({(1,) * (2**16 - 1): 5}, False),
+        ({(1,) * 2**16: 5}, True),
+        ({(length,): 1 for length in range(1, 2**16 + 1)}, True),
+    ],
+)
+def test_tables_are_as_narrow_as_their_numbers_allow(templates, is_wide):
+    counts = counts_of_templates(templates)
+    plan = PlanIndex.build(templates, counts, 2**17)
+    assert plan.is_wide == is_wide
+    assert plan.widened().is_wide
+    assert plan.as_templates() == plan.widened().as_templates() == templates
+    assert {plan.first_bin.dtype, plan.first_run.dtype, plan.run_first_draw.dtype} == {plan.first_bin.dtype}
+    assert [plan.tables.first_bin.itemsize, plan.tables.run_length.itemsize] == ([8, 4] if is_wide else [4, 2])
+
+
+def test_wide_tables_give_the_same_epoch(epochs):
+    @given(epochs, st.integers(1, 5))
+    @settings(max_examples=30, deadline=None)
+    def check(drawn, num_windows):
+        small, seed, epoch = drawn
+        narrow, wide = (
+            WindowedView(plan, small.pool, seed=seed, epoch=epoch, num_windows=num_windows)
+            for plan in (small.plan, small.plan.widened())
+        )
+        every = np.arange(narrow.num_bins)
+        assert narrow.bins(every).ids.tolist() == wide.bins(every).ids.tolist()
+        assert narrow.costs(every, 3).tolist() == wide.costs(every, 3).tolist()
+        assert narrow.locate(small.pool).positions.tolist() == wide.locate(small.pool).positions.tolist()
+
+    check()

@@ -1,5 +1,8 @@
 """Bins at any position against the definition, and from ids back to positions."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -157,3 +160,31 @@ def test_read_only_pools_after_compiling(prepared):
     small.pool.flags.writeable = False
     view = small.view(4, 4)
     assert sorted(view.bins(np.arange(view.num_bins)).ids.tolist()) == sorted(small.pool.tolist())
+
+
+COMPILED_LATER = """
+import numpy as np
+from numba.core import event
+from packhorse.epoch import EpochView, PlanIndex, WindowedView, compile_kernels
+compile_kernels(wide=True)
+compiled = []
+class Listener(event.Listener):
+    def on_start(self, event): compiled.append(event.data["dispatcher"].py_func.__name__)
+    def on_end(self, event): pass
+event.register("numba:compile", Listener())
+plan = PlanIndex.build({(3, 2): 4, (2,): 1}, {3: 4, 2: 5}, 5)
+for each in (plan, plan.widened()):
+    for dtype in (np.uint32, np.int64):
+        pool = np.arange(9, dtype=dtype)
+        pool.flags.writeable = False
+        for view in (EpochView(each, pool, seed=1, epoch=0), WindowedView(each, pool, seed=1, epoch=0, num_windows=2)):
+            assert sorted(view.bins(range(5)).ids.tolist()) == view.locate(range(9)).ids.tolist()
+            view.costs(range(5), 1)
+print(compiled)
+"""
+
+
+def test_kernels_of_wide_plans_are_compiled_where_that_is_asked_for():
+    done = subprocess.run([sys.executable, "-c", COMPILED_LATER], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

@@ -123,6 +123,16 @@ def test_windows_used_last_are_kept_and_no_more(large, monkeypatch):
     assert [i for ids in parts for i in ids] == free.bins(positions).ids.tolist()
 
 
+@pytest.mark.parametrize("num_windows", [2, 300])
+def test_an_epoch_knows_what_its_windows_take(large, num_windows):
+    view = windowed(large, 9, 2, num_windows)
+    view.bins(np.arange(view.num_bins))
+    assert len(view._views) == num_windows
+    names = ("first_bin", "run_first_draw", "counts", "pool_starts", "lookup")
+    own = [each.num_bytes + sum(getattr(each._plan, name).nbytes for name in names) for each in view._views.values()]
+    assert sum(own) <= view.num_bytes <= num_windows * (max(own) + (16 << 10) + 1000)
+
+
 def test_more_windows_than_bins(prepared):
     small = prepared({5: 3, 2: 4}, 9)
     view = windowed(small, 0, 0, 1000)

@@ -1,6 +1,8 @@
 """Mixtures as they are served: the same as in this process, under every topology, and while stages are appended."""
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ from packhorse.client import (
     connect,
 )
 from packhorse.dataset import StageEntry, append_to_mixture
-from packhorse.epoch import SkipSource
+from packhorse.dataset import mixture as dataset_mixture
+from packhorse.epoch import SkipSource, derive_key
 from packhorse.server.lazy_catalog import LazyCatalog
 from packhorse.server.mixtures import Mixtures
 
@@ -105,6 +108,20 @@ def test_a_run_rescales_across_the_border_of_two_stages(client, staged):
     assert {**came, **{p: one for p, one in later.items() if p < full}} == {
         position: one for position, one in expected.items() if position < full
     }
+
+
+def test_epochs_of_components_are_kept_within_a_bound(root, monkeypatch):
+    monkeypatch.setattr(dataset_mixture, "_MORE_EPOCHS", 3)
+    mixture, free = in_process(root, "staged"), in_process(root, "rows")
+    made = []
+    for seed in range(20):
+        component = mixture.mixture(seed).components[0]
+        made += [weakref.ref(component.source_of(epoch)) for epoch in range(2)]
+        assert component.source_of(1) is made[-1]()
+        expected = free.epoch(1, seed=derive_key(seed, 0, "component")).bins(range(5))
+        assert component.source_of(1).bins(range(5)).ids.tolist() == expected.ids.tolist()
+    gc.collect()
+    assert sum(each() is not None for each in made) == len(mixture.datasets) + 3
 
 
 def _up_to(stream, step):

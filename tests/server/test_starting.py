@@ -7,10 +7,10 @@ SLOW = """
 import sys, time
 from packhorse.server import app
 compile_kernels = app.compile_kernels
-def slow():
+def slow(**which):
     while not __import__("os").path.exists(sys.argv[-1]):
         time.sleep(0.02)
-    compile_kernels()
+    compile_kernels(**which)
 app.compile_kernels = slow
 from packhorse.cli import main
 go_on = sys.argv[-1]

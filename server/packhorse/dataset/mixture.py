@@ -6,7 +6,7 @@ and the digest. Leaves the file's fields to `mixture_file`, and the arithmetic o
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from math import ceil
 
 from packhorse.dataset.digest import mixture_digest
@@ -28,6 +28,9 @@ from packhorse.epoch import (
 
 _MOST_SEEDS = 4
 """Runs whose mixtures are remembered; another's is laid out again, in a millisecond."""
+
+_MORE_EPOCHS = 64
+"""Epochs of components that are remembered beside one of each; another's is laid out again, in a few microseconds."""
 
 
 class MixtureDataset:
@@ -54,6 +57,7 @@ class MixtureDataset:
         self.file = file
         self.datasets = tuple(datasets)
         self._of_seed = lru_cache(maxsize=_MOST_SEEDS)(self._mixture)
+        self._epoch_of = lru_cache(maxsize=len(self.datasets) + _MORE_EPOCHS)(self._component_epoch)
         _check_alike(name, self.datasets)
         self.max_seq_len: int = file.max_seq_len or max(dataset.manifest.max_seq_len for dataset in datasets)
         """A bin's capacity in tokens."""
@@ -190,17 +194,11 @@ class MixtureDataset:
         return [self._component(number, derive_key(seed, number, "component")) for number in range(len(self.datasets))]
 
     def _component(self, number: int, seed: int) -> Component:
-        dataset, rows = self.datasets[number], self.rows_per_bin[number]
-        manifest, entry = dataset.manifest, self.file.components.get(dataset.name, ComponentEntry())
-        num_windows = entry.num_windows
-
-        def source_of(epoch: int) -> Source:
-            own = dataset.epoch(epoch, seed=seed, num_windows=num_windows)
-            return own if rows == 1 else JoinedSource(own, rows)
-
+        dataset, rows, entry = self.datasets[number], self.rows_per_bin[number], self._entry(number)
+        manifest, num_windows = dataset.manifest, entry.num_windows
         return Component(
             name=dataset.name,
-            source_of=lru_cache(maxsize=2)(source_of),
+            source_of=partial(self._epoch_of, number, seed),
             num_bins=self.component_bins[number],
             max_seq_len=rows * manifest.max_seq_len,
             max_sequences_per_bin=rows * dataset.max_sequences_per_bin,
@@ -211,6 +209,16 @@ class MixtureDataset:
             + (f"-rows{rows}" if rows > 1 else ""),
             most_epochs=entry.most_epochs,
         )
+
+    def _component_epoch(self, number: int, seed: int, epoch: int) -> Source:
+        """Returns an epoch of a component, in bins of the mixture."""
+        rows = self.rows_per_bin[number]
+        own = self.datasets[number].epoch(epoch, seed=seed, num_windows=self._entry(number).num_windows)
+        return own if rows == 1 else JoinedSource(own, rows)
+
+    def _entry(self, number: int) -> ComponentEntry:
+        """Returns what the file says of a component."""
+        return self.file.components.get(self.datasets[number].name, ComponentEntry())
 
     def _resolved(self) -> list[Stage]:
         """Returns the stages with `until` as positions of the run."""

@@ -16,13 +16,22 @@ from packhorse.epoch.windows import WindowedView
 from packhorse.topology import Balance, RoomRule, Topology
 
 
-def compile_kernels() -> None:
+def compile_kernels(*, wide: bool = False) -> None:
     """Compiles every kernel for both id types, or loads it from Numba's cache, so that no request waits for it.
 
     Example:
         >>> compile_kernels()  # seconds the first time, then read from the cache
+
+    Args:
+        wide: whether for plans with wide tables as well: see `PlanIndex.is_wide`. Few datasets have one.
     """
     plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
+    _compile(plan)
+    if wide:
+        _compile(plan.widened())
+
+
+def _compile(plan: PlanIndex) -> None:
     views = []
     for dtype in (np.dtype(np.uint32), np.dtype(np.int64)):
         pool: PoolArray = np.arange(2, dtype=dtype)

@@ -132,7 +132,7 @@ class Mixture:
         self.num_bins = self._default_num_draws() * bins_per_draw if num_bins is None else num_bins
         checked_integer("num_bins", self.num_bins, 1, _MOST_BINS)
         _check_whole_draws("num_bins", self.num_bins, bins_per_draw)
-        self._epochs = lru_cache(maxsize=4)(self._epoch)
+        self._epochs = lru_cache(maxsize=1)(self._epoch)
         if self.when_out is not WhenOut.REPEAT:
             self._check_enough()
 
@@ -201,7 +201,7 @@ class Mixture:
         )
 
     def epoch(self, number: int) -> MixtureEpoch:
-        """Returns one epoch; those asked for last are remembered.
+        """Returns one epoch; the one asked for last is remembered.
 
         Args:
             number: in [0, 2^64).

@@ -6,7 +6,7 @@ sequences there are. Leaves keys to `view` and the arithmetic to `kernels`.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -20,18 +20,27 @@ _LOOKUP_BITS = 2
 """A plan has about 2^2 entries of `lookup` for each template: more come from a slower cache."""
 
 
+_NARROW, _WIDE = (np.int32, np.uint16), (np.int64, np.int32)
+
+Numbers = NDArray[np.int32 | np.int64]
+"""Of bins, runs or draws: int32 where an epoch has fewer than 2^31 sequences, and so has fewer of each, else int64."""
+
+ShortNumbers = NDArray[np.uint16 | np.int32]
+"""Of distinct lengths, or of sequences in a bin: uint16 beside int32, where both are below 2^16, else int32."""
+
+
 class PlanTables(NamedTuple):
     """The tables of a `PlanIndex` that kernels read; each field is the PlanIndex's of that name."""
 
     lengths: NDArray[np.int32]
     counts: NDArray[np.int64]
     pool_starts: NDArray[np.int64]
-    first_bin: NDArray[np.int64]
-    first_run: NDArray[np.int64]
-    run_length: NDArray[np.int32]
-    run_copies: NDArray[np.int32]
-    run_first_draw: NDArray[np.int64]
-    template_size: NDArray[np.int32]
+    first_bin: Numbers
+    first_run: Numbers
+    run_length: ShortNumbers
+    run_copies: ShortNumbers
+    run_first_draw: Numbers
+    template_size: ShortNumbers
     lookup: NDArray[np.int32]
     lookup_shift: int
 
@@ -51,6 +60,9 @@ class RunTables(NamedTuple):
 class PlanIndex:
     """Tables of one plan.
 
+    Those that grow with it are as narrow as its numbers allow, all of them or none: for kernels, that is two kinds of
+    plans. A mixture may be of a thousand, and takes turns between those it is of, which push each other out of caches.
+
     Legend: T templates, D distinct lengths (ascending), R runs of equal lengths over all templates.
     """
 
@@ -60,18 +72,18 @@ class PlanIndex:
     """Number of sequences of each length: int64 [D]."""
     pool_starts: NDArray[np.int64]
     """Where each length's ids begin in the pool array: int64 [D]."""
-    first_bin: NDArray[np.int64]
-    """First bin of each template, and the number of bins at the end: int64 [T + 1]."""
-    first_run: NDArray[np.int64]
-    """First run of each template, and the number of runs at the end: int64 [T + 1]."""
-    run_length: NDArray[np.int32]
-    """Index into `lengths` of each run: int32 [R]."""
-    run_copies: NDArray[np.int32]
-    """k_t(L): how often the length occurs in the template: int32 [R]."""
-    run_first_draw: NDArray[np.int64]
-    """first_draw[t][L]: draws of that length that earlier templates take: int64 [R]."""
-    template_size: NDArray[np.int32]
-    """Number of sequences in each template: int32 [T]."""
+    first_bin: Numbers
+    """First bin of each template, and the number of bins at the end: int32 or int64 [T + 1]."""
+    first_run: Numbers
+    """First run of each template, and the number of runs at the end: int32 or int64 [T + 1]."""
+    run_length: ShortNumbers
+    """Index into `lengths` of each run: uint16 or int32 [R]."""
+    run_copies: ShortNumbers
+    """k_t(L): how often the length occurs in the template: uint16 or int32 [R]."""
+    run_first_draw: Numbers
+    """first_draw[t][L]: draws of that length that earlier templates take: int32 or int64 [R]."""
+    template_size: ShortNumbers
+    """Number of sequences in each template: uint16 or int32 [T]."""
     lookup: NDArray[np.int32]
     """The template of bin b lies in [lookup[b >> lookup_shift], lookup[(b >> lookup_shift) + 1]]."""
     lookup_shift: int
@@ -141,6 +153,29 @@ class PlanIndex:
         sums = np.concatenate(([0], np.cumsum(self.run_copies * (cost_linear * lengths + lengths**2))))
         return np.diff(sums[self.first_run])
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether its tables are as wide as those of the largest plans."""
+        return self.first_bin.dtype == _WIDE[0]
+
+    def widened(self) -> "PlanIndex":
+        """Returns the plan with tables as those of the largest plans.
+
+        Example:
+            >>> PlanIndex.build({(3, 1): 2}, {3: 2, 1: 2}, 4).widened().first_bin.dtype
+            dtype('int64')
+        """
+        number, short = _WIDE
+        return replace(
+            self,
+            first_bin=self.first_bin.astype(number),
+            first_run=self.first_run.astype(number),
+            run_length=self.run_length.astype(short),
+            run_copies=self.run_copies.astype(short),
+            run_first_draw=self.run_first_draw.astype(number),
+            template_size=self.template_size.astype(short),
+        )
+
     @classmethod
     def build(cls, templates: Mapping[Template, int], counts: Mapping[int, int], max_seq_len: int) -> "PlanIndex":
         """Lays out a plan.
@@ -184,6 +219,9 @@ class PlanIndex:
                     f"the templates use {drawn[index]} sequences of length {length}, but there are {counts[length]}"
                 )
         run_table = np.array(runs, dtype=np.int64).reshape(-1, 3)
+        most_short = max(len(lengths), max(sizes, default=0))
+        is_narrow = int(counts_array.sum()) < 2**31 and most_short < 2**16
+        number, short = _NARROW if is_narrow else _WIDE
         first_bin_array = np.array(first_bin, dtype=np.int64)
         shift = max(0, first_bin[-1].bit_length() - len(sizes).bit_length() - _LOOKUP_BITS)
         edges = np.arange((first_bin[-1] >> shift) + 2, dtype=np.int64) << shift
@@ -192,12 +230,12 @@ class PlanIndex:
             lengths=lengths,
             counts=counts_array,
             pool_starts=np.concatenate(([0], np.cumsum(counts_array)))[:-1].astype(np.int64),
-            first_bin=first_bin_array,
-            first_run=np.array(first_run, dtype=np.int64),
-            run_length=run_table[:, 0].astype(np.int32),
-            run_copies=run_table[:, 1].astype(np.int32),
-            run_first_draw=np.ascontiguousarray(run_table[:, 2]),
-            template_size=np.array(sizes, dtype=np.int32),
+            first_bin=first_bin_array.astype(number),
+            first_run=np.array(first_run, dtype=number),
+            run_length=run_table[:, 0].astype(short),
+            run_copies=run_table[:, 1].astype(short),
+            run_first_draw=run_table[:, 2].astype(number),
+            template_size=np.array(sizes, dtype=short),
             lookup=np.minimum(lookup, max(len(sizes) - 1, 0)).astype(np.int32),
             lookup_shift=shift,
             max_sequences_per_bin=max(sizes, default=0),

@@ -16,7 +16,7 @@ from packhorse.epoch import _window_kernels as kernels
 from packhorse.epoch._found import Found, Outline, made
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
-from packhorse.epoch.permutation import Permutation
+from packhorse.epoch.permutation import ROW_WIDTH, Permutation
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.source import Locations, checked_positions
 from packhorse.epoch.view import EpochView, located
@@ -93,7 +93,12 @@ class WindowedView:
     @property
     def num_bytes(self) -> int:
         """Memory that this epoch takes beside its dataset, its windows included."""
-        return self._shifts.nbytes + self._window_at.nbytes + self._starts.nbytes + _MOST_BYTES
+        return (
+            self._shifts.nbytes
+            + self._window_at.nbytes
+            + self._starts.nbytes
+            + self._most_windows * self._bytes_per_window
+        )
 
     @property
     def window_starts(self) -> NDArray[np.int64]:
@@ -186,16 +191,22 @@ class WindowedView:
                     first_tokens=self._first_tokens,
                     window=window,
                 )
-                while len(self._views) > max(2, _MOST_BYTES // self._bytes_per_window):
+                while len(self._views) > self._most_windows:
                     self._views.popitem(last=False)
             self._views.move_to_end(window)
             return self._views[window]
 
     @property
+    def _most_windows(self) -> int:
+        """How many windows are laid out at a time."""
+        return min(self.num_windows, max(2, _MOST_BYTES // self._bytes_per_window))
+
+    @property
     def _bytes_per_window(self) -> int:
-        plan = self._plan
-        words = len(plan.first_bin) + len(plan.run_first_draw) + 6 * len(plan.lengths) + (1 << _LOOKUP_BITS)
-        return 8 * words
+        """What a window's own tables and parameters take."""
+        plan, words_of_length = self._plan, 2 + ROW_WIDTH
+        of_lookup = plan.lookup.itemsize << _LOOKUP_BITS
+        return plan.first_bin.nbytes + plan.run_first_draw.nbytes + 8 * words_of_length * len(plan.lengths) + of_lookup
 
     def _plan_of(self, window: int) -> PlanIndex:
         """Returns a window's plan: the same templates with the window's multiplicities, over its part of the pool."""
@@ -204,7 +215,7 @@ class WindowedView:
         counts, pool_starts = np.empty_like(plan.counts), np.empty_like(plan.pool_starts)
         kernels.lay_out(plan.tables, self._shifts, self.num_windows, window, first_bin, draws, counts, pool_starts)
         shift = max(0, int(first_bin[-1]).bit_length() - _LOOKUP_BITS)
-        lookup = np.empty((int(first_bin[-1]) >> shift) + 2, dtype=np.int32)
+        lookup = np.empty((int(first_bin[-1]) >> shift) + 2, dtype=plan.lookup.dtype)
         kernels.fill_lookup(first_bin, shift, lookup)
         return replace(
             plan,

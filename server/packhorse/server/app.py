@@ -146,7 +146,7 @@ async def serve(
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await listening.begin()
-    await _compile(stopping)
+    await _compile(stopping, wide=any(dataset.plan.is_wide for dataset in catalog.opened()))
     gc.freeze()  # what is there now stays, so no collection walks over it while streams wait
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -182,14 +182,19 @@ async def serve(
         lanes.close()
 
 
-async def _compile(stopping: asyncio.Event) -> None:
-    """Compiles the kernels while the port answers, and says so where it takes time; ends early where a signal comes."""
+async def _compile(stopping: asyncio.Event, *, wide: bool) -> None:
+    """Compiles the kernels while the port answers, and says so where it takes time; ends early where a signal comes.
+
+    Args:
+        stopping: set by a signal.
+        wide: whether a dataset's plan has wide tables.
+    """
     loop = asyncio.get_running_loop()
     compiled: asyncio.Future[None] = loop.create_future()
 
     def compile_them() -> None:
         try:
-            compile_kernels()
+            compile_kernels(wide=wide)
         except Exception as error:
             loop.call_soon_threadsafe(compiled.set_exception, error)
         else:
