@@ -195,6 +195,26 @@ def test_a_killed_command_goes_on_with_the_shards_that_are_whole(
     assert contents(root) == undisturbed
 
 
+def test_any_number_of_processes_writes_the_same(table, tmp_path, undisturbed):
+    root = tmp_path / "root"
+    flags = (table[0], "--by", "language", "--name", "web", "--data-root", root, "--length-column", "length")
+    assert run(*flags, "--workers", 0).exit_code == 1
+    killed(1, *flags)
+    result = run(*flags, "--resume", "--workers", 2)
+    assert result.exit_code == 0, result.output
+    assert contents(root) == undisturbed
+
+
+def test_a_worker_says_what_is_wrong_with_its_shard(table, tmp_path):
+    pq.write_table(pa.table({"length": [65], "language": ["en"], "bucket": [0]}), table[0] / "2.parquet")
+    flags = (table[0], "--by", "language", "--name", "web", "--length-column", "length")
+    for workers in (1, 2):
+        result = run(*flags, "--data-root", tmp_path / str(workers), "--workers", workers)
+        assert (result.exit_code, "sequence 300 " in result.output.replace("\n", " ")) == (1, True)
+        assert not (tmp_path / str(workers) / "web-en").exists()
+        assert not (tmp_path / str(workers) / "web.mixture.toml").exists()
+
+
 def test_what_has_changed_since_is_not_resumed(table, tmp_path, written):
     flags = (table[0], "--name", "web", "--data-root", tmp_path / "root", "--length-column", "length", "--resume")
     killed(1, *flags[:-1], "--by", "language")

@@ -27,6 +27,12 @@ from packhorse.prepare import shard
     help="Folder to serve: it gets the shards and NAME.mixture.toml, which serves them as one.",
 )
 @plan_options
+@click.option(
+    "--workers",
+    type=int,
+    metavar="N",
+    help="Processes, each at a shard.  [default: one per processor and 250,000 sequences, up to 16]",
+)
 @click.option("--overwrite", is_flag=True, help="Replace shards and a mixture of these names.")
 @click.option(
     "--resume",
@@ -39,6 +45,7 @@ def command(
     sequences: int | None,
     name: str,
     data_root: Path,
+    workers: int | None,
     overwrite: bool,
     resume: bool,
     **plan: Any,
@@ -56,6 +63,7 @@ def command(
             sequences=sequences,
             overwrite=overwrite,
             resume=resume,
+            workers=workers,
             **plan,
         )
     for shard_name, manifest in manifests.items():

@@ -192,7 +192,7 @@ def checked_job(
         record=record,
         resume=resume,
         engine=engine,
-        workers=workers or _default_workers(num_rows),
+        workers=workers or default_workers(num_rows),
         ray_address=ray_address,
         format=format,
     )
@@ -216,5 +216,6 @@ def _refuse_with_groups(options: PrepareOptions, *, seqpack: bool, skips: bool) 
         )
 
 
-def _default_workers(num_rows: int) -> int:
+def default_workers(num_rows: int) -> int:
+    """Returns how many threads or processes are worth their start."""
     return max(1, min(os.cpu_count() or 1, num_rows // _WORKER_ROWS, _MOST_WORKERS))

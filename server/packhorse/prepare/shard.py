@@ -7,7 +7,7 @@ folder to the pipeline.
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from packhorse.dataset import (
     Keep,
     Manifest,
     OverLength,
+    PrepareOptions,
     StageEntry,
     open_prepared,
     refuse_output,
@@ -26,11 +27,12 @@ from packhorse.dataset import (
     replace_text,
 )
 from packhorse.formats.columns import values_of
+from packhorse.jobs import open_chosen_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 from packhorse.prepare._input_names import name_of_inputs, paths_of_inputs
 from packhorse.prepare._options import checked_options
 from packhorse.prepare._work import JobRecord, Records, working
-from packhorse.prepare.job import Job
+from packhorse.prepare.job import Job, default_workers
 from packhorse.prepare.pipeline import write_job
 from packhorse.prepare.readers import Columns, find_inputs, open_held
 from packhorse.prepare.readers.parquet import open_parquet
@@ -60,12 +62,13 @@ def shard(
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
     overwrite: bool = False,
     resume: bool = False,
+    workers: int | None = None,
     progress: bool = True,
 ) -> dict[str, Manifest]:
     """Prepares a corpus in shards below a data root, and writes `NAME.mixture.toml`, which serves them as one.
 
     The mixture weighs shards by their bins, so each sequence comes once in its epoch; edit the weights, or append a
-    stage. Ids are those of the whole corpus, so its token source serves every shard. 24 bytes a sequence are held in
+    stage. Ids are those of the whole corpus, so its token source serves every shard. 40 bytes a sequence are held in
     memory.
 
     Example:
@@ -92,6 +95,8 @@ def shard(
         overwrite: whether shards and the mixture of these names are replaced.
         resume: whether shards that an interrupted call finished stay as they are, and only the others are prepared. It
             is refused where input or options are others than then.
+        workers: processes that prepare shards side by side; the shards are the same for any number of them. None takes
+            one for each processor and 250,000 sequences, up to 16; one is this process itself.
         progress: whether stderr shows how far it is.
 
     Returns:
@@ -100,6 +105,7 @@ def shard(
     Raises:
         FileExistsError: the mixture or a shard is there already, and `overwrite` is not set; or with `resume` a shard
             that the interrupted call did not begin.
+        ChildProcessError: workers died, for example for want of memory.
         BlockingIOError: another process cuts shards of this name; the message says which.
         ValueError: an argument, a value of the column or an input is not as it must be; or as for `prepare`.
     """
@@ -118,6 +124,8 @@ def shard(
         align=align,
         extra_tokens=extra_tokens,
     )
+    if workers is not None:
+        checked_integer("workers", workers, 1)
     root = Path(data_root)
     mixture = root / f"{name}{MIXTURE_SUFFIX}"
     if mixture.exists() and not overwrite:
@@ -145,48 +153,87 @@ def shard(
         )
     record = JobRecord.of(opened, options, on_bad_row="error", appended_to=None, group_size=None, groups=[])
     record = replace(record, options={**record.options, "by": by, "sequences": sequences})
-    order = np.argsort(shard_of, kind="stable")
+    table = table[np.argsort(shard_of, kind="stable")]
     ends = np.cumsum(np.bincount(shard_of, minlength=len(names))).tolist()
+    shards = [
+        _Shard(number=number, folder=folder, rows=table[begin:end])
+        for number, (folder, begin, end) in enumerate(zip(folders, [0, *ends[:-1]], ends, strict=True))
+    ]
+    workers = min(workers or default_workers(len(table)), len(shards))
     root.mkdir(parents=True, exist_ok=True)
     manifests = {}
-    with working(root / name, record, resume=resume) as work:
-        digests = work.records("shards", save=str, load=str)
-        for number, (folder, begin, end) in enumerate(zip(folders, [0, *ends[:-1]], ends, strict=True)):
-            held = open_held(table[np.sort(order[begin:end])], Columns(length="length", id="id"), skips_bad_rows=False)
-            job = Job(
-                folder=folder,
-                opened=replace(held, columns=opened.columns),
-                source=name_of_inputs(sources),
-                options=options,
-                time_limit_seconds=time_limit_seconds,
-                progress=progress,
-                overwrite=overwrite,
-            )
-            manifests[folder.name] = _written(job, number, digests)
+    with (
+        working(root / name, record, resume=resume) as work,
+        open_chosen_engine("processes", workers=workers, ray_address=None) as engine,
+        show_progress(quiet=not progress or workers == 1) as shown,
+        shown.task("preparing shards", len(shards), "shards") as advance,
+    ):
+        cutting = _Cutting(
+            columns=opened.columns,
+            source=name_of_inputs(sources),
+            options=options,
+            time_limit_seconds=time_limit_seconds,
+            overwrite=overwrite,
+            progress=progress and workers == 1,
+            digests=work.records("shards", save=str, load=str),
+        )
+        for each, manifest in zip(shards, engine.map(cutting.write, shards), strict=True):
+            manifests[each.folder.name] = manifest
+            advance(1)
         stage = StageEntry(weights={shard_name: manifest.n_bins for shard_name, manifest in manifests.items()})
         replace_text(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}")
     return manifests
 
 
-def _written(job: Job, number: int, digests: Records[str]) -> Manifest:
-    """Writes a shard, unless an interrupted call has; returns its manifest.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Shard:
+    """A part of the corpus that becomes a dataset."""
 
-    Args:
-        job: of the shard.
-        number: the shard's.
-        digests: by number, of every shard that was begun; empty until it is whole. What such a shard left is replaced.
-    """
-    begun = digests.of(number)
-    if begun and job.folder.exists():
-        manifest = open_prepared(job.folder, check_pool=False).manifest
-        if manifest.digest == begun:
-            return manifest
-    job = replace(job, overwrite=job.overwrite or begun is not None)
-    refuse_output(job.folder, overwrite=job.overwrite)
-    digests.add(number, "")
-    manifest = write_job(job)
-    digests.add(number, manifest.digest)
-    return manifest
+    number: int
+    """In the order of the mixture's components."""
+    folder: Path
+    """To write."""
+    rows: NDArray[np.void]
+    """(length, id) of its sequences, in the order of the corpus: [n]."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Cutting:
+    """What the shards of a corpus have in common; it travels to other processes by pickle."""
+
+    columns: Columns
+    """Of the corpus, that lengths and ids come from."""
+    source: str
+    options: PrepareOptions
+    time_limit_seconds: float
+    overwrite: bool
+    progress: bool
+    digests: Records[str]
+    """By number, of every shard that was begun; empty until it is whole."""
+
+    def write(self, shard: _Shard) -> Manifest:
+        """Prepares a shard, unless an interrupted call has; what such a call left half-made is replaced."""
+        begun = self.digests.of(shard.number)
+        if begun and shard.folder.exists():
+            manifest = open_prepared(shard.folder, check_pool=False).manifest
+            if manifest.digest == begun:
+                return manifest
+        overwrite = self.overwrite or begun is not None
+        refuse_output(shard.folder, overwrite=overwrite)
+        self.digests.add(shard.number, "")
+        held = open_held(shard.rows, Columns(length="length", id="id"), skips_bad_rows=False)
+        job = Job(
+            folder=shard.folder,
+            opened=replace(held, columns=self.columns),
+            source=self.source,
+            options=self.options,
+            time_limit_seconds=self.time_limit_seconds,
+            progress=self.progress,
+            overwrite=overwrite,
+        )
+        manifest = write_job(job)
+        self.digests.add(shard.number, manifest.digest)
+        return manifest
 
 
 def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64]]:
