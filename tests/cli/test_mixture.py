@@ -30,6 +30,21 @@ def test_stages_and_components_are_shown(root):
     assert (result.exit_code, "rows is no mixture, but a prepared dataset" in result.output) == (1, True)
 
 
+def test_what_is_drawn_at_once_is_shown(root):
+    shown = ("show", "staged", "--target", f"embedded:{root}")
+    assert "in a row" not in run(*shown).output
+    assert {stage["bins_per_draw"] for stage in json.loads(run(*shown, "--json").output)["stages"]} == {1}
+    file = root / "staged.mixture.toml"
+    text = (
+        file.read_text().replace("epoch_bins = 500", "epoch_bins = 600").replace("until_bins = 710", "until_bins = 720")
+    )
+    file.write_text(f'draw = "steps"{text}')
+    assert "drawn by steps: 6 bins in a row are of one component" in run(*shown).output
+    content = json.loads(run(*shown, "--json").output)
+    assert [stage["bins_per_draw"] for stage in content["stages"]] == [6, 6]
+    assert (content["max_seq_len"], content["num_bins"]) == (384, 600)
+
+
 def test_a_stage_is_appended(root):
     arguments = ("append", "staged", "--data-root", root, "--from-position", 1200, "--weights")
     result = run(*arguments, "rows=60, truncated=40")

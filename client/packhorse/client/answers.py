@@ -30,6 +30,8 @@ class Stage:
     """Of the run up to this stage's end."""
     shares: tuple[str, ...]
     """Share of the bins that each component has, exactly."""
+    bins_per_draw: int = 1
+    """How many bins in a row are of one component: those of a step, where whole steps are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,12 @@ def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
         older_digests=tuple(dataset.older_digests),
         components=read_components(dataset.components),
         stages=tuple(
-            Stage(first_position=stage.first_position, digest=stage.digest, shares=tuple(stage.shares))
+            Stage(
+                first_position=stage.first_position,
+                digest=stage.digest,
+                shares=tuple(stage.shares),
+                bins_per_draw=max(1, stage.bins_per_draw),
+            )
             for stage in dataset.stages
         ),
         takedown=read_takedown(dataset.takedown) if dataset.HasField("takedown") else None,

@@ -223,14 +223,16 @@ class Component(_message.Message):
     def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_sequences: _Optional[int] = ..., own_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., first_epoch: _Optional[int] = ..., first_position: _Optional[int] = ..., num_taken: _Optional[int] = ..., rows_per_bin: _Optional[int] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("first_position", "digest", "shares")
+    __slots__ = ("first_position", "digest", "shares", "bins_per_draw")
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    BINS_PER_DRAW_FIELD_NUMBER: _ClassVar[int]
     first_position: int
     digest: str
     shares: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, first_position: _Optional[int] = ..., digest: _Optional[str] = ..., shares: _Optional[_Iterable[str]] = ...) -> None: ...
+    bins_per_draw: int
+    def __init__(self, first_position: _Optional[int] = ..., digest: _Optional[str] = ..., shares: _Optional[_Iterable[str]] = ..., bins_per_draw: _Optional[int] = ...) -> None: ...
 
 class Bins(_message.Message):
     __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "defined_datasets", "position_offsets", "base_position", "first_tokens", "group_ids", "redacted", "redacted_tokens", "rows", "checksum")

@@ -39,6 +39,7 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
             "name": name,
             "digest": info.digest,
             "num_bins": info.num_bins,
+            "max_seq_len": info.max_seq_len,
             "components": [asdict(component) for component in info.components],
             "stages": [asdict(stage) for stage in info.stages],
         }
@@ -49,6 +50,9 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
     console.print(
         f"{info.num_bins:,} bins of {info.max_seq_len:,} tokens in an epoch of {len(info.components)} components"
     )
+    per_draw = info.stages[-1].bins_per_draw
+    if per_draw > 1:
+        console.print(f"drawn by steps: {per_draw:,} bins in a row are of one component")
     console.print(_components_table(info))
     console.print(_stages_table(info))
 

@@ -44,8 +44,14 @@ def components_of(served: Served, epoch: object = None) -> Iterator[pb.Component
 def stages_of(served: Served) -> Iterator[pb.Stage]:
     """Yields a mixture's stages; nothing for a prepared dataset."""
     if isinstance(served, MixtureDataset):
+        per_draw = served.file.bins_per_draw
         for (first, digest), shares in zip(served.chain, served.shares, strict=True):
-            yield pb.Stage(first_position=first, digest=digest, shares=map(str, shares))
+            yield pb.Stage(
+                first_position=first,
+                digest=digest,
+                shares=map(str, shares),
+                bins_per_draw=per_draw if per_draw > 1 else 0,
+            )
 
 
 def takedown_message(takedown: Takedown) -> pb.Takedown:
