@@ -3,11 +3,8 @@
 Owns what several folders of tests need; what one folder needs stands in its own conftest.
 """
 
-import functools
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
+from tests.servers import Server, warm
 
 settings.register_profile("no clock", deadline=None)  # a busy machine is no failure
 settings.load_profile("no clock")
-
-PYTHONPATH = os.environ.get("PYTHONPATH")
-START_SECONDS = 200  # compiling the kernels on a busy machine included
-STOP_SECONDS = 30
 
 
 def _take_signals_as_a_terminal_does():
@@ -61,60 +55,18 @@ def cluster():
 
 @pytest.fixture(scope="session")
 def topologies():
-    """Strategy factory: topologies of an epoch of `num_bins` bins, any start and balance, few ranks and workers."""
-    from hypothesis import strategies as st
+    """Strategy factory: see `tests.strategies`."""
+    from tests.strategies import topologies
 
-    from packhorse.topology import Balance, RemainderPolicy, Topology
-
-    def of(num_bins, policies=tuple(RemainderPolicy), balances=tuple(Balance)):
-        return st.builds(
-            Topology,
-            world_size=st.integers(1, 5),
-            workers_per_rank=st.integers(1, 4),
-            batch_size=st.integers(1, 4),
-            start_position=st.integers(0, num_bins),
-            remainder=st.sampled_from(policies),
-            accumulation=st.integers(1, 4),
-            balance=st.sampled_from(balances),
-            cost_linear=st.sampled_from([0, 3, 10**6]),
-        )
-
-    return of
+    return topologies
 
 
 @pytest.fixture(scope="session")
 def scheduled():
-    """Strategy factory: (a topology whose batch size changes within some epochs, its stages by bins of the run).
+    """Strategy factory: see `tests.strategies`."""
+    from tests.strategies import scheduled
 
-    Stages that begin at tokens do so with bins of 8.
-    """
-    from hypothesis import strategies as st
-
-    from packhorse.topology import Balance, BatchSchedule, BatchStage, RemainderPolicy, Topology
-
-    @st.composite
-    def of(draw, num_bins, epochs=1, policies=tuple(RemainderPolicy), balances=tuple(Balance)):
-        world_size, accumulation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-        begins = draw(st.lists(st.integers(1, num_bins * epochs + 1), max_size=4, unique=True).map(sorted))
-        stages = [(begin, draw(st.integers(1, 3)) * world_size * accumulation) for begin in (0, *begins)]
-        written = [
-            BatchStage(begin * 8 + draw(st.integers(0, 7)), True, size)
-            if begin and draw(st.booleans())
-            else BatchStage(begin, False, size)
-            for begin, size in stages
-        ]
-        topology = Topology(
-            world_size=world_size,
-            workers_per_rank=draw(st.integers(1, 3)),
-            batch_size=BatchSchedule(tuple(written)),
-            start_position=draw(st.integers(0, num_bins)),
-            remainder=draw(st.sampled_from(policies)),
-            accumulation=accumulation,
-            balance=draw(st.sampled_from(balances)),
-        )
-        return topology, stages
-
-    return of
+    return scheduled
 
 
 @dataclass(frozen=True)
@@ -172,88 +124,10 @@ def corpus(tmp_path_factory):
     return Corpus(sequences, folder / "root", ids, folder / "megatron", folder / "flat.bin")
 
 
-@functools.cache
-def warm():
-    """The process that this one's servers are forked from, started for the first of them."""
-    from tests.warm import Warm
-
-    return Warm(START_SECONDS)
-
-
 def pytest_sessionfinish():
     """Ends what servers were forked from."""
     if warm.cache_info().currsize:
         warm().close()
-
-
-class Server:
-    """`packhorse serve` in a process of its own; it is started by making it, and again by `start`."""
-
-    def __init__(self, root, *flags, listen="127.0.0.1:0", log):
-        self.root, self.flags, self.listen, self.log_path = root, flags, listen, log
-        self.process = None
-        self.start()
-
-    def start(self):
-        """Starts it, on the address of last time if there was one, and waits until it listens."""
-        arguments = [str(word) for word in ("--data-root", self.root, "--listen", self.listen, *self.flags)]
-        self.log_path.touch()
-        begin = self.log_path.stat().st_size
-        # Processes are told how to count before they import, and fixtures say by PYTHONPATH what else is imported.
-        if "--processes" in arguments or os.environ.get("PYTHONPATH") != PYTHONPATH:
-            with self.log_path.open("ab") as log:
-                command = [sys.executable, "-m", "packhorse.cli", "serve", *arguments]
-                self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        else:
-            self.process = warm().serve(*arguments, log_path=self.log_path)
-        self.target = self._announced("packhorse: listening on ", begin)
-        self.listen = self.target
-
-    def _announced(self, prefix, begin=0):
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            for line in self.log_path.read_bytes()[begin:].decode(errors="replace").splitlines(keepends=True):
-                if line.startswith(prefix) and line.endswith("\n"):
-                    return line.removeprefix(prefix).strip()
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        raise AssertionError(f"the server did not announce {prefix!r}; it wrote:\n{self.log()}")
-
-    @property
-    def metrics_url(self):
-        return self._announced("packhorse: metrics at ")
-
-    @property
-    def pid(self):
-        return self.process.pid
-
-    def log(self):
-        return self.log_path.read_text(errors="replace")
-
-    def kill(self):
-        """SIGKILL: no goodbye."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(STOP_SECONDS)
-
-    def terminate(self):
-        """SIGTERM, without waiting."""
-        self.process.send_signal(signal.SIGTERM)
-
-    def wait(self, seconds=STOP_SECONDS):
-        """Returns the exit status."""
-        return self.process.wait(seconds)
-
-    def stop(self):
-        """Ends it by all means, and fails where SIGTERM was not enough."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.terminate()
-        try:
-            self.wait()
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
 
 
 @pytest.fixture(scope="session")
