@@ -1,7 +1,7 @@
 """`PackedBins`: an epoch's bins by position, for loaders and samplers of other people's making.
 
-Owns what an index means and the rows that are handed out; leaves who reads which index to the sampler, requests and
-reading ahead to `_read_ahead`, and tensors to `_batch_maker`.
+Owns the rows that are handed out; leaves who reads which index to the sampler, what an index means to `_indices`,
+requests and reading ahead to `_bins_reader`, and tensors to `_batch_maker`.
 """
 
 import os
@@ -19,14 +19,12 @@ from torch.utils.data import Dataset, get_worker_info
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.batches.separators import Separators
-from packhorse.client.errors import RequestTooLargeError
 from packhorse.client.loading._arguments import Connection, Skip, SkipsByEpoch, Target
 from packhorse.client.loading._batch_maker import BatchMaker
+from packhorse.client.loading._bins_reader import BinsReader
 from packhorse.client.loading._indices import Indices, Place
 from packhorse.client.loading._parcel import Parcel
-from packhorse.client.loading._read_ahead import ReadAhead
 from packhorse.client.loading._rows import Rows
-from packhorse.client.loading._rows_ahead import RowsAhead
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
 from packhorse.client.service.access import Access
@@ -40,7 +38,6 @@ _ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")
 """Of PackedBatch, what a row holds without a preset. No `attention_mask`: with one, a model of Hugging Face would look
 for padding and not for sequences."""
 
-_OPEN_EPOCHS = 2  # a loader that reads ahead is in two at their border
 _ONE_BIN = Topology()
 _NO_BINS = BinBlock(
     ids=np.zeros(0, dtype=np.int64),
@@ -163,7 +160,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self._resume = SharedResume(Resume(epoch=epoch))
         self._headers: dict[tuple[str, int], StreamHeader] = {}  # by what is skipped and where the epoch begins
         self._indices: Indices | None = None
-        self._reader: _Reader | None = None
+        self._reader: BinsReader | None = None
         self._locks: dict[int, threading.RLock] = {}  # by process: one that was forked must not wait for another's
 
     @property
@@ -369,68 +366,23 @@ class PackedBins(Dataset[dict[str, Any]]):
         ) as stream:
             return stream.header
 
-    def _opened(self) -> "_Reader":
+    def _opened(self) -> BinsReader:
         """What this process reads with."""
         reader = self._reader
         if reader is None or reader.pid != os.getpid():
             with self._lock:
                 reader = self._reader
                 if reader is None or reader.pid != os.getpid():
-                    reader = self._reader = _Reader(self)
+                    reader = self._reader = BinsReader(
+                        self._connection.open(),
+                        dataset=self.dataset,
+                        seed=self.seed,
+                        skip=self.skip,
+                        rows_at=lambda indices: list(self.__getitems__(indices)),
+                        lock=self._lock,
+                    )
         return reader
 
     @property
     def _lock(self) -> threading.RLock:
         return self._locks.setdefault(os.getpid(), threading.RLock())
-
-
-class _Reader:
-    """One process's connection, and the epochs that it reads."""
-
-    def __init__(self, owner: PackedBins) -> None:
-        self.pid = os.getpid()
-        self.client = owner._connection.open()
-        self.is_prepared = False
-        self.assembling = threading.Lock()
-        self._owner = owner
-        self._epochs: dict[tuple[int, str], ReadAhead] = {}
-        self._rows: tuple[Indices, RowsAhead] | None = None
-
-    def rows(self, indexed: Indices) -> RowsAhead:
-        """The rows one by one, as long as indices mean the same."""
-        if self._rows is None or self._rows[0] is not indexed:
-            with self._owner._lock:
-                if self._rows is None or self._rows[0] is not indexed:
-                    ahead = RowsAhead(lambda indices: list(self._owner.__getitems__(indices)), indexed.ends[-1])
-                    self._rows = indexed, ahead
-        return self._rows[1]
-
-    def epoch(self, epoch: int, header: StreamHeader) -> ReadAhead:
-        """The bins of one epoch."""
-        key = epoch, header.digest
-        if key not in self._epochs:
-            with self._owner._lock:
-                fetch = partial(self._fetch, epoch, header.digest)
-                self._epochs[key] = self._epochs.get(key) or ReadAhead(fetch, header.num_bins)
-                for old in list(self._epochs)[:-_OPEN_EPOCHS]:
-                    del self._epochs[old]
-        return self._epochs[key]
-
-    def _fetch(self, epoch: int, digest: str, positions: Sequence[int]) -> BinBlock:
-        """Asks for bins, in parts where they are more than one message holds."""
-        owner = self._owner
-        try:
-            return self.client.get_bins(
-                owner.dataset,
-                epoch=epoch,
-                seed=owner.seed,
-                positions=positions,
-                skip=owner.skip.of(epoch),
-                expected_digest=digest,
-            )
-        except RequestTooLargeError as error:
-            fitting = int(error.metadata.get("limit", 0))
-            if not 0 < fitting < len(positions):
-                raise
-        parts = (positions[:fitting], positions[fitting:])
-        return joined([self._fetch(epoch, digest, part) for part in parts])

@@ -1,0 +1,94 @@
+"""What one process reads `PackedBins` with: its connection, and the bins of the epochs that it is in.
+
+Owns how long epochs are kept, and requests for bins. Leaves reading ahead to `_read_ahead` and `_rows_ahead`.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from packhorse.client.api import Client
+from packhorse.client.errors import RequestTooLargeError
+from packhorse.client.loading._arguments import SkipsByEpoch
+from packhorse.client.loading._indices import Indices
+from packhorse.client.loading._read_ahead import ReadAhead
+from packhorse.client.loading._rows_ahead import RowsAhead
+from packhorse.client.service.blocks import BinBlock, joined
+from packhorse.client.service.stream import StreamHeader
+
+_OPEN_EPOCHS = 2  # a loader that reads ahead is in two at their border
+
+
+class BinsReader:
+    """One process's connection, and the epochs that it reads."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        dataset: str,
+        seed: int,
+        skip: SkipsByEpoch,
+        rows_at: Callable[[Sequence[int]], list[dict[str, Any]]],
+        lock: threading.RLock,
+    ) -> None:
+        """Begins to read.
+
+        Args:
+            client: of this process.
+            dataset: its name.
+            seed: of the run.
+            skip: positions to leave out, by epoch.
+            rows_at: makes the rows of some indices.
+            lock: of this process.
+        """
+        self.pid = os.getpid()
+        self.client = client
+        self.is_prepared = False
+        """Whether the maker of batches knows the dataset."""
+        self.assembling = threading.Lock()
+        """Held while a batch is made."""
+        self._dataset, self._seed, self._skip = dataset, seed, skip
+        self._rows_at = rows_at
+        self._lock = lock
+        self._epochs: dict[tuple[int, str], ReadAhead] = {}
+        self._rows: tuple[Indices, RowsAhead] | None = None
+
+    def rows(self, indexed: Indices) -> RowsAhead:
+        """The rows one by one, as long as indices mean the same."""
+        if self._rows is None or self._rows[0] is not indexed:
+            with self._lock:
+                if self._rows is None or self._rows[0] is not indexed:
+                    self._rows = indexed, RowsAhead(self._rows_at, indexed.ends[-1])
+        return self._rows[1]
+
+    def epoch(self, epoch: int, header: StreamHeader) -> ReadAhead:
+        """The bins of one epoch."""
+        key = epoch, header.digest
+        if key not in self._epochs:
+            with self._lock:
+                fetch = partial(self._fetch, epoch, header.digest)
+                self._epochs[key] = self._epochs.get(key) or ReadAhead(fetch, header.num_bins)
+                for old in list(self._epochs)[:-_OPEN_EPOCHS]:
+                    del self._epochs[old]
+        return self._epochs[key]
+
+    def _fetch(self, epoch: int, digest: str, positions: Sequence[int]) -> BinBlock:
+        """Asks for bins, in parts where they are more than one message holds."""
+        try:
+            return self.client.get_bins(
+                self._dataset,
+                epoch=epoch,
+                seed=self._seed,
+                positions=positions,
+                skip=self._skip.of(epoch),
+                expected_digest=digest,
+            )
+        except RequestTooLargeError as error:
+            fitting = int(error.metadata.get("limit", 0))
+            if not 0 < fitting < len(positions):
+                raise
+        parts = (positions[:fitting], positions[fitting:])
+        return joined([self._fetch(epoch, digest, part) for part in parts])
