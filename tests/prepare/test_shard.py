@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -56,6 +58,32 @@ def test_a_column_says_which_shard_a_sequence_is_in(table, tmp_path):
         assert [set(each.times) for each in report.components] == [{1}] * 3
 
 
+def test_arrow_files_have_columns_too(table, tmp_path, undisturbed):
+    """With the bins of the same rows in Parquet; how the column's values are held does not matter."""
+    rows = pq.read_table(table[0])
+    at = rows.schema.get_field_index("language")
+    for kind, column in (("plain", rows["language"]), ("held-once", rows["language"].dictionary_encode())):
+        held = rows.set_column(at, "language", column)
+        (tmp_path / kind).mkdir()
+        for number, part in enumerate((held.slice(0, 170), held.slice(170))):
+            feather.write_feather(part, tmp_path / kind / f"{number}.arrow", chunksize=64, compression="uncompressed")
+        root = tmp_path / f"root-{kind}"
+        flags = ("--by", "language", "--name", "web", "--length-column", "length", "--data-root", root)
+        result = run(tmp_path / kind, *flags)
+        assert result.exit_code == 0, result.output
+        for name in ("web.mixture.toml", "web-en/pools.npy", "web-en/templates.json", "web-zh-Hant/pools.npy"):
+            assert (root / name).read_bytes() == undisturbed[Path(name)]
+        refused = run(tmp_path / kind, "--by", "colour", *flags[2:4], "--data-root", tmp_path / "no", *flags[4:6])
+        assert "0.arrow has no column 'colour'; its columns are: 'length'" in refused.output.replace("\n", " ")
+
+
+def test_files_without_columns_are_cut_by_size_only(tmp_path):
+    np.save(tmp_path / "lengths.npy", np.array([3, 4]))
+    result = run(tmp_path / "lengths.npy", "--by", "language", "--name", "web", "--data-root", tmp_path / "root")
+    assert "names a column of Parquet or Arrow files, and --input is" in result.output.replace("\n", " ")
+    assert not (tmp_path / "root").exists()
+
+
 def test_shards_of_a_size_in_order(table, tmp_path):
     manifests = shard(
         [table[0]],
@@ -93,7 +121,7 @@ def test_integers_and_overwriting(table, tmp_path):
     [
         ((), "give either --by"),
         (("--by", "language", "--sequences", "3"), "give either --by"),
-        (("--by", "colour"), "has no column colour; there are length, language, bucket"),
+        (("--by", "colour"), "has no column 'colour'; its columns are: 'length', 'language', 'bucket'"),
         (("--sequences", "0"), "--sequences must be an integer of at least 1"),
         (("--sequences", "1", "--name", "a/b"), "--name must be letters"),
     ],

@@ -16,7 +16,9 @@ from packhorse.prepare import shard
 
 @click.command("shard", context_settings={"show_default": True})
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
-@click.option("--by", metavar="COLUMN", help="A shard for each value of this Parquet column of strings or integers.")
+@click.option(
+    "--by", metavar="COLUMN", help="A shard for each value of this Parquet or Arrow column, strings or integers."
+)
 @click.option("--sequences", type=int, metavar="N", help="Instead: a shard for every N sequences, in order.")
 @click.option("--name", required=True, help="Of the mixture. Shards are NAME-VALUE, or NAME-0000 and so on.")
 @click.option(

@@ -34,11 +34,13 @@ from packhorse.prepare._options import checked_options
 from packhorse.prepare._work import JobRecord, Records, working
 from packhorse.prepare.job import Job, default_workers
 from packhorse.prepare.pipeline import write_job
-from packhorse.prepare.readers import Columns, find_inputs, open_held
-from packhorse.prepare.readers.parquet import open_parquet
+from packhorse.prepare.readers import Columns, Found, arrow, find_inputs, open_held, parquet
 from packhorse.topology import checked_integer
 
 MOST_SHARDS = 10_000
+
+_COLUMNS = {"Parquet": parquet.column_of, "Arrow": arrow.column_of}
+"""Kind of input → what reads a column of one of its files."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
@@ -81,7 +83,7 @@ def shard(
         name: of the mixture; shards are `NAME-VALUE`, or `NAME-0000` and so on.
         data_root: folder that a server serves; made where there is none.
         max_seq_len: a bin's capacity in tokens.
-        by: a Parquet column of strings or integers: one shard for each value.
+        by: a column of strings or integers, of Parquet or Arrow files: one shard for each value.
         sequences: instead, a shard for every so many sequences in order; the last has what is left.
         length_column: this and what follows but `overwrite`: as `prepare` takes them, for every shard alike.
         id_column: see above.
@@ -140,7 +142,7 @@ def shard(
     table["length"] = np.concatenate([batch.lengths for batch in batches])
     table["id"] = np.concatenate([batch.ids for batch in batches])
     del batches
-    names, shard_of = _by_size(len(table), sequences) if sequences is not None else _by_value(found.paths, str(by))
+    names, shard_of = _by_size(len(table), sequences) if sequences is not None else _by_value(found, str(by))
     if len(shard_of) != len(table):
         raise ValueError(
             f"--input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
@@ -244,18 +246,18 @@ def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64
     return [f"{number:04}" for number in range(num)], np.arange(num_rows) // sequences
 
 
-def _by_value(paths: Sequence[str], by: str) -> tuple[list[str], NDArray[np.int64]]:
+def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
     """As `_by_size`, by the values of a column in their order of text."""
     number_of: dict[Any, int] = {}
     parts = []
-    for column in _column(paths, by):
+    for column in _column(found, by):
         values = column.dictionary_encode()
         if values.null_count:
             raise ValueError(f"column {by} has rows without a value, which belong to no shard: fill them in")
         known = [number_of.setdefault(value, len(number_of)) for value in values.dictionary.to_pylist()]
         _check_number(len(number_of), f"by = {by}")
         parts.append(np.array(known, dtype=np.int64)[values_of(values.indices)])
-    found = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    numbers = np.concatenate(parts) if parts else np.empty(0, np.int64)
     for value in number_of:
         if not _NAME.fullmatch(str(value)):
             raise ValueError(
@@ -265,22 +267,19 @@ def _by_value(paths: Sequence[str], by: str) -> tuple[list[str], NDArray[np.int6
     names = sorted(map(str, number_of))
     place_of = {value: place for place, value in enumerate(names)}
     places = np.array([place_of[str(value)] for value in number_of], dtype=np.int64)
-    return names, places[found]
+    return names, places[numbers]
 
 
-def _column(paths: Sequence[str], by: str) -> Iterator[Any]:
-    """Yields a column of Parquet files, in the order of their rows."""
-    for path in paths:
-        if not path.endswith(".parquet"):
-            raise ValueError(
-                f"by = {by} names a column of Parquet files, and {Path(path).name} is none; give --sequences, or "
-                "prepare each part by itself"
-            )
-        file = open_parquet(path)
-        if by not in file.schema_arrow.names:
-            raise ValueError(f"{Path(path).name} has no column {by}; there are {', '.join(file.schema_arrow.names)}")
-        for batch in file.iter_batches(columns=[by]):
-            yield batch.column(0)
+def _column(found: Found, by: str) -> Iterator[Any]:
+    """Yields a column of the inputs' files, in the order of their rows, as Arrow arrays."""
+    column_of = _COLUMNS.get(found.reader.kind)
+    if column_of is None:
+        raise ValueError(
+            f"by = {by} names a column of {' or '.join(_COLUMNS)} files, and --input is {found.reader.kind}; give "
+            "--sequences, or prepare each part by itself"
+        )
+    for path in found.paths:
+        yield from column_of(path, by)
 
 
 def _check_number(num: int, what: str) -> None:

@@ -17,6 +17,7 @@ from packhorse.formats.arrow import (
     record_batches,
     saved_splits,
 )
+from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp, is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._base import (
@@ -104,6 +105,14 @@ class ArrowReader(WholeFiles):
             files.append(InputFile(path=path, stamp=stamp, num_rows=num_rows))
             first_index += num_rows
         return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
+
+
+def column_of(path: str, name: str) -> Iterator[Any]:
+    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError where there is none."""
+    schema = _open(path).schema
+    column_type(schema, name, without_secrets(path))
+    for batch in record_batches(_open(path, [schema.names.index(name)]), path):
+        yield batch.column(0)
 
 
 def _splits(folder: str) -> list[str]:

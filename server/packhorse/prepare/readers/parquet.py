@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from packhorse.formats import require
+from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
 from packhorse.prepare.readers._base import (
@@ -166,6 +167,14 @@ def _look(path: str) -> tuple[FileStamp, Any, list[int]]:
         metadata = file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         return stamp, file.schema_arrow, sizes
+
+
+def column_of(path: str, name: str) -> Iterator[Any]:
+    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError where there is none."""
+    with open_parquet(path) as file:
+        column_type(file.schema_arrow, name, without_secrets(path))
+        for batch in file.iter_batches(columns=[name]):
+            yield batch.column(0)
 
 
 def open_parquet(path: str) -> Any:
