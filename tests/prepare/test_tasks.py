@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 from packhorse.dataset import PrepareOptions
 from packhorse.prepare import _passes
 from packhorse.prepare._passes import make_tasks, rows_of_task
-from packhorse.prepare.readers._base import Columns, Span
+from packhorse.prepare.readers._base import Span
+from packhorse.prepare.readers._rows import Columns
 from packhorse.prepare.readers.parquet import ParquetReader
 
 

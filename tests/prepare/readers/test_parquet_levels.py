@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.prepare._kernels import unpack_snappy
-from packhorse.prepare.readers._base import Columns
 from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
+from packhorse.prepare.readers._rows import Columns
 from packhorse.prepare.readers.parquet import ParquetReader
 
 Lists = list[list[int | None] | None]

@@ -11,18 +11,8 @@ from pathlib import Path
 
 from packhorse.formats.files import exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.prepare.readers._base import (
-    Batch,
-    Columns,
-    Fault,
-    InputFile,
-    Opened,
-    RawRows,
-    Reader,
-    Span,
-    changed,
-    cut,
-)
+from packhorse.prepare.readers._base import InputFile, Opened, Reader, Span, changed, cut
+from packhorse.prepare.readers._rows import Batch, Columns, Fault, RawRows
 from packhorse.prepare.readers.arrow import ArrowReader
 from packhorse.prepare.readers.elsewhere import HistogramReader, TextReader
 from packhorse.prepare.readers.mds import MdsReader

@@ -1,122 +1,24 @@
 """What a reader is, and what it makes of an input: spans of rows, each checked as it is read.
 
-Owns the protocol, the checks that every row has to pass whatever it was read from, and what a row that fails is called;
-leaves files to the readers, a file each.
+Owns the protocol, and what becomes of rows that fail, whatever they were read from. Leaves what rows are, and what may
+be wrong with them, to `_rows`, and files to the readers, a file each.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.columns import nulls_of, values_of
 from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
+from packhorse.prepare.readers._rows import Batch, Columns, Fault, RawRows, as_int64, faults_of
 
 BATCH_ROWS = 1 << 17
 SPAN_ROWS = 1 << 20
 """Where an input does not cut itself, spans have about so many rows."""
-
-_INT64_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Which columns the user named."""
-
-    length: str | None = None
-    """Lengths in tokens, or lists of tokens; None for what is evident."""
-    id: str | None = None
-    """Ids; None where a sequence's id is its row over all files in order."""
-    group: str | None = None
-    """Groups; None where no column says which rows are one."""
-
-    @property
-    def integers(self) -> tuple[str | None, str | None]:
-        """Those of plain integers: ids and groups."""
-        return self.id, self.group
-
-    @property
-    def names(self) -> list[str]:
-        """All that are read, each once."""
-        return list(dict.fromkeys(name for name in (self.length, *self.integers) if name is not None))
-
-
-class Fault(IntEnum):
-    """What is wrong with a row."""
-
-    NONE = 0
-    NULL_LENGTH = 1
-    SHORT_LENGTH = 2
-    LONG_LENGTH = 3
-    NULL_ID = 4
-    LONG_ID = 5
-    NULL_GROUP = 6
-    LONG_GROUP = 7
-
-    @property
-    def reason(self) -> str:
-        """What a ledger says of it."""
-        return _REASONS[self]
-
-
-_REASONS = {
-    Fault.NONE: "nothing",
-    Fault.NULL_LENGTH: "the length is null",
-    Fault.SHORT_LENGTH: "the length is below 1 token",
-    Fault.LONG_LENGTH: "the length is beyond int64",
-    Fault.NULL_ID: "the id is null",
-    Fault.LONG_ID: "the id is beyond int64",
-    Fault.NULL_GROUP: "the group is null",
-    Fault.LONG_GROUP: "the group is beyond int64",
-}
-
-
-class RawRows(NamedTuple):
-    """Consecutive rows of one file as they stand there."""
-
-    lengths: NDArray[np.integer]
-    """Integers [n], anything where they are null."""
-    null_lengths: NDArray[np.bool_] | None = None
-    """bool [n]; None where none is null."""
-    ids: NDArray[np.integer] | None = None
-    """Integers [n]; None where an id is a row number."""
-    null_ids: NDArray[np.bool_] | None = None
-    """bool [n]; None where none is null."""
-    groups: NDArray[np.integer] | None = None
-    """Integers [n]; None where no column says which rows are a group."""
-    null_groups: NDArray[np.bool_] | None = None
-    """bool [n]; None where none is null."""
-
-    def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "RawRows":
-        """Returns the rows with the same done to each column that is there."""
-        others = [None if column is None else change(column) for column in self[1:]]
-        return RawRows(change(self.lengths), *others)
-
-
-class Batch(NamedTuple):
-    """Some rows of one file, in order, all of them sound."""
-
-    lengths: NDArray[np.int64]
-    """int64 [n], each at least 1."""
-    ids: NDArray[np.int64]
-    """int64 [n]."""
-    first_row: int
-    """Row of the file, 0-based, that the batch was read from."""
-    rows: NDArray[np.int64] | None = None
-    """Row of each behind `first_row`: int64 [n]; None where none was skipped, so that it is its index."""
-    skipped: NDArray[np.int64] | None = None
-    """(row of the file, Fault) of those that were skipped: int64 [k, 2]; None without any."""
-    groups: NDArray[np.int64] | None = None
-    """int64 [n]; None where no column says which rows are a group."""
-
-    def row(self, index: int) -> int:
-        """Returns the row of the file that one sequence of the batch stands in."""
-        return self.first_row + (index if self.rows is None else int(self.rows[index]))
 
 
 def changed(path: str) -> ValueError:
@@ -204,16 +106,16 @@ class Span(ABC):
         if ids is None:
             first_index = self.first_index + first_row - self.first_row
             ids = np.arange(first_index, first_index + len(raw.lengths), dtype=np.int64)
-        faults = _faults(raw)
+        faults = faults_of(raw)
         if faults is None:
-            groups = None if raw.groups is None else _as_int64(raw.groups)
-            return Batch(_as_int64(raw.lengths), _as_int64(ids), first_row, groups=groups)
+            groups = None if raw.groups is None else as_int64(raw.groups)
+            return Batch(as_int64(raw.lengths), as_int64(ids), first_row, groups=groups)
         bad = np.flatnonzero(faults)
         if not self.skips_bad_rows:
             self._refuse(raw, first_row, int(bad[0]), Fault(faults[bad[0]]))
         sound = np.flatnonzero(faults == Fault.NONE)
         skipped = np.stack([first_row + bad, faults[bad]], axis=1).astype(np.int64)
-        return Batch(_as_int64(raw.lengths[sound]), _as_int64(ids[sound]), first_row, sound, skipped)
+        return Batch(as_int64(raw.lengths[sound]), as_int64(ids[sound]), first_row, sound, skipped)
 
     def _refuse(self, raw: RawRows, first_row: int, index: int, fault: Fault) -> None:
         row = first_row + index
@@ -232,39 +134,6 @@ class Span(ABC):
         raise ValueError(
             f"{self.where}: row {row}, {what} {said}; repair the row or leave it out, or choose --on-bad-row skip"
         )
-
-
-def _faults(raw: RawRows) -> NDArray[np.uint8] | None:
-    """Returns the Fault of every row: uint8 [n]; None where all are sound."""
-    lengths, ids = raw.lengths, raw.ids
-    if not len(lengths):
-        return None
-    masks = [
-        (Fault.LONG_GROUP, _beyond_int64(raw.groups)),
-        (Fault.NULL_GROUP, raw.null_groups),
-        (Fault.LONG_ID, _beyond_int64(ids)),
-        (Fault.NULL_ID, raw.null_ids),
-        (Fault.LONG_LENGTH, _beyond_int64(lengths)),
-        (Fault.SHORT_LENGTH, lengths < 1 if int(lengths.min()) < 1 else None),
-        (Fault.NULL_LENGTH, raw.null_lengths),
-    ]
-    if all(mask is None for _, mask in masks):
-        return None
-    faults = np.zeros(len(lengths), dtype=np.uint8)
-    for fault, mask in masks:  # what stands last is said first
-        if mask is not None:
-            faults[mask] = fault
-    return faults if faults.any() else None
-
-
-def _beyond_int64(values: NDArray[np.integer] | None) -> NDArray[np.bool_] | None:
-    if values is None or values.dtype != np.uint64 or int(values.max()) <= _INT64_MAX:
-        return None
-    return values > _INT64_MAX
-
-
-def _as_int64(values: NDArray[np.integer]) -> NDArray[np.int64]:
-    return np.array(values, dtype=np.int64)  # copied: kernels see one type, writable or not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,46 +242,3 @@ def cut(num_rows: int, size: int = SPAN_ROWS) -> Iterator[tuple[int, int]]:
 def piece(column: NDArray[Any], first: int, size: int) -> NDArray[Any]:
     """Returns some consecutive elements of a column; for `RawRows.each`."""
     return column[first : first + size]
-
-
-def with_integers(rows: RawRows, table: Any, columns: Columns) -> RawRows:
-    """Returns rows with the ids and groups of an Arrow table or record batch of them."""
-    found = [(None, None) if name is None else _values_and_nulls(_joined(table, name)) for name in columns.integers]
-    (ids, null_ids), (groups, null_groups) = found
-    return rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
-
-
-def arrow_lengths(lengths: Any, is_list: bool) -> RawRows:
-    """Returns an Arrow array of lengths, or of lists, whose lengths are taken from their offsets.
-
-    Args:
-        lengths: integers, or lists.
-        is_list: which of them.
-    """
-    if is_list:
-        import pyarrow.compute as pc
-
-        lengths = pc.list_value_length(lengths)
-    return RawRows(*_values_and_nulls(lengths))
-
-
-def arrow_rows(batch: Any, columns: Columns, is_list: bool) -> RawRows:
-    """Returns the rows of an Arrow record batch.
-
-    Args:
-        batch: has the columns, by name.
-        columns: which they are.
-        is_list: whether the length column holds lists.
-    """
-    lengths = arrow_lengths(batch.column(batch.schema.get_field_index(columns.length)), is_list)
-    return with_integers(lengths, batch, columns)
-
-
-def _joined(table: Any, name: str) -> Any:
-    """Returns a column of an Arrow table or record batch as one array."""
-    column = table.column(table.schema.get_field_index(name))
-    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
-
-
-def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:
-    return (values_of(array.fill_null(1)), nulls_of(array)) if array.null_count else (values_of(array), None)

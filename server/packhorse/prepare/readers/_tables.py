@@ -8,7 +8,7 @@ from typing import Any
 
 from packhorse.formats import require
 from packhorse.formats.columns import column_type, evident_column, is_token_list, listed
-from packhorse.prepare.readers._base import Columns
+from packhorse.prepare.readers._rows import Columns
 
 
 def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, bool]:

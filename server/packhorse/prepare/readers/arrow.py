@@ -20,16 +20,9 @@ from packhorse.formats.arrow import (
 from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp, is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.prepare.readers._base import (
-    SPAN_ROWS,
-    Columns,
-    InputFile,
-    Opened,
-    RawRows,
-    Span,
-    WholeFiles,
-    arrow_rows,
-)
+from packhorse.prepare.readers._arrow_rows import arrow_rows
+from packhorse.prepare.readers._base import SPAN_ROWS, InputFile, Opened, Span, WholeFiles
+from packhorse.prepare.readers._rows import Columns, RawRows
 from packhorse.prepare.readers._tables import chosen_columns
 
 

@@ -5,7 +5,8 @@ import shlex
 from collections.abc import Sequence
 
 from packhorse.formats.object_store import without_secrets
-from packhorse.prepare.readers._base import Columns, Opened, WholeFiles, first_bytes
+from packhorse.prepare.readers._base import Opened, WholeFiles, first_bytes
+from packhorse.prepare.readers._rows import Columns
 
 _LOOK_BYTES = 1 << 12
 

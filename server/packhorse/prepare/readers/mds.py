@@ -9,7 +9,8 @@ from packhorse.formats.columns import evident_column, listed
 from packhorse.formats.files import FileStamp, is_file
 from packhorse.formats.mds import INDEX, INTEGERS, array_type
 from packhorse.formats.object_store import for_each, without_secrets
-from packhorse.prepare.readers._base import Columns, InputFile, Opened, RawRows, Span, WholeFiles
+from packhorse.prepare.readers._base import InputFile, Opened, Span, WholeFiles
+from packhorse.prepare.readers._rows import Columns, RawRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,17 +14,9 @@ from numpy.typing import NDArray
 
 from packhorse.formats import require
 from packhorse.formats.columns import values_of
-from packhorse.prepare.readers._base import (
-    BATCH_ROWS,
-    Columns,
-    Opened,
-    RawRows,
-    Span,
-    arrow_lengths,
-    arrow_rows,
-    cut,
-    piece,
-)
+from packhorse.prepare.readers._arrow_rows import arrow_lengths, arrow_rows
+from packhorse.prepare.readers._base import BATCH_ROWS, Opened, Span, cut, piece
+from packhorse.prepare.readers._rows import Columns, RawRows
 from packhorse.prepare.readers._tables import chosen_columns, is_tokens
 from packhorse.prepare.readers.npy import array_rows, check_array
 

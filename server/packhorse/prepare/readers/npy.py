@@ -12,17 +12,8 @@ from numpy.typing import NDArray
 from packhorse.formats.columns import listed
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
-from packhorse.prepare.readers._base import (
-    BATCH_ROWS,
-    Columns,
-    InputFile,
-    Opened,
-    RawRows,
-    Span,
-    WholeFiles,
-    changed,
-    cut,
-)
+from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
+from packhorse.prepare.readers._rows import Columns, RawRows
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
 """Arrays, and a folder of them, of prepared datasets."""

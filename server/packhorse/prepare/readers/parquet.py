@@ -12,20 +12,10 @@ from packhorse.formats import require
 from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
-from packhorse.prepare.readers._base import (
-    BATCH_ROWS,
-    Columns,
-    InputFile,
-    Opened,
-    RawRows,
-    Span,
-    WholeFiles,
-    arrow_rows,
-    cut,
-    piece,
-    with_integers,
-)
+from packhorse.prepare.readers._arrow_rows import arrow_rows, with_integers
+from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, cut, piece
 from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
+from packhorse.prepare.readers._rows import Columns, RawRows
 from packhorse.prepare.readers._tables import chosen_columns
 
 _READ_BUFFER_BYTES = 1 << 20

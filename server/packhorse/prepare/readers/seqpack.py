@@ -10,17 +10,8 @@ import numpy as np
 from packhorse.dataset import is_seqpack_layout, load_seqpack_layout
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import is_url
-from packhorse.prepare.readers._base import (
-    BATCH_ROWS,
-    Columns,
-    InputFile,
-    Opened,
-    RawRows,
-    Span,
-    WholeFiles,
-    changed,
-    cut,
-)
+from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
+from packhorse.prepare.readers._rows import Columns, RawRows
 
 _COUNTS, _POOLS = "counts.json", "pools"
 

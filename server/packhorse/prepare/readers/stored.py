@@ -12,10 +12,8 @@ from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._base import (
     BATCH_ROWS,
     SPAN_ROWS,
-    Columns,
     InputFile,
     Opened,
-    RawRows,
     Span,
     WholeFiles,
     changed,
@@ -23,6 +21,7 @@ from packhorse.prepare.readers._base import (
     first_bytes,
     refuse_columns,
 )
+from packhorse.prepare.readers._rows import Columns, RawRows
 
 _BOUNDARIES = ".boundaries"
 

@@ -1,0 +1,143 @@
+"""Rows as they are read, and what may be wrong with one.
+
+Owns the checks that every row has to pass whatever it was read from, and what a row that fails is called.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Which columns the user named."""
+
+    length: str | None = None
+    """Lengths in tokens, or lists of tokens; None for what is evident."""
+    id: str | None = None
+    """Ids; None where a sequence's id is its row over all files in order."""
+    group: str | None = None
+    """Groups; None where no column says which rows are one."""
+
+    @property
+    def integers(self) -> tuple[str | None, str | None]:
+        """Those of plain integers: ids and groups."""
+        return self.id, self.group
+
+    @property
+    def names(self) -> list[str]:
+        """All that are read, each once."""
+        return list(dict.fromkeys(name for name in (self.length, *self.integers) if name is not None))
+
+
+class Fault(IntEnum):
+    """What is wrong with a row."""
+
+    NONE = 0
+    NULL_LENGTH = 1
+    SHORT_LENGTH = 2
+    LONG_LENGTH = 3
+    NULL_ID = 4
+    LONG_ID = 5
+    NULL_GROUP = 6
+    LONG_GROUP = 7
+
+    @property
+    def reason(self) -> str:
+        """What a ledger says of it."""
+        return _REASONS[self]
+
+
+_REASONS = {
+    Fault.NONE: "nothing",
+    Fault.NULL_LENGTH: "the length is null",
+    Fault.SHORT_LENGTH: "the length is below 1 token",
+    Fault.LONG_LENGTH: "the length is beyond int64",
+    Fault.NULL_ID: "the id is null",
+    Fault.LONG_ID: "the id is beyond int64",
+    Fault.NULL_GROUP: "the group is null",
+    Fault.LONG_GROUP: "the group is beyond int64",
+}
+
+
+class RawRows(NamedTuple):
+    """Consecutive rows of one file as they stand there."""
+
+    lengths: NDArray[np.integer]
+    """Integers [n], anything where they are null."""
+    null_lengths: NDArray[np.bool_] | None = None
+    """bool [n]; None where none is null."""
+    ids: NDArray[np.integer] | None = None
+    """Integers [n]; None where an id is a row number."""
+    null_ids: NDArray[np.bool_] | None = None
+    """bool [n]; None where none is null."""
+    groups: NDArray[np.integer] | None = None
+    """Integers [n]; None where no column says which rows are a group."""
+    null_groups: NDArray[np.bool_] | None = None
+    """bool [n]; None where none is null."""
+
+    def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "RawRows":
+        """Returns the rows with the same done to each column that is there."""
+        others = [None if column is None else change(column) for column in self[1:]]
+        return RawRows(change(self.lengths), *others)
+
+
+class Batch(NamedTuple):
+    """Some rows of one file, in order, all of them sound."""
+
+    lengths: NDArray[np.int64]
+    """int64 [n], each at least 1."""
+    ids: NDArray[np.int64]
+    """int64 [n]."""
+    first_row: int
+    """Row of the file, 0-based, that the batch was read from."""
+    rows: NDArray[np.int64] | None = None
+    """Row of each behind `first_row`: int64 [n]; None where none was skipped, so that it is its index."""
+    skipped: NDArray[np.int64] | None = None
+    """(row of the file, Fault) of those that were skipped: int64 [k, 2]; None without any."""
+    groups: NDArray[np.int64] | None = None
+    """int64 [n]; None where no column says which rows are a group."""
+
+    def row(self, index: int) -> int:
+        """Returns the row of the file that one sequence of the batch stands in."""
+        return self.first_row + (index if self.rows is None else int(self.rows[index]))
+
+
+def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
+    """Returns the Fault of every row: uint8 [n]; None where all are sound."""
+    lengths, ids = raw.lengths, raw.ids
+    if not len(lengths):
+        return None
+    masks = [
+        (Fault.LONG_GROUP, _beyond_int64(raw.groups)),
+        (Fault.NULL_GROUP, raw.null_groups),
+        (Fault.LONG_ID, _beyond_int64(ids)),
+        (Fault.NULL_ID, raw.null_ids),
+        (Fault.LONG_LENGTH, _beyond_int64(lengths)),
+        (Fault.SHORT_LENGTH, lengths < 1 if int(lengths.min()) < 1 else None),
+        (Fault.NULL_LENGTH, raw.null_lengths),
+    ]
+    if all(mask is None for _, mask in masks):
+        return None
+    faults = np.zeros(len(lengths), dtype=np.uint8)
+    for fault, mask in masks:  # what stands last is said first
+        if mask is not None:
+            faults[mask] = fault
+    return faults if faults.any() else None
+
+
+def _beyond_int64(values: NDArray[np.integer] | None) -> NDArray[np.bool_] | None:
+    if values is None or values.dtype != np.uint64 or int(values.max()) <= _INT64_MAX:
+        return None
+    return values > _INT64_MAX
+
+
+def as_int64(values: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Returns a copy of a column of sound rows: kernels see one type, writable or not."""
+    return np.array(values, dtype=np.int64)
