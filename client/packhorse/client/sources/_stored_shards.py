@@ -1,6 +1,6 @@
 """MDS shards in an object store: cells, read through the node's cache and fetched ahead.
 
-Owns which blocks of which shard a sequence lies in; leaves what its bytes mean to `formats.mds`.
+Owns which blocks of which shard a sequence lies in; leaves what its bytes mean to `formats.mds_arrays`.
 """
 
 import os

@@ -21,7 +21,7 @@ from packhorse.client.sources.remote_arrow import RemoteArrowSource
 from packhorse.client.sources.stored import FlatSource, MegatronSource
 from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, saved_splits
 from packhorse.formats.files import as_path, is_file, is_folder
-from packhorse.formats.mds import INDEX
+from packhorse.formats.mds_index import INDEX
 from packhorse.formats.object_store import find_objects, is_url, without_secrets
 
 

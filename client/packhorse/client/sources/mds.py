@@ -17,7 +17,8 @@ from packhorse.client.sources._lists import choose_by_name
 from packhorse.client.sources._stored_shards import StoredShards
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError, as_integers
 from packhorse.client.sources.store_cache import StoreCache
-from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
+from packhorse.formats.mds import MdsShards
+from packhorse.formats.mds_arrays import INTEGERS, array_type, read_array
 from packhorse.formats.object_store import is_url
 
 

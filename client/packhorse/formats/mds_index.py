@@ -1,0 +1,143 @@
+"""The index of a folder of MDS shards (version 2): which shards there are, and where a column is in a sequence.
+
+`index.json`: {version 2, shards: [{format "mds", column_names, column_encodings, column_sizes, raw_data {basename,
+bytes}, zip_data, samples, …}]}.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packhorse.formats.files import open_binary
+from packhorse.formats.object_store import is_url, without_secrets
+
+INDEX = "index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard, as the index tells of it."""
+
+    path: Path | str
+    """A str is a URL."""
+    where: str
+    """The path, as messages show it."""
+    size_bytes: int
+    num_sequences: int
+
+
+class Place(NamedTuple):
+    """Where a column is in a sequence."""
+
+    fixed_bytes_before: int
+    variable_columns_before: int
+    size_bytes: int | None
+    """None where each sequence says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MdsIndex:
+    """What the index of a folder says."""
+
+    folder: Path | str
+    """A str is a URL."""
+    columns: dict[str, str]
+    """Name -> encoding, in the order of a sequence's bytes."""
+    places: dict[str, Place]
+    """Name -> where the column is."""
+    shards: list[Shard]
+
+    @property
+    def path(self) -> Path | str:
+        """The index itself."""
+        return _below(self.folder, INDEX)
+
+    @property
+    def num_sizes(self) -> int:
+        """Sizes that stand before each sequence."""
+        return sum(place.size_bytes is None for place in self.places.values())
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> "MdsIndex":
+        """Reads the index; O(shards).
+
+        Args:
+            path: the folder, or its `index.json`; or the URL of one.
+
+        Raises:
+            FileNotFoundError: the index or a shard is missing.
+            ValueError: the index is not valid or of another version, shards differ in their columns, or one is there
+                only compressed.
+        """
+        folder = _folder_of(path)
+        index_path = without_secrets(str(_below(folder, INDEX)))
+        entries = _entries(_below(folder, INDEX))
+        names, encodings, sizes = (entries[0][f"column_{what}"] for what in ("names", "encodings", "sizes"))
+        if len(set(names)) != len(names) or not len(names) == len(encodings) == len(sizes):
+            raise ValueError(f"{index_path}: columns, encodings and sizes do not fit each other")
+        shards = []
+        for number, entry in enumerate(entries):
+            if [entry[f"column_{what}"] for what in ("names", "encodings", "sizes")] != [names, encodings, sizes]:
+                raise ValueError(f"{index_path}: shard {number} has other columns than shard 0")
+            shards.append(_shard(folder, entry))
+        columns = dict(zip(names, encodings, strict=True))
+        return cls(folder=folder, columns=columns, places=_places(names, sizes), shards=shards)
+
+
+def _folder_of(path: str | os.PathLike[str]) -> Path | str:
+    if is_url(path):
+        return path.removesuffix(INDEX).rstrip("/")
+    given = Path(path)
+    return given.parent if given.name == INDEX else given
+
+
+def _below(folder: Path | str, name: str) -> Path | str:
+    return f"{folder}/{name}" if isinstance(folder, str) else folder / name
+
+
+def _entries(path: Path | str) -> list[dict[str, Any]]:
+    """The shards of an index, each an MDS shard."""
+    where = without_secrets(str(path))
+    try:
+        with open_binary(str(path)) as file:
+            index = json.loads(file.read().decode())
+        version, entries = index["version"], list(index["shards"])
+        formats = {entry["format"] for entry in entries}
+        if version == 2 and formats == {"mds"}:
+            for entry in entries:
+                entry["column_names"], entry["column_encodings"], entry["column_sizes"], entry["raw_data"]["basename"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{where} is no index of MDS shards: {error!r}") from None
+    if version != 2:
+        raise ValueError(f"{where} has version {version}; only version 2 of MDS is known")
+    if formats != {"mds"}:
+        found = ", ".join(sorted(map(str, formats))) or "none"
+        raise ValueError(f"{where} must name shards of format mds; found: {found}")
+    return entries
+
+
+def _places(names: list[str], sizes: list[int | None]) -> dict[str, Place]:
+    places = {}
+    fixed_bytes = variable_columns = 0
+    for name, size in zip(names, sizes, strict=True):
+        places[name] = Place(fixed_bytes, variable_columns, size or None)
+        fixed_bytes += size or 0
+        variable_columns += not size
+    return places
+
+
+def _shard(folder: Path | str, entry: dict[str, Any]) -> Shard:
+    raw = entry["raw_data"]
+    path = _below(folder, raw["basename"])
+    if isinstance(folder, Path) and isinstance(path, Path) and not path.exists():
+        compressed = entry.get("zip_data")
+        if compressed and (folder / compressed["basename"]).exists():
+            raise ValueError(
+                f"{path} is there only compressed, as {compressed['basename']}, and a map cannot be made of that; "
+                "decompress the shards beside it (streaming keeps both with keep_zip=True), or write them without "
+                "compression"
+            )
+        raise FileNotFoundError(f"{path} is missing, but {INDEX} names it")
+    return Shard(path, without_secrets(str(path)), int(raw["bytes"]), int(entry["samples"]))
