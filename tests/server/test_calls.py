@@ -1,6 +1,7 @@
 """Every call is followed to its end, whatever its kind and however it ends."""
 
 import asyncio
+import gc
 import threading
 
 import grpc
@@ -42,6 +43,7 @@ class Servicer(packing_pb2_grpc.PackingServiceServicer):
         return pb.GetDatasetResponse(dataset=pb.Dataset(name=request.name))
 
     async def StreamBins(self, request, context):  # noqa: N802
+        context.add_done_callback(lambda _: None)
         yield pb.StreamBinsResponse(header=pb.StreamHeader(num_steps=100))
         for step in range(request.epoch):
             yield pb.StreamBinsResponse(block=pb.StreamBlock(first_step=step, bins=pb.Bins(ids=LARGE)))
@@ -123,6 +125,19 @@ def test_a_stream_that_is_read(stub, seen):
     assert call.facts() == {"dataset": "corpus", "epoch": 3, "rank": 2, "worker": 1, "step": 7}
     assert call.status is grpc.StatusCode.OK
     assert call.sending_since is None
+
+
+def test_a_stream_that_is_over_leaves_its_request_to_nobody(followed, stub, seen, wait_until):
+    recorder, _, _ = followed
+    gc.disable()
+    try:
+        list(stub.StreamBins(pb.StreamBinsRequest(dataset="corpus", epoch=1), timeout=30))
+        name = seen("StreamBins").id
+        recorder.calls.clear()
+        recorder.over.clear()
+        wait_until(lambda: name not in {each.id for each in gc.get_objects() if type(each) is Call})
+    finally:
+        gc.enable()
 
 
 def test_a_stream_that_nobody_reads_waits_and_says_so(followed, stub, seen, wait_until):

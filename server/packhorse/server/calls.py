@@ -235,6 +235,7 @@ class _Followed:
         elif context is not None and (context.code() is not None or context.done()):
             status, message = context.code() or grpc.StatusCode.OK, context.details()
         self._end(self._call, status or grpc.StatusCode.CANCELLED, message)
+        del self._call  # gRPC keeps this in a cycle with the call's context: its request would stay as long
 
     def _begin(self, context: Any) -> None:
         self._context = context
