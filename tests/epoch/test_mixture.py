@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.epoch.counted import counting, dealt, run_of
 
-from packhorse.epoch import Component, Mixture, SkipSource, Stage
+from packhorse.epoch import Component, Mixture, SkipSource, Stage, _dealing
 from packhorse.topology import Skips
 
 
@@ -30,6 +30,22 @@ def test_no_component_is_a_bin_off_after_any_block(weights):
             assert abs(num - weights[d] / sum(weights) * end) < 1
             if sum(mixture._shares[0].parts) <= 65536 and end < 300_000:
                 assert num == weights[d] / sum(weights) * end
+
+
+def test_it_makes_no_difference_how_many_blocks_are_dealt_together(monkeypatch):
+    def epoch():
+        components = [counting("web", 60_000), counting("code", 40_000)]
+        return Mixture(components, [Stage({"web": 2, "code": 1})], seed=5, num_bins=50_000).epoch(1)
+
+    positions = np.random.default_rng(3).permutation(50_000)
+    together = epoch().bins(positions)
+    monkeypatch.setattr(_dealing, "_CHUNK", 1)
+    monkeypatch.setattr(_dealing, "_MOST_BYTES", 1)
+    some = np.sort(positions[:300])
+    alone = epoch().bins(some)
+    expected = together.take(np.argsort(positions)[some])
+    assert alone.ids.tolist() == expected.ids.tolist()
+    assert alone.dataset_ids.tolist() == expected.dataset_ids.tolist()
 
 
 def test_weights_like_sizes_give_every_bin_once_in_every_epoch():

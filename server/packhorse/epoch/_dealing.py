@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from packhorse.epoch._shares import Shares
 from packhorse.epoch.permutation import ROW_WIDTH, fill_parameters, permute_positions
 
-_CHUNK = 8192
+_CHUNK = 1 << 14
 """Blocks are dealt several at a time, up to about so many positions."""
+
+_BYTES_PER_POSITION = 8
 
 _MOST_BYTES = 4 << 20
 """What the chunks used last take together, where there is more than one."""
@@ -31,8 +33,8 @@ class _Chunk(NamedTuple):
     """How many bins each component has given before it: int64 [C]."""
     components: NDArray[np.int32]
     """Which component each of its positions is of."""
-    numbers: NDArray[np.int64]
-    """How many of the component's bins come before it in the dealing."""
+    numbers: NDArray[np.uint32]
+    """How many of the component's bins come before it in the chunk."""
 
 
 class Dealing:
@@ -61,11 +63,11 @@ class Dealing:
     @property
     def most_bytes(self) -> int:
         """What it remembers, at most."""
-        return min(12 * self._length, max(_MOST_BYTES, 2 * self._bytes_per_chunk))
+        return min(_BYTES_PER_POSITION * self._length, max(_MOST_BYTES, 2 * self._bytes_per_chunk))
 
     @property
     def _bytes_per_chunk(self) -> int:
-        return 12 * self._shares.block * self._blocks_per_chunk
+        return _BYTES_PER_POSITION * self._shares.block * self._blocks_per_chunk
 
     def dealt(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns the component of each position, and how many of its bins come before: int32 [N], int64 [N]."""
@@ -118,44 +120,45 @@ class Dealing:
         fill_parameters(np.diff(firsts), zeros, tweaks[:-1], np.uint64(self._key), rows)
         up_to = self._shares.up_to_each(edges)
         components = np.empty(edges[-1] - edges[0], dtype=np.int32)
-        numbers = np.empty(edges[-1] - edges[0], dtype=np.int64)
-        before = np.diff(up_to[0])
-        _deal(rows, np.diff(up_to, axis=0), before.copy(), components, numbers)
-        return _Chunk(edges[0], before, components, numbers)
+        numbers = np.empty(edges[-1] - edges[0], dtype=np.uint32)
+        _deal(rows, np.diff(up_to, axis=0), components, numbers)
+        return _Chunk(edges[0], np.diff(up_to[0]), components, numbers)
 
 
 @numba.njit(nogil=True, cache=True)
-def _deal(rows: Any, ends: Any, taken: Any, components_out: Any, numbers_out: Any) -> None:
+def _deal(rows: Any, ends: Any, components_out: Any, numbers_out: Any) -> None:
     """Deals blocks: component d gets the positions that a block's permutation leads to [ends[d], ends[d + 1]).
 
     Args:
         rows: uint64 [n, ROW_WIDTH], each block's permutation.
         ends: int64 [n, C + 1].
-        taken: int64 [C], what each component has given before; overwritten.
         components_out: int32, as long as the blocks together.
-        numbers_out: int64, likewise.
+        numbers_out: uint32, likewise; how many of the component's come before, from the first block on.
     """
-    begin = 0
+    begin, taken = 0, np.zeros(ends.shape[1] - 1, np.uint32)
+    longest = np.max(ends[:, -1])
+    owner, dealt, positions = np.empty(longest, np.int32), np.empty(longest, np.int64), np.arange(longest)
     for block in range(len(rows)):
         num = ends[block, -1]
-        owner = np.empty(num, np.int32)
         for component in range(len(taken)):
             owner[ends[block, component] : ends[block, component + 1]] = component
-        permute_positions(rows[block], np.arange(num), numbers_out[begin : begin + num])
-        for i in range(begin, begin + num):
-            component = owner[numbers_out[i]]
-            components_out[i] = component
-            numbers_out[i] = taken[component]
-            taken[component] += 1
+        permute_positions(rows[block], positions[:num], dealt[:num])
+        for i in range(num):
+            component = owner[dealt[i]]
+            components_out[begin + i] = component
+            numbers_out[begin + i] = taken[component]
+            taken[component] += np.uint32(1)
         begin += num
 
 
 @numba.njit(nogil=True, cache=True)
 def _pick(chunk: Any, offsets: Any, begin: Any, components_out: Any, numbers_out: Any) -> Any:
     """Looks up offsets from `begin` on as far as they lie in a chunk, and returns which is the first that does not."""
-    end = begin
-    while end < len(offsets) and 0 <= offsets[end] - chunk.first < len(chunk.components):
-        components_out[end] = chunk.components[offsets[end] - chunk.first]
-        numbers_out[end] = chunk.numbers[offsets[end] - chunk.first]
-        end += 1
-    return end
+    for i in range(begin, len(offsets)):
+        inside = np.uint64(offsets[i] - chunk.first)  # far above, where it is below 0
+        if inside >= len(chunk.components):
+            return i
+        component = chunk.components[inside]
+        components_out[i] = component
+        numbers_out[i] = chunk.before[component] + chunk.numbers[inside]
+    return len(offsets)

@@ -246,12 +246,14 @@ def _group(
         end += part[_END]
         part[_END] = part[_BEGIN]
     for i in range(len(components)):
-        part, position = parts_out[components[i]], numbers[i] + first_positions[components[i]]
-        if part[_END] == part[_BEGIN]:
-            part[_LEAST] = part[_GREATEST] = position
-        part[_LEAST], part[_GREATEST] = min(part[_LEAST], position), max(part[_GREATEST], position)
-        where_out[part[_END]], positions_out[part[_END]] = i, position
-        part[_END] += 1
+        component = components[i]
+        at = parts_out[component, _END]
+        where_out[at], positions_out[at] = i, numbers[i] + first_positions[component]
+        parts_out[component, _END] = at + 1
+    for part in parts_out:
+        if part[_BEGIN] < part[_END]:
+            own = positions_out[part[_BEGIN] : part[_END]]
+            part[_LEAST], part[_GREATEST] = own.min(), own.max()
 
 
 def _nowhere(ids: NDArray[np.int64]) -> Locations:
