@@ -30,7 +30,7 @@ _MOST_SEEDS = 4
 """Runs whose mixtures are remembered; another's is laid out again, in a millisecond."""
 
 _MORE_EPOCHS = 64
-"""Epochs of components that are remembered beside one of each; another's is laid out again, in a few microseconds."""
+"""Epochs of components that are remembered beside one of each; another is laid out again, in some 25 microseconds."""
 
 
 class MixtureDataset:
