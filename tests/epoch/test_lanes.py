@@ -30,14 +30,15 @@ def test_lanes_are_written_and_nothing_beside_them(dtype):
         assert not array.any()
 
 
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("copies", [1, LANES - 1, LANES, LANES + 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
-def test_templates_of_any_number_of_copies(copies):
+def test_templates_of_any_number_of_copies(copies, wide):
     """Draws fill blocks that begin and end anywhere in a bin."""
     seed, epoch, num_bins = 3, 1, 3
     counts = {1: copies * num_bins, 2: num_bins}
     plan = PlanIndex.build({(2, *[1] * copies): num_bins}, counts, copies + 2)
     pool = np.arange(plan.pool_size, dtype=np.uint32)
-    view = EpochView(plan, pool, seed=seed, epoch=epoch, first_tokens=pool[::-1].copy())
+    view = EpochView(plan, pool, seed=seed, epoch=epoch, first_tokens=pool[::-1].copy(), wide=wide)
     bins = view.bins(np.arange(num_bins))
     numbers = Permutation(num_bins, derive_key(seed, epoch, "bins")).forward(np.arange(num_bins))
     key = derive_key(seed, epoch, "pool")

@@ -3,13 +3,15 @@
 Owns exactness; leaves how well they shuffle to test_shuffle_quality.
 """
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.epoch import Permutation
-from packhorse.epoch.permutation import permute_positions
+from packhorse.epoch._lanes import LANES
+from packhorse.epoch.permutation import BLOCK, OFFSET, no_draws, permute_pools, permute_positions, set_draws
 
 KEY = 0x0123456789ABCDEF
 
@@ -151,3 +153,32 @@ def test_positions_are_permuted_in_blocks_as_they_are_one_by_one(size):
     together = np.empty_like(positions)
     permute_positions(shuffle.row, positions, together)
     assert together.tolist() == shuffle.forward(positions).tolist()
+
+
+@pytest.mark.parametrize("words", [np.uint32, np.uint64])
+@pytest.mark.parametrize("most", [16, 5000, 2**31])
+def test_pools_are_permuted_in_blocks_as_they_are_one_by_one(words, most):
+    """Every block has draws of many sizes, so some take more rounds, and some land beyond their size and go on."""
+    random = np.random.default_rng(most)
+    sizes = [most, most - 1, *random.integers(1, most, 40).tolist()]
+    shuffles = [Permutation(size, key=11, tweak=number) for number, size in enumerate(sizes)]
+    rows = np.stack([shuffle.row for shuffle in shuffles])
+    rows[:, OFFSET] = random.integers(0, 2**31 - 1, len(sizes))
+    which = random.integers(0, len(sizes), BLOCK - LANES)
+    firsts = [int(random.integers(0, sizes[each])) for each in which.tolist()]
+    for num in (1, 15, 16, 17, len(which)):
+        entries = np.empty(BLOCK, dtype=words)
+        permute_one_of_each(rows, which[:num], np.array(firsts[:num]), np.empty(0, dtype=words), entries)
+        wanted = [
+            int(rows[each, OFFSET]) + shuffles[each](first)
+            for each, first in zip(which[:num].tolist(), firsts[:num], strict=True)
+        ]
+        assert entries[:num].tolist() == wanted
+
+
+@numba.njit
+def permute_one_of_each(rows, which, firsts, words, entries):
+    draws = no_draws(words)
+    for s in range(len(which)):
+        set_draws(draws, np.uint64(s), rows, which[s], np.uint64(firsts[s]))
+    permute_pools(draws, np.uint64(len(which)), entries)

@@ -19,6 +19,9 @@ from packhorse.topology import Balance, RoomRule, Topology
 def compile_kernels(*, wide: bool = False) -> None:
     """Compiles every kernel for both id types, or loads it from Numba's cache, so that no request waits for it.
 
+    One is left out: what draws from pools of more than 2^31 entries. It takes four seconds, which the first such stream
+    on a machine waits, and everyone else would.
+
     Example:
         >>> compile_kernels()  # seconds the first time, then read from the cache
 

@@ -34,6 +34,8 @@ class EpochView:
         first_tokens: where each pool entry begins in its sequence, for pools that hold pieces; uint32 or int64, as long
             as the pool, and entries of one length ascend by (id, first token).
         window: which locality window the plan is of, in [0, 2^32): each is shuffled by itself.
+        wide: draw in words of 64 bits, which large pools need and others may do without; the ids are the same. None
+            asks the pool's size.
 
     Raises:
         ValueError: seed or epoch is out of range, or the pool's or first_tokens' size is not the plan's.
@@ -48,6 +50,7 @@ class EpochView:
         epoch: int,
         first_tokens: PoolArray | None = None,
         window: int = 0,
+        wide: bool | None = None,
     ) -> None:
         self.seed = checked_seed("seed", seed)
         self.epoch = checked_seed("epoch", epoch)
@@ -59,8 +62,8 @@ class EpochView:
         self._pool = pool
         self._first_tokens = first_tokens
         self._costs: tuple[int, NDArray[np.int64]] | None = None
-        is_narrow = len(pool) <= MOST_IN_NARROW_WORDS
-        self._words = np.empty(0, dtype=np.uint32 if is_narrow else np.uint64)
+        is_wide = len(pool) > MOST_IN_NARROW_WORDS if wide is None else wide
+        self._words = np.empty(0, dtype=np.uint64 if is_wide else np.uint32)
         self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins"), window).row
         self._pool_rows = np.empty((len(plan.lengths), ROW_WIDTH), dtype=np.uint64)
         fill_parameters(
