@@ -12,20 +12,21 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from packhorse.dataset import MixtureDataset, Takedown
-from packhorse.epoch import Bins, Share, independent_seed, joined, shared_by
+from packhorse.epoch import Bins, Share, joined, shared_by
 from packhorse.server import pack, requests
+from packhorse.server.asked_stream import ID_TYPES, AskedStream
 from packhorse.server.components import components_of, stages_of, takedown_message
-from packhorse.server.encoding import MAX_POSITION_SPREAD, SentTemplates, as_declared, encode
+from packhorse.server.encoding import SentTemplates, as_declared, encode
 from packhorse.server.epochs import Epochs
 from packhorse.server.faults import ServiceError
 from packhorse.server.locate import locate_in_pieces
 from packhorse.server.pack_session import PackSession
 from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.server.reached import Reached
-from packhorse.server.served import Datasets, Reader, Served
-from packhorse.topology import Skips, StreamMode, Topology
+from packhorse.server.served import Datasets, Served
+from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import block_context, get_bins_context, header_checksum, stream_positions
+from packhorse.wire import block_context, get_bins_context, stream_positions
 
 BLOCK_BYTES = 1 << 20
 """What later blocks of a stream grow to, where few streams are open."""
@@ -42,8 +43,6 @@ GROWTH = 4
 
 _COPIES = 3
 """An answer is held so often while it is made: in arrays, in the message and in the bytes that are sent."""
-
-_ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 
 
 class Backend:
@@ -94,79 +93,40 @@ class Backend:
 
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
         """Yields the header, then blocks: the first of one step, later ones up to what `block_bytes` says."""
-        dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
-        takedown = self._catalog.takedown(dataset)
-        requests.check_reads(dataset, takedown, request.wire_version)
-        skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
-        whole = self._epochs.whole(dataset, request.seed, request.epoch)
-        source = self._epochs.source(dataset, request.seed, request.epoch, skips)
-        num_bins = source.num_bins
-        topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
-        batch_size = max(stretch.batch_size for stretch in topology.stretches)
-        requests.check_message_size("topology.batch_size", batch_size, dataset)
-        rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
-        worker = requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
-        first_step = requests.integer("first_step", request.first_step, 0)
-        begin = topology.position_after(first_step - 1, num_bins)
-        if topology.steps_into_window(first_step - 1, num_bins):  # bins of it were consumed: all must be as they were
-            begin += topology.steps_per_window * topology.stretch_of(first_step).bins_per_step
-        requests.check_digest(
-            dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
-        )
-        seed, run_seed = request.seed, None if topology.mode is StreamMode.INDEPENDENT else request.seed
-        if topology.mode is StreamMode.INDEPENDENT:
-            seed = independent_seed(request.seed, rank, worker)
-            rank = worker = 0
-            topology = topology.of_one_stream()
-        assignment = self._epochs.assignment(dataset, seed, request.epoch, skips, topology)
-        self._saw_run(dataset, topology)
-        options = dataset.manifest.options
-        header = pb.StreamHeader(
-            digest=requests.digest_of(dataset, skips, takedown),
-            num_steps=assignment.num_steps,
-            num_bins=num_bins,
-            num_bins_dropped=topology.num_bins_dropped(num_bins),
-            max_seq_len=options.max_seq_len,
-            max_sequences_per_bin=dataset.max_sequences_per_bin,
-            id_type=_ID_TYPES[dataset.manifest.id_dtype],
-            align=options.align,
-            extra_tokens=options.extra_tokens,
-            over_length=options.over_length,
-            keep=options.keep,
-            id_column=dataset.manifest.id_column or "",
-            components=components_of(dataset, self._epochs.whole(dataset, seed, request.epoch)),
-            skipped=[pb.PositionRange(first=first, end=end) for first, end in skips.within(whole.num_bins).ranges],
-        )
-        header.checksum = header_checksum(request, header)
+        asked = AskedStream.of(request, self._catalog, self._epochs)
+        dataset, steps, header = asked.dataset, asked.steps, asked.header
+        self._saw_run(dataset, asked.topology)
         yield pb.StreamBinsResponse(header=header)
-        steps = topology.worker_steps(worker, num_bins, first_step=first_step)
-        taken, at_once = 0, 1
-        most = max(1, MAX_POSITION_SPREAD // (topology.step_stride * topology.bins_per_window))
+        self._catalog.follow(asked.reader)
         sent = SentTemplates()
-        reader = Reader(dataset.name, request.epoch, request.seed, whole.num_bins, skips.to_whole(begin))
-        self._catalog.follow(reader)
+        taken, at_once = 0, 1
         while taken < len(steps):
             block = steps[taken : taken + at_once]
-            end = _end_of_step(topology, block[-1], num_bins)
-            self._note(dataset, skips, request.epoch, end)
-            reader.position = skips.to_whole(end - 1) + 1
-            if not self._is_current(dataset, takedown):
+            end = asked.end_of(block[-1])
+            self._note(dataset, asked.skips, asked.epoch, end)
+            asked.reader.position = asked.skips.to_whole(end - 1) + 1
+            if not self._is_current(dataset, asked.takedown):
                 return
             message = pb.StreamBinsResponse()
-            message.block.first_step = block.start
-            message.block.num_steps = len(block)
-            with self._sharing():
-                bins = as_declared(assignment.bins(block, rank), dataset.manifest)
-            self._catalog.confirm(dataset, _components_in(bins))
-            message.block.num_sequences = len(bins.ids)
-            message.block.num_tokens = bins.num_tokens()
-            context = block_context(header.checksum, message.block)
-            positions = stream_positions(topology, rank, block.start, len(bins))
-            redacted = takedown.redacted(bins, epoch=request.epoch, seed=run_seed, num_bins=whole.num_bins, skips=skips)
-            encode(bins, message.block.bins, context, sent, positions, redacted)
+            self._fill(message.block, asked, block, sent)
             yield message
             taken += len(block)
-            at_once = min(GROWTH * at_once, most, _steps_per_block(dataset, batch_size, self._num_streams()))
+            most = _steps_per_block(dataset, asked.batch_size, self._num_streams())
+            at_once = min(GROWTH * at_once, asked.most_steps, most)
+
+    def _fill(self, block: pb.StreamBlock, asked: AskedStream, steps: range, sent: SentTemplates) -> None:
+        """Fills in a block of a stream's steps."""
+        with self._sharing():
+            bins = as_declared(asked.assignment.bins(steps, asked.rank), asked.dataset.manifest)
+        self._catalog.confirm(asked.dataset, _components_in(bins))
+        block.first_step, block.num_steps = steps.start, len(steps)
+        block.num_sequences, block.num_tokens = len(bins.ids), bins.num_tokens()
+        context = block_context(asked.header.checksum, block)
+        positions = stream_positions(asked.topology, asked.rank, steps.start, len(bins))
+        redacted = asked.takedown.redacted(
+            bins, epoch=asked.epoch, seed=asked.run_seed, num_bins=asked.num_whole_bins, skips=asked.skips
+        )
+        encode(bins, block.bins, context, sent, positions, redacted)
 
     def _is_current(self, dataset: Served, takedown: Takedown) -> bool:
         """Whether a stream goes on; where something changed by file, it ends, and is opened again where it stands."""
@@ -216,7 +176,7 @@ class Backend:
         self._catalog.confirm(dataset, _components_in(bins))
         self._note(dataset, skips, request.epoch, end)
         digest = requests.digest_of(dataset, skips, takedown)
-        response = pb.GetBinsResponse(digest=digest, id_type=_ID_TYPES[dataset.manifest.id_dtype])
+        response = pb.GetBinsResponse(digest=digest, id_type=ID_TYPES[dataset.manifest.id_dtype])
         context = get_bins_context(request, response.digest, response.id_type)
         num_bins = self._epochs.whole(dataset, request.seed, request.epoch).num_bins
         redacted = takedown.redacted(bins, epoch=request.epoch, seed=request.seed, num_bins=num_bins, skips=skips)
@@ -275,14 +235,6 @@ class Backend:
             yield session.answer(message)
 
 
-def _end_of_step(topology: Topology, step: int, num_bins: int) -> int:
-    """Returns one behind the last position that a step may take bins of: those of its window may change places."""
-    end = topology.position_after(step, num_bins)
-    if topology.steps_into_window(step, num_bins):
-        end += topology.bins_per_window
-    return min(end, num_bins)
-
-
 def _components_in(bins: Bins) -> list[int]:
     """Which of a mixture's components bins are of; none where there is one dataset."""
     return [] if bins.dataset_ids is None else np.flatnonzero(np.bincount(bins.dataset_ids + 1)[1:]).tolist()
@@ -328,7 +280,7 @@ def _describe(dataset: Served) -> pb.Dataset:
         num_lengths=manifest.distinct_lengths,
         num_templates=manifest.distinct_templates,
         max_sequences_per_bin=dataset.max_sequences_per_bin,
-        id_type=_ID_TYPES[manifest.id_dtype],
+        id_type=ID_TYPES[manifest.id_dtype],
         algorithm=manifest.algorithm,
         ids_sum_a=manifest.ids_sum_a,
         ids_sum_b=manifest.ids_sum_b,

@@ -1,0 +1,138 @@
+"""A stream as it is asked for: its request checked, its epoch cut for its topology, and a header that tells of both.
+
+Owns the way from a request to the steps that it means; leaves making their bins to `backend`.
+"""
+
+from dataclasses import dataclass
+
+from packhorse.dataset import Takedown
+from packhorse.epoch import Assignment, independent_seed
+from packhorse.server import requests
+from packhorse.server.components import components_of
+from packhorse.server.encoding import MAX_POSITION_SPREAD
+from packhorse.server.epochs import Epochs
+from packhorse.server.served import Datasets, Reader, Served
+from packhorse.topology import Skips, StreamMode, Topology
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import header_checksum
+
+ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
+"""How ids of a type travel."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class AskedStream:
+    """A stream that may be made."""
+
+    dataset: Served
+    takedown: Takedown
+    """What files take away of it."""
+    skips: Skips
+    """All that is left out, by the request and by files."""
+    epoch: int
+    run_seed: int | None
+    """The run's; None where every stream has a seed of its own."""
+    num_whole_bins: int
+    """Bins of the epoch before anything is left out."""
+    assignment: Assignment
+    rank: int
+    steps: range
+    """The worker's, from where the stream begins."""
+    reader: Reader
+    """Where the stream stands; at first, where it begins."""
+    header: pb.StreamHeader
+
+    @classmethod
+    def of(cls, request: pb.StreamBinsRequest, catalog: Datasets, epochs: Epochs) -> "AskedStream":
+        """Checks a request.
+
+        Args:
+            request: of the stream.
+            catalog: the datasets.
+            epochs: theirs.
+
+        Raises:
+            ServiceError: the request is refused.
+        """
+        dataset = catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
+        takedown = catalog.takedown(dataset)
+        requests.check_reads(dataset, takedown, request.wire_version)
+        skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+        num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
+        source = epochs.source(dataset, request.seed, request.epoch, skips)
+        topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
+        requests.check_message_size("topology.batch_size", _batch_size(topology), dataset)
+        rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
+        worker = requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
+        first_step = requests.integer("first_step", request.first_step, 0)
+        begin = topology.position_after(first_step - 1, source.num_bins)
+        if topology.steps_into_window(first_step - 1, source.num_bins):
+            # Bins of the window were consumed: all of it must be as it was.
+            begin += topology.steps_per_window * topology.stretch_of(first_step).bins_per_step
+        requests.check_digest(
+            dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
+        )
+        seed, is_independent = request.seed, topology.mode is StreamMode.INDEPENDENT
+        if is_independent:
+            seed = independent_seed(request.seed, rank, worker)
+            rank = worker = 0
+            topology = topology.of_one_stream()
+        assignment = epochs.assignment(dataset, seed, request.epoch, skips, topology)
+        manifest = dataset.manifest
+        header = pb.StreamHeader(
+            digest=requests.digest_of(dataset, skips, takedown),
+            num_steps=assignment.num_steps,
+            num_bins=source.num_bins,
+            num_bins_dropped=topology.num_bins_dropped(source.num_bins),
+            max_seq_len=manifest.options.max_seq_len,
+            max_sequences_per_bin=dataset.max_sequences_per_bin,
+            id_type=ID_TYPES[manifest.id_dtype],
+            align=manifest.options.align,
+            extra_tokens=manifest.options.extra_tokens,
+            over_length=manifest.options.over_length,
+            keep=manifest.options.keep,
+            id_column=manifest.id_column or "",
+            components=components_of(dataset, epochs.whole(dataset, seed, request.epoch)),
+            skipped=[pb.PositionRange(first=first, end=end) for first, end in skips.within(num_whole_bins).ranges],
+        )
+        header.checksum = header_checksum(request, header)
+        return cls(
+            dataset=dataset,
+            takedown=takedown,
+            skips=skips,
+            epoch=request.epoch,
+            run_seed=None if is_independent else request.seed,
+            num_whole_bins=num_whole_bins,
+            assignment=assignment,
+            rank=rank,
+            steps=topology.worker_steps(worker, source.num_bins, first_step=first_step),
+            reader=Reader(dataset.name, request.epoch, request.seed, num_whole_bins, skips.to_whole(begin)),
+            header=header,
+        )
+
+    @property
+    def topology(self) -> Topology:
+        """How the epoch is divided."""
+        return self.assignment.topology
+
+    @property
+    def batch_size(self) -> int:
+        """Bins of a step for each rank, at most."""
+        return _batch_size(self.topology)
+
+    @property
+    def most_steps(self) -> int:
+        """How many steps one block may have: their positions lie within what a message tells apart."""
+        return max(1, MAX_POSITION_SPREAD // (self.topology.step_stride * self.topology.bins_per_window))
+
+    def end_of(self, step: int) -> int:
+        """One behind the last position that a step may take bins of: those of its window may change places."""
+        topology, num_bins = self.topology, self.header.num_bins
+        end = topology.position_after(step, num_bins)
+        if topology.steps_into_window(step, num_bins):
+            end += topology.bins_per_window
+        return min(end, num_bins)
+
+
+def _batch_size(topology: Topology) -> int:
+    return max(stretch.batch_size for stretch in topology.stretches)
