@@ -214,7 +214,7 @@ def test_a_pool_that_is_written_to_is_withdrawn_unless_it_still_matches(root):
 
 
 def test_a_pool_cut_under_running_streams_costs_its_own_dataset_only(corpus, root, make_server, joined):
-    lengths = np.random.default_rng(0).integers(1, 100, 4_000_000)  # four times what a stream and its buffers have under way
+    lengths = np.random.default_rng(0).integers(1, 100, 4_000_000)  # more than buffers hold
     pq.write_table(pa.table({"length": lengths}), root / "cut.parquet")
     prepare(root / "cut.parquet", length_column="length", output=root / "cut", max_seq_len=256, progress=False)
     with make_server(root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=5)) as client:
