@@ -1,5 +1,7 @@
 """Batch sizes by the run's position: the closed forms against an oracle that counts the steps out as lists."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,7 +52,7 @@ def test_steps_and_positions_counted_out(scheduled, data):
         assert stretch.bins_per_step == sizes[step] == stretch.batch_size * topology.world_size
         assert of_epoch.stretch_at(positions[0] - topology.start_position) == stretch
         if step + 1 == num_steps:
-            wanted, into = positions[-1] + 1, 0
+            wanted, into = num_bins, 0
         else:
             first, wanted = [window for window in windows if window[0] <= step + 1][-1]
             into = step + 1 - first
@@ -76,6 +78,17 @@ def test_a_resumed_run_takes_the_steps_that_are_left(scheduled, data):
     wanted = [step[0] for step in steps[first:]]
     assert begins == wanted[: len(begins)]
     assert later.num_bins_dropped(num_bins) or len(begins) == len(wanted)
+
+
+def test_nothing_is_left_after_the_last_step():
+    """Of 12 bins the step of 9 leaves 3, which are dropped; the stage that begins there would make a step of them."""
+    topology = Topology(
+        world_size=3, accumulation=2, batch_size="0:6 1:18 2:6", start_position=1, remainder=RemainderPolicy.DROP
+    )
+    assert (topology.num_steps(13), topology.num_bins_dropped(13)) == (1, 3)
+    position = topology.position_after(0, 13)
+    assert position == 13
+    assert replace(topology, start_position=position).num_steps(13) == 0
 
 
 @pytest.mark.parametrize(

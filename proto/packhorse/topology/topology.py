@@ -253,10 +253,13 @@ class Topology:
     def position_after(self, step: int, num_bins: int) -> int:
         """The position to resume at once `step` has been consumed by every rank, under any topology.
 
-        Within a window that is its beginning: the window's other bins have not all been consumed.
+        Within a window that is its beginning: the window's other bins have not all been consumed. After the last step
+        of a schedule it is the epoch's end: a smaller stage would make steps of bins that are dropped.
         """
         stretch = self.stretch_of(step + 1)
         if step + 1 == self.num_steps(num_bins):
+            if step >= 0 and isinstance(self.batch_size, BatchSchedule):
+                return num_bins
             return min(self.start_position + stretch.offset_of(step + 1), num_bins)
         steps_into = (step + 1 - stretch.first_step) % self.steps_per_window
         return self.start_position + stretch.offset_of(step + 1 - steps_into)
