@@ -40,7 +40,7 @@ def _compile(plan: PlanIndex) -> None:
         pool: PoolArray = np.arange(2, dtype=dtype)
         pool.flags.writeable = False  # as memory-mapped pools are: a type of its own to the compiler
         view = EpochView(plan, pool, seed=0, epoch=0)
-        view.bins([0])
+        view.bins([0]).num_tokens()
         view.locate([0])
         WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).bins([0])
         WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).locate([0])
