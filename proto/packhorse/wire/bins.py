@@ -40,7 +40,7 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
         first_step: the worker's step where the bins begin.
         num_bins: how many.
     """
-    parts = [np.empty(0, dtype=np.int64)]
+    parts = []
     step, missing = first_step, num_bins
     stretches = topology.stretches
     for stretch, following in zip(stretches, (*stretches[1:], None), strict=True):
@@ -53,4 +53,4 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
         parts.append((first_of_steps[:, None] + np.arange(stretch.batch_size)).ravel())
         step += num_steps * topology.step_stride
         missing -= num_steps * stretch.batch_size
-    return np.concatenate(parts)[:num_bins]
+    return (parts[0] if len(parts) == 1 else np.concatenate(parts))[:num_bins]

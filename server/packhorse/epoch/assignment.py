@@ -137,7 +137,7 @@ class Assignment:
 
         Those behind the last full step are the filled step's.
         """
-        parts = [np.empty(0, dtype=np.int64)]
+        parts = []
         for stretch, own in self.topology.by_stretch(steps):
             if self.topology.balance is Balance.NONE:
                 every = np.arange(own.start, own.stop, own.step, dtype=np.int64)
@@ -149,7 +149,9 @@ class Assignment:
                 of_chunk = slice(inside.start - chunk.steps.start, inside.stop - chunk.steps.start, own.step)
                 parts.append(chunk.offsets[rank, of_chunk].ravel())
                 own = own[len(inside) :]
-        return np.concatenate(parts)
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def _moved(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns where balancing puts the bins at these offsets from start_position: int64 [n], likewise."""

@@ -46,6 +46,10 @@ UNREAD_SECONDS = 1.0
 SMALL_BLOCK_BYTES = 40 << 10
 """After a smaller block the next one is made among the small ones too."""
 
+HANDOVER_SECONDS = 50e-6
+"""How long the event loop leaves the interpreter to the thread that makes the next large block, before it sends this
+one: sending holds the interpreter throughout, and the thread would wait a sixth of its block's time for it."""
+
 BYTES_PER_REQUEST_BYTE = 8
 """A decoded request takes at most so many times its size on the wire: a number of one byte becomes one of eight."""
 
@@ -162,6 +166,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > BLOCK_BYTES + BLOCK_BYTES // 2 else 0)
                         is_small = size < SMALL_BLOCK_BYTES
                         upcoming = self._make(messages, self._lanes.small_blocks if is_small else self._lanes.streams)
+                        if not is_small:
+                            time.sleep(HANDOVER_SECONDS)
                         CALLER.get().check_again()
                         for message in made:
                             with self._sending():

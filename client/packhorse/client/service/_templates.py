@@ -85,12 +85,13 @@ class Templates:
             datasets = np.concatenate((datasets, of_defined[num_kept:]))
         if len(numbers) and int(numbers.max()) >= len(sizes):
             raise DamagedAnswerError("the bins are of templates that were not defined")
-        sizes = sizes[numbers]
+        which = numbers.astype(np.intp)  # once: an index of another type is converted each time
+        sizes = sizes.take(which)
         bin_ends = np.cumsum(sizes)
         if (sizes < 0).any() or (int(bin_ends[-1]) if len(bin_ends) else 0) != num_sequences:
             raise DamagedAnswerError("the templates of the bins do not have as many lengths as there are ids")
-        own_lengths = lengths.take(_members(begins[numbers], sizes, bin_ends))
-        return own_lengths, bin_ends, datasets[numbers] if self._is_mixture else None
+        own_lengths = lengths.take(_members(begins.take(which), sizes, bin_ends))
+        return own_lengths, bin_ends, datasets.take(which) if self._is_mixture else None
 
     def _keep(
         self,
