@@ -15,30 +15,37 @@ from packhorse.epoch.view import EpochView
 from packhorse.epoch.windows import WindowedView
 from packhorse.topology import Balance, RoomRule, Topology
 
+_ID_DTYPES = (np.dtype(np.uint32), np.dtype(np.int64))
+
 
 def compile_kernels(*, wide: bool = False) -> None:
     """Compiles every kernel for both id types, or loads it from Numba's cache, so that no request waits for it.
-
-    One is left out: what draws from pools of more than 2^31 entries. It takes four seconds, which the first such stream
-    on a machine waits, and everyone else would.
 
     Example:
         >>> compile_kernels()  # seconds the first time, then read from the cache
 
     Args:
-        wide: whether for plans with wide tables as well: see `PlanIndex.is_wide`. Few datasets have one.
+        wide: whether for plans with wide tables as well, see `PlanIndex.is_wide`, and for pools of more than 2^31
+            entries, whose plans are such. Few datasets have one.
     """
     plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
     _compile(plan)
     if wide:
+        for dtype in _ID_DTYPES:
+            EpochView(plan.widened(), _pool(dtype), seed=0, epoch=0, wide=True).bins([0])
         _compile(plan.widened())
+
+
+def _pool(dtype: "np.dtype[np.uint32] | np.dtype[np.int64]") -> PoolArray:
+    pool: PoolArray = np.arange(2, dtype=dtype)
+    pool.flags.writeable = False  # as memory-mapped pools are: a type of its own to the compiler
+    return pool
 
 
 def _compile(plan: PlanIndex) -> None:
     views = []
-    for dtype in (np.dtype(np.uint32), np.dtype(np.int64)):
-        pool: PoolArray = np.arange(2, dtype=dtype)
-        pool.flags.writeable = False  # as memory-mapped pools are: a type of its own to the compiler
+    for dtype in _ID_DTYPES:
+        pool = _pool(dtype)
         view = EpochView(plan, pool, seed=0, epoch=0)
         view.bins([0]).num_tokens()
         view.locate([0])
