@@ -180,6 +180,8 @@ for each in (plan, plan.widened()):
         for view in (EpochView(each, pool, seed=1, epoch=0), WindowedView(each, pool, seed=1, epoch=0, num_windows=2)):
             assert sorted(view.bins(range(5)).ids.tolist()) == view.locate(range(9)).ids.tolist()
             view.costs(range(5), 1)
+        if each is not plan:  # as a pool of more than 2^31 entries has it
+            EpochView(each, pool, seed=1, epoch=0, wide=True).bins(range(5))
 print(compiled)
 """
 
