@@ -5,9 +5,7 @@ Owns the arrays; leaves where they come from to the sources.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,7 +62,7 @@ class Bins:
 
     def num_tokens(self) -> int:
         """Sum of all lengths."""
-        return int(_total(self.lengths))
+        return int(self.lengths.sum(dtype=np.int64))
 
     def costs(self, cost_linear: int) -> NDArray[np.int64]:
         """Cost of every bin, Σ (cost_linear · L + L²) over its sequences' lengths L: int64 [N]."""
@@ -145,12 +143,3 @@ def joined(parts: Sequence[Bins]) -> Bins:
         group_ids=group_ids,
         rows=rows,
     )
-
-
-@numba.njit(nogil=True, cache=True)
-def _total(lengths: Any) -> Any:
-    """Adds them up, in a quarter of the time that NumPy's sum of int32 takes."""
-    total = np.int64(0)
-    for length in lengths:
-        total += length
-    return total

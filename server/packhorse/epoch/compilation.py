@@ -47,7 +47,7 @@ def _compile(plan: PlanIndex) -> None:
     for dtype in _ID_DTYPES:
         pool = _pool(dtype)
         view = EpochView(plan, pool, seed=0, epoch=0)
-        view.bins([0]).num_tokens()
+        view.bins([0])
         view.locate([0])
         WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).bins([0])
         WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).locate([0])

@@ -280,7 +280,8 @@ def _six_rounds_each(block: Any, num: Any) -> None:
 class Draws(NamedTuple):
     """Draws from pools that are permuted together; made once a call of a kernel by `no_draws`.
 
-    Words are uint32 where the pools' sizes and places fit 31 bits, which makes them twice as fast, or else uint64.
+    Words are uint32 where the pools' sizes and places fit 31 bits, so that twice as many fit a vector instruction, or
+    else uint64.
     """
 
     block: Any

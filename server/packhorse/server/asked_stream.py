@@ -9,15 +9,12 @@ from packhorse.dataset import Takedown
 from packhorse.epoch import Assignment, independent_seed
 from packhorse.server import requests
 from packhorse.server.components import components_of
-from packhorse.server.encoding import MAX_POSITION_SPREAD
+from packhorse.server.encoding import ID_TYPES, MAX_POSITION_SPREAD
 from packhorse.server.epochs import Epochs
 from packhorse.server.served import Datasets, Reader, Served
 from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import header_checksum
-
-ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
-"""How ids of a type travel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

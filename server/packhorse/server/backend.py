@@ -14,9 +14,9 @@ import numpy as np
 from packhorse.dataset import MixtureDataset, Takedown
 from packhorse.epoch import Bins, Share, joined, shared_by
 from packhorse.server import pack, requests
-from packhorse.server.asked_stream import ID_TYPES, AskedStream
+from packhorse.server.asked_stream import AskedStream
 from packhorse.server.components import components_of, stages_of, takedown_message
-from packhorse.server.encoding import SentTemplates, as_declared, encode
+from packhorse.server.encoding import ID_TYPES, SentTemplates, as_declared, encode
 from packhorse.server.epochs import Epochs
 from packhorse.server.faults import ServiceError
 from packhorse.server.locate import locate_in_pieces

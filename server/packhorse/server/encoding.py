@@ -15,6 +15,9 @@ from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, KEPT_TEMPLATES, MASKED_TOKEN, arrays_checksum
 
+ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
+"""How ids of a type travel."""
+
 MAX_POSITION_SPREAD = ADDED_OFFSET
 """The positions of one message lie within so many: offsets are of 32 bits."""
 
