@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from packhorse.client import RetryPolicy, connect
+from packhorse.client import RetryPolicy, ask_activity, connect
 
 NUM_SEQUENCES = 2_000_000  # 16 MB a stream: far more than sockets and flow control hold
 NUM_STREAMS = 50
@@ -52,6 +52,22 @@ def test_idle_streams_hold_little_and_do_not_hold_up_a_drain(large, make_server,
         for stream, parts in list(zip(streams, consumed, strict=True))[:2]:
             parts += [block.ids for block in stream]
             assert Counter(np.bincount(np.concatenate(parts))) == {1: NUM_SEQUENCES}
+
+
+def test_little_is_handed_out_to_a_consumer_that_does_not_read(large, make_server, wait_until):
+    with make_server(large) as server, connect(server.target, retry=PATIENT) as client:
+        stream = client.stream_bins("large", seed=1)
+        next(stream)
+        seen = []
+
+        def is_settled():
+            (activity,) = ask_activity(server.target)
+            seen.append([each.next_step for each in activity.streams])
+            return len(seen) > 25 and seen[-1] == seen[-25]
+
+        wait_until(is_settled, 60)
+        ((next_step,),) = seen[-1:]
+        assert next_step * 4 < stream.header.num_steps
 
 
 def test_a_drain_does_not_wait_for_those_that_do_not_read(large, make_server):

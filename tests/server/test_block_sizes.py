@@ -57,6 +57,18 @@ def test_blocks_shrink_where_many_streams_are_open_and_grow_again(make_backend, 
     assert steps == [1, 4, 16, steps[3], few, few, 1, 1, 4, 16, steps[3]]
 
 
+def test_a_reader_that_takes_its_time_gets_no_more_than_it_takes_in_half_a_minute(make_backend, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    stream = make_backend().stream_bins(request())
+    next(stream)
+    steps = []
+    for seconds_per_step in (0, 0, 2, 2, 10, 10, 100, 2, 2):
+        steps.append(next(stream).block.num_steps)
+        now[0] += seconds_per_step * steps[-1]
+    assert steps == [1, 4, 16, 15, 15, 3, 3, 1, 4]
+
+
 @pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
 @pytest.mark.parametrize("balance", Balance)
 def test_blocks_made_in_pieces_are_those_made_at_once(make_backend, monkeypatch, dataset, balance):

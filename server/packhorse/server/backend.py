@@ -4,6 +4,7 @@ Owns what every method does, for gRPC and for embedded clients alike, which is w
 is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the servicer.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import cache, partial
@@ -40,6 +41,10 @@ bytes on their way, twice, and the next one."""
 
 GROWTH = 4
 """A block has so many times the steps of the one before, until it is large enough."""
+
+BLOCK_SECONDS = 30.0
+"""A block has no more steps than its reader takes in so long: what is handed out, another stage or takedown comes too
+late for."""
 
 _COPIES = 3
 """An answer is held so often while it is made: in arrays, in the message and in the bytes that are sent."""
@@ -92,7 +97,7 @@ class Backend:
         return described
 
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
-        """Yields the header, then blocks: the first of one step, later ones up to what `block_bytes` says."""
+        """Yields the header, then blocks: the first of one step, later ones as `block_bytes` and `next_steps` say."""
         asked = AskedStream.of(request, self._catalog, self._epochs)
         dataset, steps, header = asked.dataset, asked.steps, asked.header
         self._saw_run(dataset, asked.topology)
@@ -109,10 +114,11 @@ class Backend:
                 return
             message = pb.StreamBinsResponse()
             self._fill(message.block, asked, block, sent)
+            made = time.monotonic()
             yield message
             taken += len(block)
             most = _steps_per_block(dataset, asked.batch_size, self._num_streams())
-            at_once = min(GROWTH * at_once, asked.most_steps, most)
+            at_once = min(next_steps(at_once, time.monotonic() - made), asked.most_steps, most)
 
     def _fill(self, block: pb.StreamBlock, asked: AskedStream, steps: range, sent: SentTemplates) -> None:
         """Fills in a block of a stream's steps."""
@@ -248,6 +254,20 @@ def block_bytes(num_streams: int) -> int:
         [1024, 163, 16, 16]
     """
     return min(BLOCK_BYTES, max(LEAST_BLOCK_BYTES, STREAMS_BYTES // max(1, num_streams)))
+
+
+def next_steps(num_steps: int, seconds: float) -> int:
+    """Returns how many steps a stream's next block may have.
+
+    Example:
+        >>> next_steps(64, 0.5), next_steps(64, 20.0), next_steps(64, 240.0)  # trainers that take ever longer
+        (256, 96, 8)
+
+    Args:
+        num_steps: of the block before.
+        seconds: after which the next one was asked for.
+    """
+    return max(1, int(num_steps * min(GROWTH, BLOCK_SECONDS / max(seconds, 1e-9))))
 
 
 def _steps_per_block(dataset: Served, batch_size: int, num_streams: int) -> int:

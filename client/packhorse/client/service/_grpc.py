@@ -49,6 +49,8 @@ PACK_SECONDS = 120.0
 """The same for PackSequences and a PackStream's messages: a million distinct lengths take half a minute."""
 STALL_SECONDS = 300.0
 """How long the next block of an open stream may take while its connection is alive."""
+READ_AHEAD_BYTES = 64 << 10
+"""What the network may hold of a stream behind the message that is read: a thousand bins or more."""
 AVOID_SECONDS = 10.0
 """How long a replica that failed is asked after all others."""
 
@@ -64,6 +66,9 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # gRPC's own window grows to megabytes, hours of bins, and what is handed out can no longer change its course.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", READ_AHEAD_BYTES),
 )
 
 _PERHAPS_ELSEWHERE = (
