@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from packhorse.epoch import EpochView
-from packhorse.epoch._lanes import LANES, count_lanes, fill_lanes, prefetch
+from packhorse.epoch._lanes import LANES, WIDE_LANES, copy_lanes, count_lanes, fill_lanes, prefetch
 from packhorse.epoch.keys import derive_key
 from packhorse.epoch.permutation import BLOCK, Permutation
 from packhorse.epoch.plan_index import PlanIndex
@@ -28,6 +28,20 @@ def test_lanes_are_written_and_nothing_beside_them(dtype):
     for array in (filled, counted):
         array[lanes] = 0
         assert not array.any()
+
+
+@numba.njit
+def _copy(values, index, array, to):
+    copy_lanes(values, index, array, to)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.uint32, np.int64])
+def test_lanes_are_copied_and_nothing_beside_them(dtype):
+    values, array = np.arange(3 * WIDE_LANES, dtype=dtype), np.zeros(3 * WIDE_LANES, dtype=dtype)
+    _copy(values, np.uint64(7), array, np.uint64(5))
+    assert array[5 : 5 + WIDE_LANES].tolist() == list(range(7, 7 + WIDE_LANES))
+    array[5 : 5 + WIDE_LANES] = 0
+    assert not array.any()
 
 
 @pytest.mark.parametrize("wide", [False, True])

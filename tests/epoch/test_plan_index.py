@@ -92,13 +92,12 @@ def test_any_bin_is_found_in_plans_of_any_size(largest):
     wanted = sorted(edges | set(rng.integers(0, first_bin[-1], 2000).tolist()))
     shuffle = Permutation(plan.num_bins, 7)
     found, copies, sizes, numbers = (np.empty(len(wanted), dtype=np.int64) for _ in range(4))
-    where = np.arange(len(wanted))[::-1].copy()
-    kernels.find_bins(plan.tables, shuffle.row, shuffle.backward(wanted), where, 70, found, copies, sizes, numbers)
+    kernels.find_bins(plan.tables, shuffle.row, shuffle.backward(wanted), 70, found, copies, sizes, numbers)
     expected = [bisect_right(first_bin, b) - 1 for b in wanted]
     assert found.tolist() == expected
     assert copies.tolist() == [b - first_bin[t] for b, t in zip(wanted, expected, strict=True)]
-    assert sizes[where].tolist() == [len(ordered[t][0]) for t in expected]
-    assert numbers[where].tolist() == [t + 70 for t in expected]
+    assert sizes.tolist() == [len(ordered[t][0]) for t in expected]
+    assert numbers.tolist() == [t + 70 for t in expected]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ Owns what runs without the GIL on the serving path. The tables of a plan are doc
 in `lookup`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -50,7 +50,6 @@ def find_bins(
     tables: Any,
     bin_row: Any,
     positions: Any,
-    where: Any,
     first_template: Any,
     template_out: Any,
     copy_out: Any,
@@ -59,8 +58,7 @@ def find_bins(
 ) -> Any:
     """Finds each position's template, which copy of it the bin is, and how many sequences it has.
 
-    Sizes, and the templates by their numbers from `first_template` on, go to `where` the bins stand among others.
-    Returns a number without meaning, see `_load`.
+    Numbers are those of the templates, from `first_template` on. Returns a number without meaning, see `_load`.
     """
     loaded = 0
     if _LOADING_PAYS * len(positions) > len(tables.run_length):
@@ -71,8 +69,8 @@ def find_bins(
         template = _template_of(tables, bin_number)
         template_out[p] = template
         copy_out[p] = bin_number - tables.first_bin[template]
-        sizes_out[where[p]] = tables.template_size[template]
-        numbers_out[where[p]] = template + first_template
+        sizes_out[p] = tables.template_size[template]
+        numbers_out[p] = template + first_template
     return loaded
 
 
@@ -98,8 +96,7 @@ def draw_ids(
     words: Any,
     templates: Any,
     copies: Any,
-    where: Any,
-    begins: Any,
+    begin: Any,
     ids_out: Any,
     lengths_out: Any,
     first_tokens_out: Any,
@@ -107,76 +104,43 @@ def draw_ids(
     """Fills in the ids and lengths of the bins that `find_bins` found, and first_tokens where the pool holds pieces.
 
     Draws are made and permuted in blocks that stay in the first cache. While the next block's are made, memory is asked
-    for this block's entries, which lie all over the pool; so they are at hand when they are fetched. Bins begin where
-    `begins` says: those of a source made of sources lie between those of others. `words` is as `no_draws` takes it.
-    Returns a number without meaning, see `_load`.
+    for this block's entries, which lie all over the pool; so they are at hand when they are fetched. Bins are written
+    one after the other, the first one where `begin` says. `words` is as `no_draws` takes it. Returns a number without
+    meaning, see `_load`.
     """
     loaded = 0
     if _LOADING_PAYS * len(templates) > len(tables.run_length):
         loaded += _load(tables.first_run) + _load(tables.run_length) + _load(tables.run_copies)
         loaded += _load(tables.run_first_draw) + _load(tables.lengths)
         loaded += np.int64(_load(pool_rows.ravel()))
-    draws, lengths, stretches = no_draws(words), np.empty(BLOCK, np.int32), _no_stretches()
-    asked = _Asked(np.zeros(BLOCK, words.dtype), _no_stretches())
-    num = num_asked = first = num_stretches = end = np.uint64(0)  # unsigned: no index is checked for being below 0
+    draws, lengths = no_draws(words), np.empty(BLOCK, np.int32)
+    entries = np.zeros(BLOCK, words.dtype)  # of the block before, whose memory is asked for
+    num = num_asked = first = np.uint64(0)  # unsigned: no index is checked for being below 0
+    done = np.uint64(begin)
     for p in range(len(templates)):
-        slot = np.uint64(begins[where[p]])
-        if slot != end or num_stretches == 0:
-            num_stretches = _begin(stretches, num_stretches, num, slot)
         for run in range(tables.first_run[templates[p]], tables.first_run[templates[p] + 1]):
             length_index, copies_left = np.uint64(tables.run_length[run]), np.uint64(tables.run_copies[run])
             draw = np.uint64(tables.run_first_draw[run] + copies[p] * tables.run_copies[run])
             while copies_left:
                 if num > _LAST_LANES:
-                    _fetch(asked, pool, first_tokens, ids_out, first_tokens_out)
-                    _permute(draws, num, lengths, stretches, num_stretches, asked, lengths_out)
-                    num_asked = num
-                    num = first = np.uint64(0)
-                    num_stretches = _begin(stretches, np.uint64(0), num, slot)
+                    _fetch(entries, num_asked, done, pool, first_tokens, ids_out, first_tokens_out)
+                    done += num_asked
+                    permute_pools(draws, num, entries)
+                    _lay_out(lengths, num, done, lengths_out)
+                    num_asked, num, first = num, np.uint64(0), np.uint64(0)
                 set_draws(draws, num, pool_rows, length_index, draw)
                 fill_lanes(lengths, num, tables.lengths[length_index])
                 if first < num_asked:
-                    _ask(asked.entries, first, pool, first_tokens)
+                    _ask(entries, first, pool, first_tokens)
                     first += _ASKED_AT_ONCE
                 taken = min(copies_left, _LANES)
-                num, slot, draw, copies_left = num + taken, slot + taken, draw + taken, copies_left - taken
-        end = slot
-    _fetch(asked, pool, first_tokens, ids_out, first_tokens_out)
-    _permute(draws, num, lengths, stretches, num_stretches, asked, lengths_out)
-    _fetch(asked, pool, first_tokens, ids_out, first_tokens_out)
+                num, draw, copies_left = num + taken, draw + taken, copies_left - taken
+    _fetch(entries, num_asked, done, pool, first_tokens, ids_out, first_tokens_out)
+    done += num_asked
+    permute_pools(draws, num, entries)
+    _lay_out(lengths, num, done, lengths_out)
+    _fetch(entries, num, done, pool, first_tokens, ids_out, first_tokens_out)
     return loaded
-
-
-class _Stretches(NamedTuple):
-    """Which parts of a block lie together in the output: all of it, but for bins that lie between others."""
-
-    firsts: Any
-    """Where each begins in the block, and the block's end: uint64 [BLOCK + 2]."""
-    slots: Any
-    """Where each begins in the output: uint64 [BLOCK + 2]."""
-    num: Any
-    """How many there are: uint64 [1]."""
-
-
-@numba.njit(inline="always")
-def _no_stretches() -> Any:
-    return _Stretches(np.empty(BLOCK + 2, np.uint64), np.empty(BLOCK + 2, np.uint64), np.zeros(1, np.uint64))
-
-
-@numba.njit(inline="always")
-def _begin(stretches: Any, num_stretches: Any, num: Any, slot: Any) -> Any:
-    """Begins a stretch, and returns how many there are."""
-    stretches.firsts[num_stretches] = num
-    stretches.slots[num_stretches] = slot
-    return num_stretches + np.uint64(1)
-
-
-class _Asked(NamedTuple):
-    """A block of entries of the pool whose memory is asked for."""
-
-    entries: Any
-    """Words [BLOCK], each within the pool."""
-    stretches: Any
 
 
 @numba.njit(nogil=True, cache=True)
@@ -190,30 +154,19 @@ def _ask(entries: Any, first: Any, pool: Any, first_tokens: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _fetch(asked: Any, pool: Any, first_tokens: Any, ids_out: Any, first_tokens_out: Any) -> None:
-    """Fetches a block's entries to where they belong."""
-    entries, stretches = asked
-    for stretch in range(stretches.num[0]):
-        first, slot = stretches.firsts[stretch], stretches.slots[stretch]
-        for i in range(stretches.firsts[stretch + 1] - first):
-            ids_out[slot + i] = pool[entries[first + i]]
-        if first_tokens is not None:
-            for i in range(stretches.firsts[stretch + 1] - first):
-                first_tokens_out[slot + i] = first_tokens[entries[first + i]]
+def _fetch(
+    entries: Any, num: Any, begin: Any, pool: Any, first_tokens: Any, ids_out: Any, first_tokens_out: Any
+) -> None:
+    """Fetches the first entries of a block to where they begin in the output."""
+    for i in range(num):
+        ids_out[begin + i] = pool[entries[i]]
+    if first_tokens is not None:
+        for i in range(num):
+            first_tokens_out[begin + i] = first_tokens[entries[i]]
 
 
 @numba.njit(nogil=True, cache=True)
-def _permute(
-    draws: Any, num: Any, lengths: Any, stretches: Any, num_stretches: Any, asked: Any, lengths_out: Any
-) -> None:
-    """Turns a block of draws into entries to ask for, and writes their lengths, which need no pool."""
-    permute_pools(draws, num, asked.entries)
-    stretches.firsts[num_stretches] = num
-    asked.stretches.num[0] = num_stretches
-    for stretch in range(num_stretches + np.uint64(1)):
-        asked.stretches.firsts[stretch] = stretches.firsts[stretch]
-        asked.stretches.slots[stretch] = stretches.slots[stretch]
-    for stretch in range(num_stretches):
-        first, slot = stretches.firsts[stretch], stretches.slots[stretch]
-        for i in range(stretches.firsts[stretch + 1] - first):
-            lengths_out[slot + i] = lengths[first + i]
+def _lay_out(lengths: Any, num: Any, begin: Any, lengths_out: Any) -> None:
+    """Copies the first lengths of a block to where they begin in the output."""
+    for i in range(num):
+        lengths_out[begin + i] = lengths[i]

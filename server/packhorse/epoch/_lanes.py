@@ -15,6 +15,9 @@ _intrinsic: Any = intrinsic  # its type counts the first parameter, which caller
 LANES = 8
 """Numbers that are written at once."""
 
+WIDE_LANES = 16
+"""Numbers that are copied at once: more than most bins have sequences."""
+
 _INT32 = ir.IntType(32)
 _READ, _INTO_SECOND_CACHE, _DATA = (ir.Constant(_INT32, number) for number in (0, 2, 1))
 
@@ -39,6 +42,24 @@ def count_lanes(_: Any, array: Any, index: Any, first: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, index, first), generate
+
+
+@_intrinsic
+def copy_lanes(_: Any, values: Any, index: Any, array: Any, to: Any) -> Any:
+    """array[to : to + WIDE_LANES] = values[index : index + WIDE_LANES], of one type; indices are unsigned.
+
+    Nothing is checked.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0].dtype
+        lanes = ir.VectorType(context.get_value_type(kind), WIDE_LANES).as_pointer()
+        ours, theirs = (_pointer(context, builder, signature, arguments, first) for first in (2, 0))
+        copied = builder.load(builder.bitcast(theirs, lanes), align=kind.bitwidth // 8)
+        builder.store(copied, builder.bitcast(ours, lanes), align=kind.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(values, index, array, to), generate
 
 
 @_intrinsic
@@ -72,6 +93,8 @@ def _store(context: Any, builder: Any, signature: Any, arguments: Any, added: li
     builder.store(every, pointer, align=kind.bitwidth // 8)
 
 
-def _pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    array = context.make_array(signature.args[0])(context, builder, arguments[0])
-    return builder.gep(array.data, [context.cast(builder, arguments[1], signature.args[1], types.uint64)])
+def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, first: int = 0) -> Any:
+    """Returns where an element is, of the array that is the argument of that number; the next one is the index."""
+    array = context.make_array(signature.args[first])(context, builder, arguments[first])
+    index = context.cast(builder, arguments[first + 1], signature.args[first + 1], types.uint64)
+    return builder.gep(array.data, [index])

@@ -9,6 +9,7 @@ from packhorse.epoch.assignment import Assignment
 from packhorse.epoch.bins import PoolArray
 from packhorse.epoch.component import Component
 from packhorse.epoch.groups import GroupedSource, Groups
+from packhorse.epoch.join import JoinedSource
 from packhorse.epoch.mixture import Mixture, Stage
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.view import EpochView
@@ -57,6 +58,8 @@ def _compile(plan: PlanIndex) -> None:
     for narrow_or_wide in (views[:1] * 2, views):
         parts = [_unchanging(str(number), view) for number, view in enumerate(narrow_or_wide)]
         Mixture(parts, [Stage({"0": 1, "1": 1})], seed=0).epoch(0).bins([0, 1])
+    joined = Component.of("joined", lambda epoch: JoinedSource(views[0], 2))
+    Mixture([joined], [Stage({"joined": 1})], seed=0).epoch(0).bins([0])
 
 
 def _pairs() -> Groups:

@@ -63,33 +63,25 @@ class JoinedSource:
         """Returns the bins at the given positions, in that order, with rows; a ValueError where one is outside."""
         wanted = checked_positions(positions, self.num_bins)
         outline = Outline.of(len(wanted))
-        return made(outline, self.find(wanted, np.arange(len(wanted)), outline), wanted)
+        return made(outline, self.find(wanted, outline), wanted)
 
-    def find(
-        self, positions: NDArray[np.int64], where: NDArray[np.int64], outline: Outline, first_template: int = 0
-    ) -> Found:
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> Found:
         """Finds the bins at the given positions, as `EpochView.find` does; they are of no template.
 
         Raises:
             ValueError: the source is a mixture: components are joined each by itself, and mixed then.
         """
         short, ends = self._short(positions)
-        found, sizes = self._find_short(short)
-        num_rows = np.diff(ends, prepend=0)
-        up_to = np.concatenate(([0], np.cumsum(sizes)))  # sequences before each short bin
-        outline.sizes[where] = np.diff(up_to[ends], prepend=0)
+        found, own = self._find_short(short)
+        bounds = own.bounds()
+        outline.sizes[:] = np.diff(bounds[ends], prepend=0)
+        outline.templates[:] = -1
+        rows = np.repeat((short % self._rows_per_bin).astype(np.uint16), own.sizes)
         return Found(
-            fill=partial(
-                _fill,
-                found,
-                where=where,
-                rows=short % self._rows_per_bin,
-                num_rows=num_rows,
-                in_bin=up_to[:-1] - np.repeat(up_to[ends - num_rows], num_rows),
-                up_to=up_to,
-            ),
+            fill=partial(_fill, found, bounds, rows),
+            num_bins=len(positions),
             ids_dtype=found.ids_dtype,
-            columns={**found.columns, "rows": np.dtype(np.uint16)},
+            columns={**found.columns, "rows": rows.dtype},
             have_templates=False,
         )
 
@@ -112,15 +104,15 @@ class JoinedSource:
         positions[is_there] //= self._rows_per_bin
         asked, which = np.unique(positions[is_there], return_inverse=True)
         short, ends = self._short(asked)
-        up_to = np.concatenate(([0], np.cumsum(self._find_short(short)[1])))
+        up_to = self._find_short(short)[1].bounds()
         firsts = np.concatenate(([0], ends[:-1]))[which] if len(asked) else which
         index_in_bin[is_there] += up_to[firsts + rows] - up_to[firsts]
         return replace(found, positions=positions, index_in_bin=index_in_bin)
 
-    def _find_short(self, positions: NDArray[np.int64]) -> tuple[Found, NDArray[np.int64]]:
-        """Returns short bins, and how many sequences each has: int64 [n]."""
+    def _find_short(self, positions: NDArray[np.int64]) -> tuple[Found, Outline]:
+        """Returns short bins, and what is known of them."""
         outline = Outline.of(len(positions))
-        return find_in(self._source, positions, np.arange(len(positions)), outline, 0), outline.sizes
+        return find_in(self._source, positions, outline, 0), outline
 
     def _short(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the short bins of long ones, one after the other, and where those of each end: int64 [n], [N]."""
@@ -133,33 +125,13 @@ class JoinedSource:
 
 def _fill(
     found: Found,
-    begins: NDArray[np.int64],
+    own_bounds: NDArray[np.int64],
+    rows: NDArray[np.uint16],
+    bounds: NDArray[np.int64],
     ids: PoolArray,
     lengths: NDArray[np.int32],
     columns: Columns,
-    *,
-    where: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    num_rows: NDArray[np.int64],
-    in_bin: NDArray[np.int64],
-    up_to: NDArray[np.int64],
 ) -> None:
-    """Makes long bins of short ones that were found.
-
-    Args:
-        found: n short bins.
-        begins: of all bins, of which N are the long ones.
-        ids: written, as `lengths` and `columns` are.
-        lengths: see there.
-        columns: see there; "rows" is one of them.
-        where: which of all bins the long ones are: int64 [N].
-        rows: of each short bin in its long one: int64 [n].
-        num_rows: short bins in each long one: int64 [N].
-        in_bin: where each short bin begins in its long one: int64 [n].
-        up_to: sequences before each short bin, and at the end of all: int64 [n + 1].
-    """
-    begins_of_rows = np.repeat(begins[where], num_rows) + in_bin
-    found.fill(begins_of_rows, ids, lengths, columns)
-    sizes = np.diff(up_to)
-    sequences = np.repeat(begins_of_rows - up_to[:-1], sizes) + np.arange(up_to[-1])
-    columns["rows"][sequences] = np.repeat(rows, sizes)
+    """Makes long bins: short ones that were found, within bounds of their own, and the row of every sequence."""
+    found.fill(own_bounds + bounds[0], ids, lengths, columns)
+    columns["rows"][bounds[0] : bounds[-1]] = rows

@@ -4,7 +4,7 @@ Owns the way from a position to (component, its epoch, its position) and back; l
 components, stages and what was taken before this epoch to `mixture`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch._dealing import Dealing
-from packhorse.epoch._found import Found, Outline, find_in, made
+from packhorse.epoch._found import Found, Outline, find_in, made, rearranged
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.component import Component
 from packhorse.epoch.source import Locations, Source, checked_positions
@@ -49,6 +49,19 @@ class Given(NamedTuple):
     """The position there at which it begins."""
     num_bins: int
     """How many bins."""
+
+
+class _Part(NamedTuple):
+    """What one epoch of a component gives of the bins that are asked for."""
+
+    component: int
+    """Its number."""
+    source: Source
+    """The epoch."""
+    bins: slice
+    """Which of all parts' bins these are, one part after the other."""
+    positions: NDArray[np.int64]
+    """Theirs in the epoch: int64 [n]."""
 
 
 class MixtureEpoch:
@@ -113,21 +126,21 @@ class MixtureEpoch:
         """
         wanted = checked_positions(positions, self.num_bins)
         components, numbers = self._dealt(wanted)
-        outline = Outline.of(len(wanted), self._first_dataset.take(components))
+        order, parts = self._parts(components, numbers)
+        own = Outline.of(len(wanted), np.zeros(len(wanted), dtype=np.int32))
         found = []
-        for number, source, where, inside in self._sources(components, numbers):
+        for number, source, bins, inside in parts:
             component = self._components[number]
             first_template = self._first_template[number] if component.num_templates else None
-            found.append(find_in(source, inside, where, outline, first_template))
-        return made(outline, Found.together(found), wanted)
+            found.append(find_in(source, inside, own.part(bins), first_template))
+        outline = Outline.of(len(wanted), self._first_dataset.take(components))
+        return made(outline, rearranged(Found.together(found), own, order, outline), wanted)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
-        costs = np.empty(len(wanted), dtype=np.int64)
-        for _, source, where, inside in self._sources(*self._dealt(wanted)):
-            costs[where] = source.costs(inside, cost_linear)
-        return costs
+        order, parts = self._parts(*self._dealt(wanted))
+        return np.concatenate([source.costs(inside, cost_linear) for _, source, _, inside in parts]).take(order)
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where ids stand in this epoch; see `Locations` for the rows of one id.
@@ -169,26 +182,32 @@ class MixtureEpoch:
             dataset_ids=dataset_ids,
         )
 
-    def _sources(
+    def _parts(
         self, components: NDArray[np.int32], numbers: NDArray[np.int64]
-    ) -> Iterator[tuple[int, Source, NDArray[np.int64], NDArray[np.int64]]]:
-        """Gives for every component's epoch that is asked for: both, which positions, and those in its epoch.
+    ) -> tuple[NDArray[np.int64], list["_Part"]]:
+        """Returns what every component's epoch gives, and which of these bins comes first, second, …: int64 [N].
 
-        Where nothing is asked for, it gives the first component's, so that there is one.
+        Where nothing is asked for, there is one part, the first component's.
         """
-        where, owns = np.empty((2, len(components)), dtype=np.int64)
-        parts = np.zeros((len(self._components), 4), dtype=np.int64)
-        _group(components, numbers, self._first_positions, parts, where, owns)
-        for number in np.flatnonzero(parts[:, _END] > parts[:, _BEGIN]).tolist() or [0]:
+        order, owns = np.empty((2, len(components)), dtype=np.int64)
+        table = np.zeros((len(self._components), 4), dtype=np.int64)
+        _group(components, numbers, self._first_positions, table, order, owns)
+        parts = []
+        for number in np.flatnonzero(table[:, _END] > table[:, _BEGIN]).tolist() or [0]:
             component = self._components[number]
-            begin, end, least, most = parts[number].tolist()
+            begin, end, least, most = table[number].tolist()
             num_bins = max(component.num_bins, 1)
-            first, last = least // num_bins, most // num_bins
-            for ahead in range(first, last + 1):
-                own = owns[begin:end]
-                ours = slice(None) if first == last else np.flatnonzero(own // num_bins == ahead)
+            epochs, edges = [least // num_bins], [begin, end]
+            if most // num_bins > epochs[0]:
+                by_epoch = np.argsort(owns[begin:end] // num_bins, kind="stable")
+                owns[begin:end] = owns[begin:end][by_epoch]
+                order[np.flatnonzero(components == number)[by_epoch]] = np.arange(begin, end)
+                each, firsts = np.unique(owns[begin:end] // num_bins, return_index=True)
+                epochs, edges = each.tolist(), [*(begin + firsts).tolist(), end]
+            for ahead, bins in zip(epochs, map(slice, edges, edges[1:]), strict=False):
                 source = component.source_of(self._first_epochs[number] + ahead)
-                yield number, source, where[begin:end][ours], own[ours] - ahead * num_bins
+                parts.append(_Part(number, source, bins, owns[bins] - ahead * num_bins))
+        return order, parts
 
     def _dealt(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns every position's component, and how many of its bins come before it in this epoch."""
@@ -225,7 +244,7 @@ class MixtureEpoch:
 
 @numba.njit(nogil=True, cache=True)
 def _group(
-    components: Any, numbers: Any, first_positions: Any, parts_out: Any, where_out: Any, positions_out: Any
+    components: Any, numbers: Any, first_positions: Any, parts_out: Any, order_out: Any, positions_out: Any
 ) -> None:
     """Brings what each component gives together.
 
@@ -235,8 +254,8 @@ def _group(
         first_positions: what is added to them, for each component: int64 [C].
         parts_out: gets for each component where its bins begin and end, and the least and greatest of their positions;
             zeros before: int64 [C, 4].
-        where_out: gets which bins these are, in order: int64 [N].
-        positions_out: gets their positions: int64 [N].
+        order_out: gets where each bin comes to stand: int64 [N].
+        positions_out: gets their positions, in this order: int64 [N].
     """
     for component in components:
         parts_out[component, _END] += 1
@@ -248,7 +267,7 @@ def _group(
     for i in range(len(components)):
         component = components[i]
         at = parts_out[component, _END]
-        where_out[at], positions_out[at] = i, numbers[i] + first_positions[component]
+        order_out[i], positions_out[at] = at, numbers[i] + first_positions[component]
         parts_out[component, _END] = at + 1
     for part in parts_out:
         if part[_BEGIN] < part[_END]:

@@ -105,17 +105,14 @@ class EpochView:
         """
         wanted = checked_positions(positions, self.num_bins)
         outline = Outline.of(len(wanted))
-        return made(outline, self.find(wanted, np.arange(len(wanted)), outline), wanted)
+        return made(outline, self.find(wanted, outline), wanted)
 
-    def find(
-        self, positions: NDArray[np.int64], where: NDArray[np.int64], outline: Outline, first_template: int = 0
-    ) -> Found:
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> Found:
         """Finds the bins at the given positions, to be made where the caller wants them.
 
         Args:
             positions: int64 [n], each in [0, num_bins); repeats allowed.
-            where: which bins of the outline these are: int64 [n].
-            outline: gets what is known of them.
+            outline: of n bins; gets what is known of them.
             first_template: where the numbers of templates begin.
         """
         templates, copies = np.empty((2, len(positions)), dtype=np.int64)
@@ -125,17 +122,17 @@ class EpochView:
                 self._plan.tables,
                 self._bin_row,
                 positions[bins],
-                where[bins],
                 first_template,
                 templates[bins],
                 copies[bins],
-                outline.sizes,
-                outline.templates,
+                outline.sizes[bins],
+                outline.templates[bins],
             )
 
         in_pieces(find, len(positions))
         return Found(
-            fill=partial(self._fill, templates, copies, where),
+            fill=partial(self._fill, templates, copies),
+            num_bins=len(positions),
             ids_dtype=self._pool.dtype,
             columns={} if self._first_tokens is None else {"first_tokens": self._first_tokens.dtype},
             have_templates=True,
@@ -145,13 +142,12 @@ class EpochView:
         self,
         templates: NDArray[np.int64],
         copies: NDArray[np.int64],
-        where: NDArray[np.int64],
-        begins: NDArray[np.int64],
+        bounds: NDArray[np.int64],
         ids: PoolArray,
         lengths: NDArray[np.int32],
         columns: Columns,
     ) -> None:
-        """Makes bins that were found."""
+        """Makes bins that were found, between the bounds given."""
 
         def draw(bins: slice) -> None:
             kernels.draw_ids(
@@ -162,8 +158,7 @@ class EpochView:
                 self._words,
                 templates[bins],
                 copies[bins],
-                where[bins],
-                begins,
+                bounds[bins.start],
                 ids,
                 lengths,
                 None if self._first_tokens is None else columns["first_tokens"],

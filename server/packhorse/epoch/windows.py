@@ -8,12 +8,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import _window_kernels as kernels
-from packhorse.epoch._found import Found, Outline, made
+from packhorse.epoch._found import Found, Outline, made, rearranged
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation
@@ -119,26 +120,32 @@ class WindowedView:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
         wanted = checked_positions(positions, self.num_bins)
         outline = Outline.of(len(wanted))
-        return made(outline, self.find(wanted, np.arange(len(wanted)), outline), wanted)
+        return made(outline, self.find(wanted, outline), wanted)
 
-    def find(
-        self, positions: NDArray[np.int64], where: NDArray[np.int64], outline: Outline, first_template: int = 0
-    ) -> Found:
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> Found:
         """Finds the bins at the given positions, as `EpochView.find` does."""
-        return Found.together(
-            [
-                view.find(inside, where[ours], outline, first_template)
-                for view, ours, inside in self._each_window(positions)
-            ]
-        )
+
+        def find(ascending: NDArray[np.int64], outline: Outline) -> Found:
+            return Found.together(
+                [
+                    view.find(inside, outline.part(ours), first_template)
+                    for view, ours, inside in self._each_window(ascending)
+                ]
+            )
+
+        if (positions[1:] >= positions[:-1]).all():
+            return find(positions, outline)
+        order = np.argsort(positions, kind="stable")
+        ascending = Outline.of(len(positions))
+        return rearranged(find(positions[order], ascending), ascending, np.argsort(order), outline)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
+        order = np.argsort(wanted, kind="stable")
         costs = np.empty(len(wanted), dtype=np.int64)
-
-        for view, where, inside in self._each_window(wanted):
-            costs[where] = view.costs(inside, cost_linear)
+        for view, ours, inside in self._each_window(wanted[order]):
+            costs[order[ours]] = view.costs(inside, cost_linear)
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
@@ -165,19 +172,22 @@ class WindowedView:
             positions[inside] = self._starts[self._order.inverse(window)] + placed
         return positions, index_in_bin
 
-    def _each_window(
-        self, positions: NDArray[np.int64]
-    ) -> Iterator[tuple[EpochView, NDArray[np.int64], NDArray[np.int64]]]:
-        """Gives every window there is a position of: its view, which positions, and those in the window."""
-        order = np.arange(len(positions))
-        if (positions[1:] < positions[:-1]).any():
-            order = np.argsort(positions, kind="stable")
-        ascending = positions[order]
-        first, last = np.searchsorted(self._starts, ascending[[0, -1]], side="right") - 1 if len(order) else (0, 0)
-        edges = np.searchsorted(ascending, self._starts[first + 1 : last + 1])
-        for ordinal, where in enumerate(np.split(order, edges), int(first)):
-            if len(where) or not len(order):
-                yield self._view(int(self._window_at[ordinal])), where, positions[where] - self._starts[ordinal]
+    def _each_window(self, ascending: NDArray[np.int64]) -> Iterator[tuple[EpochView, slice, NDArray[np.int64]]]:
+        """Gives every window there is a position of: its view, which of the positions, and those in the window.
+
+        Where there is no position, it gives the first window, so that there is one.
+        """
+        first, last = (
+            (np.searchsorted(self._starts, ascending[[0, -1]], side="right") - 1).tolist() if len(ascending) else (0, 0)
+        )
+        edges = [0, *np.searchsorted(ascending, self._starts[first + 1 : last + 1]).tolist(), len(ascending)]
+        for ordinal, (begin, end) in enumerate(pairwise(edges), first):
+            if begin < end or first == last:
+                yield (
+                    self._view(int(self._window_at[ordinal])),
+                    slice(begin, end),
+                    ascending[begin:end] - self._starts[ordinal],
+                )
 
     def _view(self, window: int) -> EpochView:
         """Returns a window's epoch, laid out once for all threads."""
