@@ -62,7 +62,7 @@ def test_a_stage_is_appended(root):
         ("staged", 900, "rows", "--weights 'rows' is not NAME=WEIGHT"),
         ("staged", 900, "rows=many", "--weights 'rows=many' is not NAME=WEIGHT"),
         ("staged", 900, "books=1", "no dataset is named 'books'"),
-        ("staged", 900, "rows=0", "all weights of stage 2 are 0"),
+        ("staged", 900, "rows=0", "--weights are all 0: give a component a weight"),
         ("other", 900, "rows=1", "--data-root has no mixture other"),
     ],
 )

@@ -18,15 +18,15 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
         ("stages = 3", "stages must be tables"),
         ("[[stages]]\n", r"stages\[0\]\.weights must give each component a number"),
         ("[[stages]]\nweights = {}", r"stages\[0\]\.weights must give each"),
-        ('[[stages]]\nweights = {set = "1"}', r"stages\[0\]\.weights\.set must be a number of at least 0, got 1"),
+        ('[[stages]]\nweights = {set = "1"}', r"stages\[0\]\.weights\.set must be a number of at least 0, got '1'"),
         ("[[stages]]\nweights = {set = true}", r"weights\.set must be a number of at least 0, got True"),
         ("[[stages]]\nweights = {set = -0.5}", r"weights\.set must be a number of at least 0, got -0\.5"),
         ("[[stages]]\nweights = {set = nan}", r"weights\.set must be a number of at least 0, got NaN"),
         ("[[stages]]\nweights = {set = inf}", r"weights\.set must be at most 1e\+12"),
         ("[[stages]]\nweights = {set = 1e-30}", r"with at most 15 digits behind the point"),
-        ("[[stages]]\nweight = {set = 1}", r"stages\[0\]\.weight is no field of a mixture; did you mean weights\?"),
-        (f"epoch_bin = 3\n{STAGES}", r"epoch_bin is no field of a mixture; did you mean epoch_bins\?"),
-        (f"colour = 3\n{STAGES}", "colour is no field of a mixture; there are stages"),
+        ("[[stages]]\nweight = {set = 1}", r"stages\[0\]\.weight is no field here; did you mean weights\?"),
+        (f"epoch_bin = 3\n{STAGES}", r"epoch_bin is no field here; did you mean epoch_bins\?"),
+        (f"colour = 3\n{STAGES}", "colour is no field here; there are stages"),
         (f"epoch_bins = 0\n{STAGES}", "epoch_bins must be an integer in"),
         (f"epoch_bins = 2.5\n{STAGES}", "epoch_bins must be an integer in"),
         (f"draw = 'batches'\n{STAGES}", "draw must be one of bins, steps, got 'batches'"),
@@ -48,6 +48,10 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
         (f"{STAGES}[components.set]\nshuffle = 'windowed'", r'must be "global" or "windowed\(W\)"'),
         (f"{STAGES}[components.set]\nshuffle = 'windowed(0)'", "windows must be an integer in"),
         (f"{STAGES}[components.set]\norder = 1", r"components\.set\.order is no field"),
+        (f"{STAGES}until_bins = 9", r"stages\[0\]\.until_bins: the last stage goes on; leave it out, or add another"),
+        (f"{STAGES}{STAGES}", r"stages\[0\]\.until_bins is missing, .* until_bins, until_tokens or until_steps"),
+        ("[[stages]]\nweights = {set = 0, other = 0.0}", r"stages\[0\]\.weights are all 0"),
+        (f"epoch_bins = 9\ndraw = 'steps'\nbins_per_step = 4\n{STAGES}", "epoch_bins = 9 is no whole number of steps"),
         (f"{STAGES}[components]\nset = 3", r"components\.set must be a table"),
     ],
 )
@@ -58,11 +62,30 @@ def test_a_wrong_file_is_refused_by_field(text, message):
 
 
 @pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (3, f"# ours\n\nepoch_bin = 3\n{STAGES}"),
+        (4, f"epoch_bins = 3\n{STAGES}weight = 1"),
+        (6, f"{STAGES}until_bins = 5\n[[stages]]\n# more\nweights = {{set = -1}}\n\n{STAGES}"),
+        (3, f"\n\n[[stages]]\nuntil_bins = 3\n{STAGES}"),
+        (3, f"{STAGES}[[stages]]\nuntil_bins = 3\n"),
+        (6, f"{STAGES}\n[components.set]\n\nshuffle = 'odd'\n"),
+        (5, f"{STAGES}\n[components.set]\norder = 1\n"),
+        (4, f"{STAGES}\n[component.set]\n"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_line(line, text):
+    with pytest.raises(MixtureError, match=rf"^{FILE}, line {line}: "):
+        MixtureFile.parse(text, FILE)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"{STAGES}until_bins = 9", "the last stage goes on: leave out its until"),
-        (f"{STAGES}{STAGES}", "stage 0 needs an until, since another one follows"),
-        ("[[stages]]\nweights = {set = 0}", "all weights of stage 0 are 0"),
+        (
+            "[[stages]]\nweights = {set = 1, other = 0.00001}",
+            "other has less than one bin in 65536 in stage 0: give it a larger weight, or 0 and a larger one in a",
+        ),
         (
             f"bins_per_step = 4\n{STAGES}until_steps = 9\n{STAGES}until_bins = 36\n{STAGES}",
             r"stages\[1\]\.until_bins = 36 is position 36 of the run, and the stage begins at 36",
@@ -82,9 +105,13 @@ def test_a_wrong_file_is_refused_by_field(text, message):
     ],
 )
 def test_what_cannot_be_done_with_the_datasets_is_refused(pristine, text, message):
+    other = open_prepared(pristine)
+    object.__setattr__(other, "path", other.path.with_name("other"))
+    file = MixtureFile.parse(text, FILE)
+    datasets = {"set": open_prepared(pristine), "other": other}
     with pytest.raises(MixtureError, match=message) as caught:
-        MixtureDataset("my", MixtureFile.parse(text, FILE), [open_prepared(pristine)])
-    assert str(caught.value).startswith("my: ")
+        MixtureDataset("my", file, [datasets[name] for name in file.names])
+    assert str(caught.value).startswith(f"{FILE}: ")
 
 
 def test_ends_in_bins_steps_and_tokens_are_positions_of_the_run(pristine):
@@ -167,7 +194,7 @@ def test_stages_of_drawn_steps_end_between_steps(pristine):
     assert second % 4 == 0
     assert second - 4 < 1000 / tokens_of_bin <= second
     assert mixture.num_bins == dataset.manifest.n_bins // 4 * 4
-    with pytest.raises(MixtureError, match=r"my: num_bins 30 is no multiple of 4, .*: take 28 or 32"):
+    with pytest.raises(MixtureError, match=r"epoch_bins = 30 is no whole number of steps, .* bins_per_step, e\.g\. 32"):
         MixtureDataset("my", MixtureFile.parse(f"epoch_bins = 30\n{text}", FILE), [dataset])
 
 
@@ -194,3 +221,14 @@ def test_an_epoch_beyond_what_components_can_count_is_refused(pristine):
     mixture = MixtureDataset("my", MixtureFile.parse(text, FILE), [open_prepared(pristine)])
     with pytest.raises(ValueError, match=f"epoch {2**63} is too large"):
         mixture.epoch(2**63, 0)
+
+
+def test_a_stage_is_appended_to_a_file_that_an_editor_has_marked_and_to_no_other_bytes(pristine, tmp_path):
+    path = tmp_path / FILE
+    append = (StageEntry(weights={"set": 1}), 40, lambda name: open_prepared(pristine))
+    path.write_text(STAGES, encoding="utf-8-sig")
+    _, after = append_to_mixture(path, *append)
+    assert [first for first, _ in after.chain] == [0, 40]
+    path.write_text(f"# für Mai\n{STAGES}", encoding="latin-1")
+    with pytest.raises(MixtureError, match="is no text in UTF-8"):
+        append_to_mixture(path, *append)

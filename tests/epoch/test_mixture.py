@@ -18,7 +18,7 @@ def test_no_component_is_a_bin_off_after_any_block(weights):
     weights = [Fraction(str(w)) for w in weights]
     names = ("web", "code", "chat")
     if min(w for w in weights if w) * 65536 < sum(weights):
-        with pytest.raises(ValueError, match="web has less than one bin in 65536 in stage 0: put the small components"):
+        with pytest.raises(ValueError, match="web has less than one bin in 65536 in stage 0: give it a larger weight"):
             Mixture([counting(n, 9) for n in names], [Stage(dict(zip(names, weights, strict=True)))], seed=1)
         return
     mixture = Mixture(

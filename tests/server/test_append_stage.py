@@ -85,7 +85,7 @@ def test_what_was_handed_out_stays(root, topology, skip, reached):
         ("staged", 900, {"rows": "many"}, "bins", "weights", "that of 'rows' is no number: 'many'"),
         ("staged", 900, {"rows": "NaN"}, "bins", "weights", "weights.rows must be a number of at least 0, got NaN"),
         ("staged", 900, {"books": 1}, "bins", "weights", "no dataset is named 'books'"),
-        ("staged", 900, {"rows": 0}, "bins", "weights", "all weights of stage 2 are 0"),
+        ("staged", 900, {"rows": 0}, "bins", "weights", "are all 0: give a component a weight"),
         ("staged", 900, {}, "bins", "weights", "weights must give components numbers"),
         ("staged", 900, {"rows": 1}, "words", "by", "by must be one of bins, tokens, got 'words'"),
     ],

@@ -272,13 +272,13 @@ def test_a_run_beyond_the_new_stage_is_refused_with_the_position_where_they_part
 
 WRONG = {
     "syntax": ("[[stages", "syntax.mixture.toml is no TOML"),
-    "field": ("[[stages]]\nweighs = {rows = 1}", r"stages\[0\]\.weighs is no field of a mixture; did you mean weights"),
+    "field": ("[[stages]]\nweighs = {rows = 1}", r"stages\[0\]\.weighs is no field here; did you mean weights"),
     "missing": (
         "[[stages]]\nweights = {rows = 1, books = 1}",
         r"missing\.mixture\.toml: no dataset is named 'books'; this server has: .*named",
     ),
     "nested": ("[[stages]]\nweights = {staged = 1}", "staged is a mixture itself; name its components"),
-    "zero": ("[[stages]]\nweights = {rows = 0}", "all weights of stage 0 are 0"),
+    "zero": ("[[stages]]\nweights = {rows = 0}", "weights are all 0"),
     "bytes": (b"\xff\xfe", "is no text in UTF-8"),
 }
 
@@ -310,7 +310,10 @@ def test_a_wrong_file_costs_nothing_but_itself(own_root, make_server, tmp_path_f
                     with pytest.raises(DatasetNotFoundError):
                         client.get_dataset(outside)
         log = server.log()
-        assert "mixture field: dataset 'field' is not served: field.mixture.toml: stages[0].weighs is no field" in log
+        assert (
+            "mixture field: dataset 'field' is not served: field.mixture.toml, line 2: stages[0].weighs is no field"
+            in log
+        )
         assert log.count("field.mixture.toml") == 1
 
 

@@ -8,8 +8,15 @@ from pathlib import Path
 
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.mixture import MixtureDataset
-from packhorse.dataset.mixture_file import MIXTURE_SUFFIX, MixtureError, MixtureFile, StageEntry, append_stage
-from packhorse.dataset.text_files import locked_folder, replace_text
+from packhorse.dataset.mixture_file import (
+    MIXTURE_SUFFIX,
+    MOST_MIXTURE_BYTES,
+    MixtureError,
+    MixtureFile,
+    StageEntry,
+    append_stage,
+)
+from packhorse.dataset.text_files import locked_folder, replace_text, text_of
 
 
 def append_to_mixture(
@@ -41,7 +48,7 @@ def append_to_mixture(
     """
     with locked_folder(path.parent):
         name = path.name.removesuffix(MIXTURE_SUFFIX)
-        text = path.read_text()
+        text = text_of(path, MOST_MIXTURE_BYTES, MixtureError)
         before = _opened(name, text, path.name, dataset_of)
         last = before.chain[-1][0]
         if from_position <= last:

@@ -12,7 +12,7 @@ from math import ceil
 from packhorse.dataset.digest import mixture_digest
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
-from packhorse.dataset.mixture_file import ComponentEntry, MixtureError, MixtureFile, StageEntry, Unit
+from packhorse.dataset.mixture_file import MIXTURE_SUFFIX, ComponentEntry, MixtureError, MixtureFile, StageEntry, Unit
 from packhorse.epoch import (
     MAX_ROWS,
     Chain,
@@ -58,20 +58,20 @@ class MixtureDataset:
         self.datasets = tuple(datasets)
         self._of_seed = lru_cache(maxsize=_MOST_SEEDS)(self._mixture)
         self._epoch_of = lru_cache(maxsize=len(self.datasets) + _MORE_EPOCHS)(self._component_epoch)
-        _check_alike(name, self.datasets)
         self.max_seq_len: int = file.max_seq_len or max(dataset.manifest.max_seq_len for dataset in datasets)
         """A bin's capacity in tokens."""
-        self.rows_per_bin: tuple[int, ...] = tuple(_rows_per_bin(name, file, dataset) for dataset in datasets)
-        """For each component, how many of its own bins are joined into one of the mixture."""
-        self.component_bins: tuple[int, ...] = tuple(
-            -(-dataset.manifest.n_bins // rows) for dataset, rows in zip(datasets, self.rows_per_bin, strict=True)
-        )
-        """For each component, how many bins of the mixture one of its epochs makes."""
         try:
+            _check_alike(self.datasets)
+            self.rows_per_bin: tuple[int, ...] = tuple(_rows_per_bin(file, dataset) for dataset in datasets)
+            """For each component, how many of its own bins are joined into one of the mixture."""
+            self.component_bins: tuple[int, ...] = tuple(
+                -(-dataset.manifest.n_bins // rows) for dataset, rows in zip(datasets, self.rows_per_bin, strict=True)
+            )
+            """For each component, how many bins of the mixture one of its epochs makes."""
             self._stages = self._resolved()
             plain = self.mixture(0)
         except ValueError as error:
-            raise MixtureError(f"{name}: {error}") from None
+            raise MixtureError(f"{name}{MIXTURE_SUFFIX}: {error}") from None
         self.num_bins: int = plain.num_bins
         """Bins of an epoch of the mixture."""
         self.chain: Chain = plain.chain
@@ -258,33 +258,33 @@ def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
     return sum((share * value for share, value in zip(shares, values, strict=True)), Fraction(0))
 
 
-def _rows_per_bin(name: str, file: MixtureFile, dataset: PreparedDataset) -> int:
+def _rows_per_bin(file: MixtureFile, dataset: PreparedDataset) -> int:
     """Returns how many of a component's own bins make one of the mixture; 1 where none are joined."""
     own, whole = dataset.manifest.max_seq_len, file.max_seq_len
     if whole is None:
         return 1
     if own > whole:
-        raise MixtureError(
-            f"{name}: {dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
+        raise ValueError(
+            f"{dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
             f"file has no room for that; write max_seq_len = {own} or more in a mixture of its own"
         )
     if whole % own or whole // own > MAX_ROWS:
-        raise MixtureError(
-            f"{name}: {dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
+        raise ValueError(
+            f"{dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
             f"file must be a multiple of it, at most {MAX_ROWS} times as much; prepare it with a length that divides "
             f"{whole}, or leave max_seq_len out, and short bins leave room in long ones"
         )
     return whole // own
 
 
-def _check_alike(name: str, datasets: Sequence[PreparedDataset]) -> None:
+def _check_alike(datasets: Sequence[PreparedDataset]) -> None:
     """Refuses components whose rooms follow from lengths in different ways: a batch has one way."""
     first = datasets[0]
     for dataset in datasets:
         for option in ("align", "extra_tokens"):
             ours, theirs = getattr(dataset.manifest.options, option), getattr(first.manifest.options, option)
             if ours != theirs:
-                raise MixtureError(
-                    f"{name}: {first.name} was prepared with {option} {theirs} and {dataset.name} with {ours}; prepare "
+                raise ValueError(
+                    f"{first.name} was prepared with {option} {theirs} and {dataset.name} with {ours}; prepare "
                     "them alike"
                 )

@@ -7,13 +7,14 @@ stand for, and at which position a stage ends, is `mixture`'s.
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
+from packhorse.dataset._toml_fields import FieldError, array_header, checked_field, line_of, no_field, table_header
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.epoch import MAX_WINDOWS, WeightsBy, WhenOut
 from packhorse.topology import checked_integer
@@ -24,6 +25,7 @@ MIXTURE_SUFFIX = ".mixture.toml"
 MOST_MIXTURE_BYTES = 4 << 20
 """A larger file is no mixture."""
 
+_MOST_BINS = 2**62
 _MOST_WEIGHT = Decimal(10) ** 12
 _MOST_DIGITS = 15
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
@@ -31,6 +33,9 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WINDOWED = re.compile(r"windowed\((\d+)\)")
 _GLOBAL = "global"
 _MOST_EPOCHS = 10**6
+_UNTILS = "until_bins, until_tokens or until_steps"
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class MixtureError(PreparedDatasetError):
@@ -85,12 +90,14 @@ class StageEntry:
         for name, weight in self.weights.items():
             is_number = isinstance(weight, int | Decimal) and not isinstance(weight, bool)
             if not is_number or Decimal(weight).is_nan() or weight < 0:
-                raise ValueError(f"weights.{name} must be a number of at least 0, got {weight!s}")
+                raise ValueError(f"weights.{name} must be a number of at least 0, got {_shown(weight)}")
             if weight > _MOST_WEIGHT or round(Decimal(weight), _MOST_DIGITS) != weight:
                 raise ValueError(
                     f"weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DIGITS} digits behind the "
                     f"point, got {weight!s}"
                 )
+        if not any(self.weights.values()):
+            raise ValueError("weights are all 0: give a component a weight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,53 +154,41 @@ class MixtureFile:
             file: its name, for messages.
 
         Raises:
-            MixtureError: it is no TOML, or a field is missing, unknown or wrong; names the field and the way out.
+            MixtureError: it is no TOML, or a field is missing, unknown or wrong; names the line, the field and the way
+                out.
         """
         try:
             content = tomllib.loads(text, parse_float=Decimal)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise MixtureError(f"{file} is no TOML: {error}") from None
-        try:
-            return cls._of(content)
-        except ValueError as error:
-            raise MixtureError(f"{file}: {error}") from None
-
-    @classmethod
-    def _of(cls, content: dict[str, Any]) -> "MixtureFile":
-        _check_keys(
-            "", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "draw", "max_seq_len", "components")
-        )
-        tables = content.get("stages")
-        if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-            raise ValueError("stages must be tables, at least one: [[stages]] and below it weights = {web = 70, …}")
-        stages = tuple(_stage(f"stages[{number}].", table) for number, table in enumerate(tables))
-        bins_per_step = _count(content, "bins_per_step")
-        when_out = _choice("when_out", content.get("when_out", WhenOut.REPEAT), WhenOut)
-        draw = _choice("draw", content.get("draw", Draw.BINS), Draw)
-        if draw is Draw.STEPS and bins_per_step is None:
-            raise ValueError(
-                'draw = "steps" needs bins_per_step = N beside it: world_size · batch_size bins make a step'
+        with _refused(file, text):
+            stages = _stages(content, file, text)
+            when_out = _choice("", content, "when_out", WhenOut, WhenOut.REPEAT)
+            draw = _choice("", content, "draw", Draw, Draw.BINS)
+            bins_per_step = _integer("", content, "bins_per_step", _MOST_BINS)
+            if draw is Draw.STEPS and bins_per_step is None:
+                raise FieldError(
+                    "draw", 'draw = "steps" needs bins_per_step = N beside it: world_size · batch_size bins make a step'
+                )
+            epoch_bins = _integer("", content, "epoch_bins", _MOST_BINS)
+            if draw is Draw.STEPS and epoch_bins and bins_per_step and (left := epoch_bins % bins_per_step):
+                raise FieldError(
+                    "epoch_bins",
+                    f'epoch_bins = {epoch_bins} is no whole number of steps, as draw = "steps" wants: take a multiple '
+                    f"of bins_per_step, e.g. {epoch_bins - left + bins_per_step}",
+                )
+            mixture = cls(
+                stages=stages,
+                when_out=when_out,
+                epoch_bins=epoch_bins,
+                bins_per_step=bins_per_step,
+                draw=draw,
+                max_seq_len=_integer("", content, "max_seq_len", 2**31 - 1),
             )
-        for number, stage in enumerate(stages):
-            if stage.until is not None and stage.until.unit is Unit.STEPS and bins_per_step is None:
-                raise ValueError(
-                    f"stages[{number}].until_steps needs bins_per_step = N at the top of the file: world_size · "
-                    "batch_size bins make a step"
-                )
-            if stage.until is not None and stage.until.unit is Unit.TOKENS and when_out is WhenOut.REWEIGH:
-                raise ValueError(
-                    f'stages[{number}].until_tokens does not go with when_out = "reweigh", under which the tokens of a '
-                    "bin change as components run out; use until_bins or until_steps"
-                )
-        file = cls(
-            stages=stages,
-            when_out=when_out,
-            epoch_bins=_count(content, "epoch_bins"),
-            bins_per_step=bins_per_step,
-            draw=draw,
-            max_seq_len=_count(content, "max_seq_len", most=2**31 - 1),
-        )
-        return replace(file, components=_components(content.get("components", {}), file))
+        for number in range(len(stages)):
+            with _refused(file, text, array_header("stages"), number):
+                _check_end(mixture, number)
+        return replace(mixture, components=_components(content.get("components", {}), mixture, file, text))
 
     @property
     def bins_per_draw(self) -> int:
@@ -258,45 +253,106 @@ def render_stage(stage: StageEntry) -> str:
     return f"[[stages]]\n{by}weights = {{{weights}}}\n"
 
 
+@contextmanager
+def _refused(file: str, text: str, header: str = "", number: int = 0) -> Iterator[None]:
+    """Says in which file, and on which line of a table, a field is wrong."""
+    try:
+        yield
+    except FieldError as error:
+        raise MixtureError(f"{file}, line {line_of(text, error.field, header, number)}: {error}") from None
+
+
+def _stages(content: dict[str, Any], file: str, text: str) -> tuple[StageEntry, ...]:
+    """Reads the tables [[stages]], and refuses what else stands at the top and is no field."""
+    _check_keys("", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "draw", "max_seq_len", "components"))
+    tables = content.get("stages")
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise FieldError(
+            "stages", "stages must be tables, at least one: [[stages]] and below it weights = {web = 70, …}"
+        )
+    stages = []
+    for number, table in enumerate(tables):
+        with _refused(file, text, array_header("stages"), number):
+            stages.append(_stage(f"stages[{number}].", table))
+    return tuple(stages)
+
+
 def _stage(at: str, table: dict[str, Any]) -> StageEntry:
     _check_keys(at, table, ("weights", "by", *(f"until_{unit}" for unit in Unit)))
     weights = table.get("weights")
     if not isinstance(weights, dict) or not weights:
-        raise ValueError(f"{at}weights must give each component a number, e.g. weights = {{web = 70, code = 30}}")
+        raise FieldError(
+            "weights", f"{at}weights must give each component a number, e.g. weights = {{web = 70, code = 30}}"
+        )
     ends = [unit for unit in Unit if f"until_{unit}" in table]
     if len(ends) > 1:
-        raise ValueError(f"{at}until_{ends[0]} and {at}until_{ends[1]} say the same in two ways; keep one")
+        key = f"until_{ends[1]}"
+        raise FieldError(key, f"{at}until_{ends[0]} and {at}{key} say the same in two ways; keep one")
     until = None
     if ends:
-        count = _count(table, f"until_{ends[0]}", at)
+        count = _integer(at, table, f"until_{ends[0]}", _MOST_BINS)
         assert count is not None
         until = Until(count, ends[0])
-    by = _choice(f"{at}by", table.get("by", WeightsBy.BINS), WeightsBy)
+    by = _choice(at, table, "by", WeightsBy, WeightsBy.BINS)
     try:
         return StageEntry(weights=weights, by=by, until=until)
     except ValueError as error:
-        raise ValueError(f"{at}{error}") from None
+        raise FieldError("weights", f"{at}{error}") from None
 
 
-def _components(tables: object, file: MixtureFile) -> dict[str, ComponentEntry]:
+def _check_end(file: MixtureFile, number: int) -> None:
+    """Refuses a stage whose end is missing, or is counted in what the file does not say or keep."""
+    until, at = file.stages[number].until, f"stages[{number}]."
+    is_last = number == len(file.stages) - 1
+    if until is None:
+        if not is_last:
+            raise FieldError("", f"{at}until_bins is missing, and another stage follows: end it by {_UNTILS}")
+        return
+    key = f"until_{until.unit}"
+    if is_last:
+        raise FieldError(key, f"{at}{key}: the last stage goes on; leave it out, or add another [[stages]] behind it")
+    if until.unit is Unit.STEPS and file.bins_per_step is None:
+        raise FieldError(
+            key,
+            f"{at}{key} needs bins_per_step = N at the top of the file: world_size · batch_size bins make a step",
+        )
+    if until.unit is Unit.TOKENS and file.when_out is WhenOut.REWEIGH:
+        raise FieldError(
+            key,
+            f'{at}{key} does not go with when_out = "reweigh", under which the tokens of a bin change as components '
+            "run out; use until_bins or until_steps",
+        )
+
+
+def _components(tables: object, mixture: MixtureFile, file: str, text: str) -> dict[str, ComponentEntry]:
     """Reads the tables [components.NAME]."""
-    if not isinstance(tables, dict):
-        raise ValueError('components must be tables: [components.web] and below it shuffle = "windowed(64)"')
+    with _refused(file, text):
+        if not isinstance(tables, dict):
+            raise FieldError(
+                "components", 'components must be tables: [components.web] and below it shuffle = "windowed(64)"'
+            )
     entries = {}
     for name, table in tables.items():
-        at = f"components.{name}"
-        if name not in file.names:
-            raise ValueError(f"{at}: no stage gives {name} a weight; there are {', '.join(file.names)}")
-        if not isinstance(table, dict):
-            raise ValueError(f'{at} must be a table, e.g. [{at}] and below it shuffle = "windowed(64)"')
-        _check_keys(f"{at}.", table, ("shuffle", "epochs"))
-        if "epochs" in table and file.when_out is WhenOut.REPEAT:
-            raise ValueError(f'{at}.epochs needs when_out = "reweigh" or "stop": repeated, a component never runs out')
-        entries[name] = ComponentEntry(
-            num_windows=_num_windows(f"{at}.shuffle", table.get("shuffle", _GLOBAL)),
-            most_epochs=checked_integer(f"{at}.epochs", table.get("epochs", 1), 1, _MOST_EPOCHS),
-        )
+        with _refused(file, text, table_header("components", name)):
+            entries[name] = _component(name, table, mixture)
     return entries
+
+
+def _component(name: str, table: object, mixture: MixtureFile) -> ComponentEntry:
+    at = f"components.{name}"
+    if name not in mixture.names:
+        raise FieldError(name, f"{at}: no stage gives {name} a weight; there are {', '.join(mixture.names)}")
+    if not isinstance(table, dict):
+        raise FieldError(name, f'{at} must be a table, e.g. [{at}] and below it shuffle = "windowed(64)"')
+    _check_keys(f"{at}.", table, ("shuffle", "epochs"))
+    if "epochs" in table and mixture.when_out is WhenOut.REPEAT:
+        raise FieldError(
+            "epochs", f'{at}.epochs needs when_out = "reweigh" or "stop": repeated, a component never runs out'
+        )
+    return ComponentEntry(
+        num_windows=checked_field("shuffle", lambda: _num_windows(f"{at}.shuffle", table.get("shuffle", _GLOBAL))),
+        most_epochs=_integer(f"{at}.", table, "epochs", _MOST_EPOCHS) or 1,
+    )
 
 
 def _num_windows(at: str, shuffle: object) -> int:
@@ -311,18 +367,28 @@ def _num_windows(at: str, shuffle: object) -> int:
 def _check_keys(at: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise ValueError(f"{at}{key} is no field of a mixture; {hint}")
+            raise FieldError(key, f"{at}{key} {no_field(key, known)}")
 
 
-def _count(table: Mapping[str, Any], key: str, at: str = "", most: int = 2**62) -> int | None:
-    return None if key not in table else checked_integer(f"{at}{key}", table[key], 1, most)
+def _shown(value: object) -> str:
+    """Returns a value as it was written."""
+    return str(value) if isinstance(value, Decimal) else repr(value)
 
 
-def _choice(name: str, value: object, kind: Any) -> Any:
+def _integer(at: str, table: Mapping[str, Any], key: str, most: int) -> int | None:
+    """Returns a field that counts something; None where there is none."""
+    if key not in table:
+        return None
+    value = table[key]
+    shown = float(value) if isinstance(value, Decimal) else value  # as it was written
+    return checked_field(key, lambda: checked_integer(f"{at}{key}", shown, 1, most))
+
+
+def _choice(at: str, table: Mapping[str, Any], key: str, kind: type[_Choice], default: _Choice) -> _Choice:
+    """Returns a field that is one of some words."""
+    value = table.get(key, default)
     if not isinstance(value, str) or value not in list(kind):
-        raise ValueError(f"{name} must be one of {', '.join(kind)}, got {value!r}")
+        raise FieldError(key, f"{at}{key} must be one of {', '.join(kind)}, got {value!r}")
     return kind(value)
 
 

@@ -5,11 +5,9 @@ dataset: what is taken away from bins is `takedown`'s.
 """
 
 import json
-import re
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset._toml_fields import FieldError, array_header, checked_field, line_of, no_field
 from packhorse.dataset.digest import fingerprint
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.topology import Skips, checked_integer
@@ -154,7 +153,7 @@ class TakedownFile:
         for key in content:
             if key not in ("redact", "skip"):
                 raise TakedownError(
-                    f"{file}, line {_line_of(text, key)}: {key} is no table of a takedown; there are [[redact]], with "
+                    f"{file}, line {line_of(text, key)}: {key} is no table of a takedown; there are [[redact]], with "
                     'ids = [17, 4711], and [[skip]], with positions = "1200:1300"'
                 )
         redactions, ids_files = [], []
@@ -243,25 +242,23 @@ def _ids(numbers: Iterable[Any], name: str) -> NDArray[np.int64]:
 def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
     _check_keys(table, _REDACT_KEYS)
     if ("ids" in table) == ("ids_file" in table):
-        raise _FieldError("ids", "give ids = [17, 4711], or ids_file = NAME of a file beside this one, and not both")
+        raise FieldError("ids", "give ids = [17, 4711], or ids_file = NAME of a file beside this one, and not both")
     if "ids" in table:
         if not isinstance(table["ids"], list):
-            raise _FieldError("ids", f"must be a list of ids, e.g. [17, 4711], got {table['ids']!r}")
-        ids = _checked("ids", lambda: _ids(table["ids"], "it"))
+            raise FieldError("ids", f"must be a list of ids, e.g. [17, 4711], got {table['ids']!r}")
+        ids = checked_field("ids", lambda: _ids(table["ids"], "it"))
     else:
         name = table["ids_file"]
         if not isinstance(name, str) or read_ids is None:
-            raise _FieldError("ids_file", f"must be the name of a file, got {name!r}")
-        ids = _checked("ids_file", lambda: parse_ids(read_ids(name), name))
+            raise FieldError("ids_file", f"must be the name of a file, got {name!r}")
+        ids = checked_field("ids_file", lambda: parse_ids(read_ids(name), name))
     action = table.get("action", Action.REPLACE if "token" in table else Action.MASK)
     if action not in list(Action):
-        raise _FieldError("action", f"must be one of {', '.join(Action)}, got {action!r}")
+        raise FieldError("action", f"must be one of {', '.join(Action)}, got {action!r}")
     if (action == Action.REPLACE) != ("token" in table):
-        raise _FieldError(
-            "token", 'say which token replaces theirs: token = ID with action = "replace", and only there'
-        )
+        raise FieldError("token", 'say which token replaces theirs: token = ID with action = "replace", and only there')
     if ("seed" in table) != ("from_position" in table):
-        raise _FieldError(
+        raise FieldError(
             "from_position",
             "seed = S and from_position = P belong together: the run of seed S had trained on these sequences before P",
         )
@@ -279,24 +276,16 @@ def _skip(table: dict[str, Any]) -> SkipEntry:
     _check_keys(table, _SKIP_KEYS)
     positions = table.get("positions")
     if not isinstance(positions, str):
-        raise _FieldError("positions", f'must be a range, e.g. "1200:1300", got {positions!r}')
-    skips = _checked("positions", lambda: Skips.parse([positions]))
+        raise FieldError("positions", f'must be a range, e.g. "1200:1300", got {positions!r}')
+    skips = checked_field("positions", lambda: Skips.parse([positions]))
     if not skips:
-        raise _FieldError("positions", 'holds no range; give one, e.g. "1200:1300"')
+        raise FieldError("positions", 'holds no range; give one, e.g. "1200:1300"')
     return SkipEntry(
         positions=skips,
         epoch=_number(table, "epoch", _LARGEST),
         seed=_number(table, "seed", _LARGEST),
         reason=_text(table, "reason"),
     )
-
-
-class _FieldError(ValueError):
-    """A field of a table is wrong."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 class _at:  # noqa: N801 a context manager that reads as a word
@@ -309,56 +298,33 @@ class _at:  # noqa: N801 a context manager that reads as a word
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _FieldError):
+        if isinstance(error, FieldError):
             file, text, table, number = self._where
-            line = _line_of(text, error.field, table, number)
+            line = line_of(text, error.field, array_header(table), number)
             raise TakedownError(f"{file}, line {line}: {table}[{number}].{error.field}: {error}") from None
 
 
 def _tables(content: dict[str, Any], kind: str, text: str, file: str) -> Iterable[tuple[int, dict[str, Any]]]:
     tables = content.get(kind, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise TakedownError(
-            f"{file}, line {_line_of(text, kind)}: {kind} must be tables: [[{kind}]], with two brackets"
-        )
+        raise TakedownError(f"{file}, line {line_of(text, kind)}: {kind} must be tables: [[{kind}]], with two brackets")
     return enumerate(tables)
-
-
-def _line_of(text: str, field: str, kind: str = "", number: int = 0) -> int:
-    """Returns the line of a field, of the table of that number where a kind is given; the table's where it has none."""
-    headers = list(re.finditer(rf"^[ \t]*\[\[[ \t]*{kind}[ \t]*\]\]", text, re.MULTILINE)) if kind else []
-    begin = headers[number].end() if number < len(headers) else 0
-    following = re.compile(r"^[ \t]*\[", re.MULTILINE).search(text, begin) if headers else None
-    end = following.start() if following else len(text)
-    found = re.compile(rf"^[ \t]*\[*[ \t]*\"?{re.escape(field)}\"?[ \t]*[=\]]", re.MULTILINE).search(text, begin, end)
-    return text.count("\n", 0, found.start() if found else begin) + 1
 
 
 def _check_keys(table: dict[str, Any], known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise _FieldError(key, f"is no field here; {hint}")
-
-
-def _checked(field: str, read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except _FieldError:
-        raise
-    except ValueError as error:
-        raise _FieldError(field, str(error)) from None
+            raise FieldError(key, no_field(key, known))
 
 
 def _number(table: dict[str, Any], key: str, most: int) -> int | None:
-    return None if key not in table else _checked(key, lambda: checked_integer("it", table[key], 0, most))
+    return None if key not in table else checked_field(key, lambda: checked_integer("it", table[key], 0, most))
 
 
 def _text(table: dict[str, Any], key: str) -> str:
     value = table.get(key, "")
     if not isinstance(value, str):
-        raise _FieldError(key, f"must be text in quotes, got {value!r}")
+        raise FieldError(key, f"must be text in quotes, got {value!r}")
     return value
 
 

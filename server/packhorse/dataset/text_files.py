@@ -31,7 +31,7 @@ def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
             data = file.read(most_bytes + 1)
         if len(data) > most_bytes:
             raise error(f"{path.name} has more than {most_bytes:,} bytes")
-        return data.decode()
+        return data.decode("utf-8-sig")  # some editors mark a text by a first character that TOML refuses
     except UnicodeDecodeError as caught:
         raise error(f"{path.name} is no text in UTF-8: {caught}") from None
     except OSError as caught:

@@ -396,8 +396,8 @@ def _shares_of(stage: Stage, components: Sequence[Component], number: int) -> Sh
     for component, weight in zip(components, weights, strict=True):
         if 0 < weight * MOST_BLOCK < whole:
             raise ValueError(
-                f"{component.name} has less than one bin in {MOST_BLOCK} in stage {number}: put the small components "
-                "into a mixture of their own, and mix that in"
+                f"{component.name} has less than one bin in {MOST_BLOCK} in stage {number}: give it a larger weight, "
+                "or 0 and a larger one in a stage of its own"
             )
     return Shares(weights)
 
