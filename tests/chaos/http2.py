@@ -15,13 +15,18 @@ def frame(kind, flags, stream, payload=b""):
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
+def literals(*fields):
+    """A header block of names with values, each shorter than 127 bytes."""
+    return b"".join(
+        bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode() for name, value in fields
+    )
+
+
 def headers(**fields):
     """A header block of literals; underscores stand for dashes, and `status` is the pseudo-header."""
-    block = b""
-    for name, value in fields.items():
-        key = b":status" if name == "status" else name.replace("_", "-").encode()
-        block += bytes([0, len(key)]) + key + bytes([len(value)]) + value.encode()
-    return block
+    return literals(
+        *((":status" if name == "status" else name.replace("_", "-"), value) for name, value in fields.items())
+    )
 
 
 def reset(code):

@@ -149,22 +149,17 @@ def _authorization(metadata: Any) -> str | None:
 
 
 def _refusing(handler: Any, error: ServiceError) -> Any:
-    """Returns a handler of the same kind that answers nothing but an error."""
+    """Returns a handler that answers nothing but an error, at once: it reads no request, as streams of them do."""
 
     async def refuse(_: Any, context: Any) -> NoReturn:
         await abort(context, error)
 
-    async def refuse_stream(_: Any, context: Any) -> Any:
-        await abort(context, error)
-        yield
-
-    kinds = {
-        "unary_unary": refuse,
-        "stream_unary": refuse,
-        "unary_stream": refuse_stream,
-        "stream_stream": refuse_stream,
-    }
     return handler._replace(
+        request_streaming=True,
+        response_streaming=True,
         request_deserializer=None,
-        **{kind: method for kind, method in kinds.items() if getattr(handler, kind) is not None},
+        unary_unary=None,
+        unary_stream=None,
+        stream_unary=None,
+        stream_stream=refuse,
     )

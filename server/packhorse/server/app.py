@@ -37,6 +37,7 @@ from packhorse.server.metrics import Metrics
 from packhorse.server.metrics_port import listen_for_metrics
 from packhorse.server.mixtures import Mixtures
 from packhorse.server.reached import Reached
+from packhorse.server.receiving import Receiving
 from packhorse.server.requests import MAX_MESSAGE_BYTES
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.shrinking import survive_shrinking_files
@@ -82,6 +83,7 @@ _OPTIONS = (
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.absolute_max_metadata_size", 32 << 10),
     ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.http2.bdp_probe", 0),  # it lets callers send ahead more and more; so a call that is not read holds 64 KiB
     ("grpc.tsi.max_frame_size", 4 << 10),  # of TLS: each connection has buffers for one; 16 KiB are no faster
 )
 
@@ -138,7 +140,7 @@ async def serve(
 
     def bound(address: str) -> tuple[grpc.aio.Server, str]:
         guard = None if tokens is None else Guard(tokens, on_refusal)
-        server = _server(servicer, health_servicer, config, calls, guard)
+        server = _server(servicer, health_servicer, config, Receiving(on_refusal), calls, guard)
         return server, _bind(server, address, certificates)
 
     def on_refusal(error: ServiceError) -> None:
@@ -233,6 +235,7 @@ def _server(
     servicer: PackingServicer,
     health_servicer: health.aio.HealthServicer,  # type: ignore[name-defined]
     config: ServeConfig,
+    receiving: Receiving,
     calls: Calls,
     guard: Guard | None,
 ) -> grpc.aio.Server:
@@ -243,8 +246,9 @@ def _server(
             *_OPTIONS,
             ("grpc.so_reuseport", int(config.processes > 1)),  # else a second server on the port is an error
             ("grpc.max_allowed_incoming_connections", config.max_streams + _MORE_CONNECTIONS),
+            ("grpc.max_concurrent_streams", config.max_streams + _MORE_CONNECTIONS),  # calls, of one connection
         ),
-        interceptors=(calls, *inner),
+        interceptors=(receiving, calls, *inner),
     )
     packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

@@ -12,6 +12,9 @@ FACT_BYTES = 200
 """The longest fact of the metadata."""
 MOST_FACTS = 6
 
+RETRY_AFTER_SECONDS = 1.0
+"""When a caller that was refused for want of room comes back."""
+
 
 class ServiceError(Exception):
     """A refusal that a client may read: no paths, no traces; what is too long for a header is cut.
@@ -47,6 +50,11 @@ def invalid_field(field: str, message: str) -> ServiceError:
 def too_large(field: str, limit: int, message: str) -> ServiceError:
     """A field asks for more than one message may carry."""
     return ServiceError(pb.ERROR_REASON_REQUEST_TOO_LARGE, message, {"field": field, "limit": str(limit)})
+
+
+def too_many_requests(why: str) -> ServiceError:
+    """The server has no room for a request now."""
+    return ServiceError(pb.ERROR_REASON_TOO_MANY_REQUESTS, f"{why}; try again", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 def _cut(text: str, most_bytes: int) -> str:

@@ -72,6 +72,14 @@ class MemoryShare:
             self._budget.give_back(self._held_bytes - num_bytes)
         self._held_bytes = num_bytes
 
+    def __enter__(self) -> "MemoryShare":
+        """Returns the share, which ends with the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Gives everything back."""
+        self.end()
+
     def end(self) -> None:
         """Gives everything back."""
         self._budget.give_back(self._held_bytes)

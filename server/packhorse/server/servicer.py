@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from packhorse.server.access import CALLER
 from packhorse.server.backend import BLOCK_BYTES, Backend
-from packhorse.server.faults import ServiceError
+from packhorse.server.faults import RETRY_AFTER_SECONDS, ServiceError, too_many_requests
 from packhorse.server.lanes import OPENING_HEAD_START_SECONDS, Lane, LaneFullError, Lanes
 from packhorse.server.memory import MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.metrics import Metrics
@@ -31,8 +31,6 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
 _LOG = logging.getLogger(__name__)
-
-RETRY_AFTER_SECONDS = 1.0
 
 MEMORY_BYTES = 512 << 20
 """What single answers and packing take together, and blocks of streams that are larger than BLOCK_BYTES."""
@@ -330,16 +328,12 @@ def _refusal(error: Exception) -> ServiceError:
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, LaneFullError):
-        return _too_many_requests("as many requests of this kind wait as may")
+        return too_many_requests("as many requests of this kind wait as may")
     if isinstance(error, OutOfMemoryBudgetError):
-        return _too_many_requests("other requests hold the memory that this one needs")
+        return too_many_requests("other requests hold the memory that this one needs")
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return _too_many_requests("this server has as many files and connections open as it may")
+        return too_many_requests("this server has as many files and connections open as it may")
     return _incident(error)
-
-
-def _too_many_requests(why: str) -> ServiceError:
-    return ServiceError(pb.ERROR_REASON_TOO_MANY_REQUESTS, f"{why}; try again", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 def _incident(error: Exception) -> ServiceError:
