@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import Gauge, Histogram
 
+from packhorse.server.arrivals import Arrivals
 from packhorse.server.cores import available_cores
 from packhorse.server.metrics import Metrics
 from packhorse.server.pieces import Pace, Pieces
@@ -49,6 +50,7 @@ class Lane:
         self._waiting: Gauge | None = None
         self._wait: Histogram | None = None
         self._threads = Threads(name, threads, niceness)
+        self._arrivals = Arrivals()
         self._most_requests = most_requests
         self._num_requests = 0
 
@@ -68,7 +70,8 @@ class Lane:
         """
         waiting, wait = self._waiting, self._wait
         if waiting is None or wait is None:
-            return asyncio.wrap_future(self._threads.submit(work, *arguments, head_start_seconds=head_start_seconds))
+            future = self._threads.submit(work, *arguments, head_start_seconds=head_start_seconds)
+            return self._arrivals.awaited(future)
         queued = time.perf_counter()
 
         def run() -> _Result:
@@ -79,7 +82,7 @@ class Lane:
         waiting.inc()
         future = self._threads.submit(run, head_start_seconds=head_start_seconds)
         future.add_done_callback(lambda done: waiting.dec() if done.cancelled() else None)
-        return asyncio.wrap_future(future)
+        return self._arrivals.awaited(future)
 
     def share(self, pieces: Sequence[Callable[[], object]]) -> None:
         """Does pieces of work for what runs in a lane, together with threads that have nothing else to do."""

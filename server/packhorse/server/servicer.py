@@ -22,6 +22,7 @@ from packhorse.server.faults import RETRY_AFTER_SECONDS, ServiceError, too_many_
 from packhorse.server.lanes import OPENING_HEAD_START_SECONDS, Lane, LaneFullError, Lanes
 from packhorse.server.memory import MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.metrics import Metrics
+from packhorse.server.openings import Openings
 from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
 from packhorse.server.requests import check_wire_version
@@ -86,6 +87,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._lanes = lanes
         self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
         self._limit = limit
+        self._openings = Openings()
         self._activity = activity
         self._num_calls = 0
         self._num_sending = 0  # streams that wait for their consumer
@@ -151,10 +153,14 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks, making the next block while one is sent. The first comes with the header."""
+        """Streams a header and blocks, making the next block while one is sent. The first comes with the header.
+
+        The second is made once no others open.
+        """
         started = time.perf_counter()
         async with self._call(context) as memory:
             with self._stream():
+                self._openings.note()
                 messages = self._backend.stream_bins(_admitted(request))
                 upcoming = self._make(messages, self._lanes.small_blocks, 2, OPENING_HEAD_START_SECONDS)
                 num_blocks = 0
@@ -163,7 +169,9 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         size = made[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > BLOCK_BYTES + BLOCK_BYTES // 2 else 0)
                         is_small = size < SMALL_BLOCK_BYTES
-                        upcoming = self._make(messages, self._lanes.small_blocks if is_small else self._lanes.streams)
+                        lane = self._lanes.small_blocks if is_small else self._lanes.streams
+                        gives_way = num_blocks == 0 and self._openings.are_many()
+                        upcoming = self._make_later(messages, lane) if gives_way else self._make(messages, lane)
                         if not is_small:
                             time.sleep(HANDOVER_SECONDS)
                         CALLER.get().check_again()
@@ -290,6 +298,17 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             return made
 
         return lane.submit(timed, head_start_seconds=head_start_seconds)
+
+    def _make_later(
+        self, messages: Iterator[pb.StreamBinsResponse], lane: Lane
+    ) -> "asyncio.Future[list[pb.StreamBinsResponse]]":
+        """Makes the next message once the streams that open have their first blocks."""
+
+        async def make() -> list[pb.StreamBinsResponse]:
+            await self._openings.over()
+            return await self._make(messages, lane)
+
+        return asyncio.ensure_future(make())
 
     def _count(self, dataset: str, block: pb.StreamBlock) -> None:
         self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)

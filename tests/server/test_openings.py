@@ -1,0 +1,143 @@
+"""Streams that open in a wave: what others send next waits until it is over."""
+
+import asyncio
+
+import pytest
+
+from packhorse.server import openings as module
+from packhorse.server.lanes import Lanes
+from packhorse.server.metrics import Metrics
+from packhorse.server.openings import MOST_SECONDS, QUIET_SECONDS, Openings
+from packhorse.server.servicer import PackingServicer
+from packhorse.server.stream_limit import StreamLimit
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION
+
+
+class Clock:
+    """The running loop's time, which stands still but for `pass_on`."""
+
+    def __init__(self):
+        self._now = 100.0
+        self._loop = asyncio.get_running_loop()
+        self._loop.time = lambda: self._now
+
+    async def pass_on(self, seconds):
+        self._now += seconds
+        for _ in range(4):  # turns of the loop: its timers run, and what waited for them
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def lanes():
+    lanes = Lanes.for_this_machine()
+    yield lanes
+    lanes.close()
+
+
+def test_one_stream_makes_no_wave_and_two_do_until_it_is_quiet():
+    async def run():
+        clock, openings = Clock(), Openings()
+        openings.note()
+        assert not openings.are_many()
+        await clock.pass_on(QUIET_SECONDS * 1.5)
+        openings.note()
+        assert not openings.are_many()
+        await clock.pass_on(QUIET_SECONDS / 2)
+        openings.note()
+        assert openings.are_many()
+        waiting = asyncio.ensure_future(openings.over())
+        await clock.pass_on(QUIET_SECONDS / 2)
+        assert openings.are_many()
+        assert not waiting.done()
+        await clock.pass_on(QUIET_SECONDS)
+        assert not openings.are_many()
+        assert waiting.done()
+
+    asyncio.run(run())
+
+
+def test_who_waits_goes_on_in_time_where_streams_open_without_end():
+    async def run():
+        clock, openings = Clock(), Openings()
+        openings.note()
+        first = asyncio.ensure_future(openings.over())
+        seconds = 0.0
+        while not first.done():
+            openings.note()
+            await clock.pass_on(QUIET_SECONDS / 2)
+            seconds += QUIET_SECONDS / 2
+            assert seconds <= MOST_SECONDS + 2 * QUIET_SECONDS
+        assert seconds >= MOST_SECONDS
+        second = asyncio.ensure_future(openings.over())
+        await clock.pass_on(QUIET_SECONDS / 2)
+        assert not second.done()
+        await clock.pass_on(2 * QUIET_SECONDS)
+        assert second.done()
+
+    asyncio.run(run())
+
+
+def test_who_left_meanwhile_holds_up_nobody():
+    async def run():
+        clock, openings = Clock(), Openings()
+        openings.note()
+        left, stays = (asyncio.ensure_future(openings.over()) for _ in range(2))
+        await clock.pass_on(0)
+        left.cancel()
+        await clock.pass_on(2 * QUIET_SECONDS)
+        assert stays.done()
+
+    asyncio.run(run())
+
+
+class Backend:
+    """Streams of a header and three blocks; keeps which were made."""
+
+    def __init__(self):
+        self.made = []
+
+    def stream_bins(self, request):
+        yield pb.StreamBinsResponse(header=pb.StreamHeader(num_steps=3))
+        for step in range(3):
+            self.made.append((request.dataset, step))
+            yield pb.StreamBinsResponse(block=pb.StreamBlock(first_step=step, num_steps=1))
+
+
+class Context:
+    def add_done_callback(self, callback):
+        pass
+
+
+def test_a_second_block_is_made_once_no_others_open(lanes, monkeypatch):
+    monkeypatch.setattr(module, "QUIET_SECONDS", 5.0)
+    backend = Backend()
+
+    async def run():
+        clock = Clock()
+        servicer = PackingServicer(backend, Metrics(list), lanes, StreamLimit(10))
+
+        def opened(name):
+            return servicer.StreamBins(pb.StreamBinsRequest(dataset=name, wire_version=WIRE_VERSION), Context())
+
+        async def first_of(stream):
+            assert (await anext(stream)).HasField("header")
+            assert (await anext(stream)).block.first_step == 0
+
+        alone, others = opened("alone"), [opened(name) for name in ("one", "two")]
+        await first_of(alone)
+        assert (await anext(alone)).block.first_step == 1  # nobody else opens
+        for other in others:
+            await first_of(other)
+        seconds = [asyncio.ensure_future(anext(other)) for other in others]
+        await clock.pass_on(0)
+        for _ in range(3):
+            await lanes.small_blocks.submit(int)  # what was put into the lane before is made now
+        assert [made for made in backend.made if made[0] != "alone"] == [("one", 0), ("two", 0)]
+        await clock.pass_on(6.0)
+        assert [(await second).block.first_step for second in seconds] == [1, 1]
+        for other in others:
+            assert [each.block.first_step async for each in other] == [2]
+            await clock.pass_on(0)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
