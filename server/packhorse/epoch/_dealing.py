@@ -156,9 +156,9 @@ def _pick(chunk: Any, offsets: Any, begin: Any, components_out: Any, numbers_out
     """Looks up offsets from `begin` on as far as they lie in a chunk, and returns which is the first that does not."""
     for i in range(begin, len(offsets)):
         inside = np.uint64(offsets[i] - chunk.first)  # far above, where it is below 0
-        if inside >= len(chunk.components):
+        if inside >= np.uint64(len(chunk.components)):
             return i
-        component = chunk.components[inside]
+        component = np.uint64(chunk.components[inside])  # unsigned: it is not checked for being below 0
         components_out[i] = component
-        numbers_out[i] = chunk.before[component] + chunk.numbers[inside]
+        numbers_out[i] = chunk.before[component] + np.int64(chunk.numbers[inside])
     return len(offsets)

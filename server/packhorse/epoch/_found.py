@@ -143,13 +143,24 @@ def rearranged(found: Found, outline: Outline, order: NDArray[np.int64], outline
         found: N bins.
         outline: theirs.
         order: which of them comes first, second, …: int64 [N].
-        outline_out: gets what is known of them in this order; dataset_ids are added to those that it has.
+        outline_out: gets what is known of them in this order.
     """
     bounds, begins = outline.bounds(), np.empty(len(order), dtype=np.int64)
-    _rearrange(order, outline.sizes, outline.templates, bounds, outline_out.sizes, outline_out.templates, begins)
-    if outline.dataset_ids is not None and outline_out.dataset_ids is not None and outline.dataset_ids.any():
-        outline_out.dataset_ids[:] += outline.dataset_ids.take(order)
-    return replace(found, fill=partial(_fill_rearranged, found, bounds, begins))
+
+    def rearrange(bins: slice) -> None:
+        out = outline_out.part(bins)
+        _rearrange(order[bins], outline.templates, bounds, out.sizes, out.templates, begins[bins])
+
+    in_pieces(rearrange, len(order))
+    if outline.dataset_ids is not None and outline_out.dataset_ids is not None:
+        outline.dataset_ids.take(order, out=outline_out.dataset_ids)
+    return Found(
+        fill=partial(_fill_rearranged, found, bounds, begins),
+        num_bins=found.num_bins,
+        ids_dtype=found.ids_dtype,
+        columns=found.columns,
+        have_templates=found.have_templates,
+    )
 
 
 def made(outline: Outline, found: Found, positions: NDArray[np.int64]) -> Bins:
@@ -189,7 +200,7 @@ def _fill_parts(
     for part in parts:
         works.append(partial(part.fill, bounds[first : first + part.num_bins + 1], ids, lengths, columns))
         first += part.num_bins
-    all_of(works, first)
+    all_of(works, [part.num_bins for part in parts])
 
 
 def _copy(bins: Bins, bounds: NDArray[np.int64], ids: PoolArray, lengths: NDArray[np.int32], columns: Columns) -> None:
@@ -225,13 +236,12 @@ def _fill_rearranged(
 
 
 @numba.njit(nogil=True, cache=True)
-def _rearrange(
-    order: Any, sizes: Any, templates: Any, bounds: Any, sizes_out: Any, templates_out: Any, begins_out: Any
-) -> None:
+def _rearrange(order: Any, templates: Any, bounds: Any, sizes_out: Any, templates_out: Any, begins_out: Any) -> None:
     """Writes what is known of bins, and where each begins, in another order."""
     for b in range(len(order)):
         which = np.uint64(order[b])
-        sizes_out[b], templates_out[b], begins_out[b] = sizes[which], templates[which], bounds[which]
+        begin = bounds[which]
+        sizes_out[b], templates_out[b], begins_out[b] = bounds[which + _ONE] - begin, templates[which], begin
 
 
 @numba.njit(nogil=True, cache=True)

@@ -6,6 +6,7 @@ components, stages and what was taken before this epoch to `mixture`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numba
@@ -16,10 +17,13 @@ from packhorse.epoch._dealing import Dealing
 from packhorse.epoch._found import Found, Outline, find_in, made, rearranged
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.component import Component
+from packhorse.epoch.sharing import all_of
 from packhorse.epoch.source import Locations, Source, checked_positions
 
 _BYTES_PER_COMPONENT = 128
 """What every segment and the beginnings say of a component."""
+
+_ONE = np.uint64(1)
 
 _BEGIN, _END, _LEAST, _GREATEST = range(4)  # columns of what `_group` finds
 
@@ -125,22 +129,27 @@ class MixtureEpoch:
         They have dataset_ids: which dataset, in the order of the components and of theirs.
         """
         wanted = checked_positions(positions, self.num_bins)
-        components, numbers = self._dealt(wanted)
-        order, parts = self._parts(components, numbers)
-        own = Outline.of(len(wanted), np.zeros(len(wanted), dtype=np.int32))
-        found = []
-        for number, source, bins, inside in parts:
-            component = self._components[number]
-            first_template = self._first_template[number] if component.num_templates else None
-            found.append(find_in(source, inside, own.part(bins), first_template))
-        outline = Outline.of(len(wanted), self._first_dataset.take(components))
-        return made(outline, rearranged(Found.together(found), own, order, outline), wanted)
+        order, parts = self._parts(*self._dealt(wanted))
+        sizes = [len(part.positions) for part in parts]
+        first_datasets = self._first_dataset[[part.component for part in parts]]
+        outline = Outline.of(len(wanted), np.repeat(first_datasets, sizes))
+        found = Found.together(all_of([partial(self._find_part, part, outline) for part in parts], sizes))
+        if len(parts) > 1:
+            grouped, outline = outline, Outline.of(len(wanted), np.empty(len(wanted), dtype=np.int32))
+            found = rearranged(found, grouped, order, outline)
+        return made(outline, found, wanted)
+
+    def _find_part(self, part: _Part, outline: Outline) -> Found:
+        """Finds the bins of one part."""
+        is_told_apart = self._components[part.component].num_templates > 0
+        first_template = self._first_template[part.component] if is_told_apart else None
+        return find_in(part.source, part.positions, outline.part(part.bins), first_template)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
         order, parts = self._parts(*self._dealt(wanted))
-        return np.concatenate([source.costs(inside, cost_linear) for _, source, _, inside in parts]).take(order)
+        return np.concatenate([part.source.costs(part.positions, cost_linear) for part in parts]).take(order)
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where ids stand in this epoch; see `Locations` for the rows of one id.
@@ -184,7 +193,7 @@ class MixtureEpoch:
 
     def _parts(
         self, components: NDArray[np.int32], numbers: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], list["_Part"]]:
+    ) -> tuple[NDArray[np.int64], list[_Part]]:
         """Returns what every component's epoch gives, and which of these bins comes first, second, …: int64 [N].
 
         Where nothing is asked for, there is one part, the first component's.
@@ -192,10 +201,10 @@ class MixtureEpoch:
         order, owns = np.empty((2, len(components)), dtype=np.int64)
         table = np.zeros((len(self._components), 4), dtype=np.int64)
         _group(components, numbers, self._first_positions, table, order, owns)
+        asked = np.flatnonzero(table[:, _END] > table[:, _BEGIN]) if len(components) else np.array([0])
         parts = []
-        for number in np.flatnonzero(table[:, _END] > table[:, _BEGIN]).tolist() or [0]:
+        for number, (begin, end, least, most) in zip(asked.tolist(), table[asked].tolist(), strict=True):
             component = self._components[number]
-            begin, end, least, most = table[number].tolist()
             num_bins = max(component.num_bins, 1)
             epochs, edges = [least // num_bins], [begin, end]
             if most // num_bins > epochs[0]:
@@ -257,18 +266,18 @@ def _group(
         order_out: gets where each bin comes to stand: int64 [N].
         positions_out: gets their positions, in this order: int64 [N].
     """
+    ends = np.zeros(len(parts_out), np.uint64)  # unsigned: no index is checked for being below 0
     for component in components:
-        parts_out[component, _END] += 1
-    end = 0
-    for part in parts_out:
-        part[_BEGIN] = end
-        end += part[_END]
-        part[_END] = part[_BEGIN]
+        ends[np.uint64(component)] += _ONE
+    end = np.uint64(0)
+    for number in range(len(parts_out)):
+        parts_out[number, _BEGIN], ends[number], end = end, end, end + ends[number]
+        parts_out[number, _END] = end
     for i in range(len(components)):
-        component = components[i]
-        at = parts_out[component, _END]
+        component = np.uint64(components[i])
+        at = ends[component]
         order_out[i], positions_out[at] = at, numbers[i] + first_positions[component]
-        parts_out[component, _END] = at + 1
+        ends[component] = at + _ONE
     for part in parts_out:
         if part[_BEGIN] < part[_END]:
             own = positions_out[part[_BEGIN] : part[_END]]

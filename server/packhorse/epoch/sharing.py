@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+_Result = TypeVar("_Result")
 
 Share: TypeAlias = Callable[[Sequence[Callable[[], object]]], None]
 """Does pieces of work in any order and any threads, and returns when all are done."""
@@ -56,16 +58,24 @@ def in_pieces(work: Callable[[slice], object], num_bins: int) -> None:
     share([partial(work, slice(first, min(first + BINS_PER_PIECE, num_bins))) for first in firsts])
 
 
-def all_of(works: Sequence[Callable[[], object]], num_bins: int) -> None:
-    """Does several pieces of work, which is shared where they are on many bins together.
+def all_of(works: Sequence[Callable[[], _Result]], sizes: Sequence[int]) -> list[_Result]:
+    """Does several pieces of work, which are shared where they are on many bins together, and returns their results.
+
+    Example:
+        >>> all_of([lambda: "one", lambda: "two"], [1, 1])
+        ['one', 'two']
 
     Args:
         works: each may run in any thread.
-        num_bins: of all of them.
+        sizes: on how many bins each is; the largest are begun first, so that nobody waits for one of them at the end.
     """
     share = _SHARE.get()
-    if share is not None and num_bins > BINS_PER_PIECE:
-        share(works)
-        return
-    for work in works:
-        work()
+    if share is None or sum(sizes) <= BINS_PER_PIECE:
+        return [work() for work in works]
+    results: dict[int, _Result] = {}
+
+    def do(number: int) -> None:
+        results[number] = works[number]()
+
+    share([partial(do, number) for number in sorted(range(len(works)), key=lambda number: -sizes[number])])
+    return [results[number] for number in range(len(works))]
