@@ -44,6 +44,17 @@ def test_every_remainder_is_exactly_once(packhorse, target, client, remainder, s
     assert ("empty bins" in result.stdout) == (remainder == "empty")
 
 
+def test_what_a_run_has_not_come_to_is_told_apart(packhorse, target, client):
+    num_bins = client.get_dataset("rows").num_bins
+    flags = ["--world-size", 3, "--workers-per-rank", 2, "--batch-size", 5, "--seed", 6, "--until", 40]
+    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    assert result.exit_code == 0, result.output
+    came = len(client.get_bins("rows", seed=6, positions=list(range(40))).ids)
+    assert f"not reached by --until: {2000 - came:,} sequences in " in result.stdout
+    assert num_bins > 40
+    assert result.stdout.endswith(f"\nthe other {came:,} sequences came exactly once\n")
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [

@@ -1,6 +1,7 @@
 """What is taken away by file while a server runs: what is taken, what is refused, and that streams go on."""
 
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -108,6 +109,28 @@ def test_positions_that_a_file_skips_are_left_out_as_those_of_a_request(root, cl
     ).audit()
     assert report.problems == []
     assert {name: each.bins for name, each in report.left_out.items()} == {"--skip": 1, "rows.takedown.toml": 4}
+
+
+def test_what_no_trainer_got_is_told_apart_by_component(root, client):
+    take_away(
+        root, "staged", '[[skip]]\npositions = "40:60"\nepoch = 1\n[[redact]]\ncomponent = "rows"\nids = [3, 4, 5]'
+    )
+    info, topology = client.get_dataset("staged"), Topology(world_size=3, batch_size=8)
+    streams = EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology, until=300)
+    report = streams.audit()
+    assert report.problems == []
+    assert {name: each.bins for name, each in report.left_out.items()} == {"staged.takedown.toml": 20, "--until": 180}
+    positions = [*range(40), *range(60, 320)]
+    trained = client.get_bins("staged", epoch=1, seed=7, positions=positions, is_whole=True)
+    of_sequences = trained.dataset_of_sequences()
+    assert report.masked == (trained.redactions == MASKED).sum() > 0
+    for number, each in enumerate(report.components):
+        ids = trained.ids[of_sequences == number].tolist()
+        assert each.bins == (trained.dataset_ids == number).sum()
+        assert each.bins + each.bins_left_out == each.component.num_taken
+        assert each.tokens == trained.lengths[of_sequences == number].sum()
+        assert each.times == Counter(Counter(ids).values())
+        assert sum(times * num for times, num in each.whole_times.items()) == len(ids) + each.sequences_left_out
 
 
 @pytest.mark.parametrize("remainder", ["spread", "repeat"])

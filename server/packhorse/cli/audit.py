@@ -24,6 +24,13 @@ _TIMES = {1: "once", 2: "twice"}
 @epoch_options
 @topology_options
 @click.option(
+    "--until",
+    metavar="POSITION",
+    type=click.IntRange(1),
+    help="Position of a cursor to which the run has come; bins from there on are told apart.  [default: the epoch's "
+    "end]",
+)
+@click.option(
     "--tokens",
     help="Token file or folder of the trainers: compare every token that batches hold with it. Of a mixture one for "
     "each component: NAME=PATH,NAME=PATH.",
@@ -44,17 +51,19 @@ def command(
     seed: int,
     topology: Topology,
     skip: Skips,
+    until: int | None,
     tokens: str | None,
     **token_options: Any,
 ) -> None:
     """Read every stream of an epoch and check that each sequence comes exactly once.
 
     Bins that no stream carries (left out by `--remainder drop`, --skip or NAME.takedown.toml, or before
-    --start-position) are read by position and reported. Exits with 0 when every sequence came once, but for those; with
-    1 when not, naming the ids, and when no stream carries a bin. What NAME.takedown.toml redacts is told as well.
+    --start-position) are read by position and reported apart, and so are those from --until on. Exits with 0 when every
+    sequence came once, but for those; with 1 when not, naming the ids, and when no stream carries a bin. What
+    NAME.takedown.toml redacts is told as well.
 
-    Of a mixture it tells for each component which of its own epochs came, how often its sequences did, and how many of
-    these a takedown redacts.
+    Of a mixture it tells for each component which of its own epochs the epoch is made of, how many bins and tokens
+    came, how often its sequences did, how many of these a takedown redacts, and how many bins were left out.
 
     With --tokens every bin is made into tensors as trainers make them, and each token, target and padding is compared
     with the source, read one sequence at a time. All of its tokens must come once, but for those that the ledger of
@@ -64,7 +73,9 @@ def command(
         raise click.UsageError(f"--{unused[0].replace('_', '-')} says how to read --tokens; give --tokens as well")
     with asking(target, timeout_seconds) as client, show_progress() as progress:
         info = client.get_dataset(dataset)
-        streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=seed, topology=topology, skip=skip)
+        streams = EpochOfStreams(
+            client=client, dataset=info, epoch=epoch, seed=seed, topology=topology, skip=skip, until=until
+        )
         token_audit = None if tokens is None else _token_audit(client, streams, tokens, **token_options)
         with progress.task("auditing", info.num_bins, "bins") as advance:
             if token_audit is None:
@@ -80,7 +91,8 @@ def command(
         f"{report.num_steps:,} steps each"
     )
     for option, left_out in report.left_out.items():
-        click.echo(f"left out on purpose by {option}: {left_out.sequences:,} sequences in {left_out.bins:,} bins")
+        why = "not reached by" if option == "--until" else "left out on purpose by"
+        click.echo(f"{why} {option}: {left_out.sequences:,} sequences in {left_out.bins:,} bins")
     for count, what in (
         (report.empty_bins, "empty bins"),
         (report.repeated, "sequences repeated to fill the last step"),
@@ -149,9 +161,11 @@ def _line(report: ComponentReport) -> str:
     times = ", ".join(f"{num:,} {_TIMES.get(often, f'{often} times')}" for often, num in sorted(report.times.items()))
     taken = ((report.masked, "masked from the loss"), (report.replaced, "replaced"))
     redacted = ", ".join(f"{count:,} {what}" for count, what in taken if count)
+    left_out = f"{report.bins_left_out:,} bins, {report.sequences_left_out:,} sequences left out"
     return (
         f"{report.component.name}: its epochs {report.epochs} in {report.bins:,} bins, {report.tokens:,} tokens; of "
         f"{report.component.num_sequences:,} sequences came {times or 'none'}{redacted and f'; {redacted}'}"
+        f"{f'; {left_out}' if report.bins_left_out else ''}"
     )
 
 

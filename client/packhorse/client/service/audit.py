@@ -53,13 +53,13 @@ class AuditReport:
     repeated: int = 0
     """Sequences in bins that the REPEAT policy added; not counted above."""
     masked: int = 0
-    """Sequences, counted above, whose tokens a takedown masks from the loss."""
+    """Sequences of streams' bins whose tokens a takedown masks from the loss."""
     replaced: int = 0
-    """Sequences, counted above, whose tokens a takedown replaces."""
+    """Sequences of streams' bins whose tokens a takedown replaces."""
     streamed_bins: int = 0
     """Bins that the streams carried, empty and repeated ones too; 0 says that nothing was audited."""
     left_out: dict[str, LeftOut] = field(default_factory=dict)
-    """Option → the bins that no stream carries because of it, read by position; counted above."""
+    """Option → the bins that no trainer gets because of it; counted above, but for redactions."""
     sums: tuple[int, int] = (0, 0)
     """Of hashes of the ids, and first_tokens, of `sequences`."""
     num_steps: int = 0
@@ -70,11 +70,17 @@ class AuditReport:
     """What is wrong; empty when every sequence came exactly once."""
 
     def add(
-        self, block: BinBlock, max_seq_len: int, *, repeats: bool, tally: MixtureTally | None = None
+        self,
+        block: BinBlock,
+        max_seq_len: int,
+        *,
+        repeats: bool,
+        tally: MixtureTally | None = None,
+        left_out_by: str = "",
     ) -> NDArray[np.void]:
         """Counts a block and returns its `_entries`; where `repeats`, bins without a position are copies, left out.
 
-        Of a mixture, `tally` counts its components.
+        Of a mixture, `tally` counts its components. `left_out_by` is the option for which no trainer gets the block.
         """
         bounds = np.concatenate(([0], block.bin_ends))
         sizes = np.diff(bounds)
@@ -91,14 +97,19 @@ class AuditReport:
         self.tokens += int(block.lengths[own].sum(dtype=np.int64))
         self.bins += int((sizes > 0).sum())
         self.empty_bins += int((sizes == 0).sum())
-        masked, replaced = num_redacted(None if block.redactions is None else block.redactions[own])
-        self.masked += masked
-        self.replaced += replaced
+        if left_out_by:
+            before = self.left_out.get(left_out_by, LeftOut(0, 0))
+            num_bins = int(((block.positions >= 0) | (not repeats)).sum())
+            self.left_out[left_out_by] = LeftOut(before.bins + num_bins, before.sequences + len(ids))
+        else:
+            masked, replaced = num_redacted(None if block.redactions is None else block.redactions[own])
+            self.masked += masked
+            self.replaced += replaced
         a, b = ids_sum(ids, first_tokens)
         self.sums = ((self.sums[0] + a) % 2**64, (self.sums[1] + b) % 2**64)
         entries = _entries(ids, first_tokens)
         if tally is not None:
-            tally.add(block, entries, own)
+            tally.add(block, entries, own, is_left_out=bool(left_out_by))
         return entries
 
 
@@ -137,6 +148,8 @@ class EpochOfStreams:
     """How the epoch is divided."""
     skip: Skips = NO_SKIPS
     """Positions that are left out."""
+    until: int | None = None
+    """The position of a cursor: trainers got no bin from there on. None for the whole epoch."""
 
     def audit(
         self,
@@ -154,9 +167,9 @@ class EpochOfStreams:
         """
         report = AuditReport()
         tally = None
-        for block, header in self._blocks(report):
+        for block, header, left_out_by in self._blocks(report):
             tally = tally or (MixtureTally(header.components) if header.components else None)
-            report.add(block, self.dataset.max_seq_len, repeats=self._repeats, tally=tally)
+            report.add(block, self.dataset.max_seq_len, repeats=self._repeats, tally=tally, left_out_by=left_out_by)
             on_block(block, header)
             on_bins(len(block))
             del block
@@ -177,15 +190,15 @@ class EpochOfStreams:
 
     def blocks(self) -> Iterator[BinBlock]:
         """Yields every block of every stream, then the bins that no stream carries."""
-        for block, _ in self._blocks(AuditReport()):
+        for block, _, _ in self._blocks(AuditReport()):
             yield block
 
     @property
     def _repeats(self) -> bool:
         return self.topology.remainder is RemainderPolicy.REPEAT
 
-    def _blocks(self, report: AuditReport) -> Iterator[tuple[BinBlock, StreamHeader]]:
-        """Every block of every stream, then the bins that no stream carries."""
+    def _blocks(self, report: AuditReport) -> Iterator[tuple[BinBlock, StreamHeader, str]]:
+        """Every block of every stream, then the bins that no stream carries; with the option that leaves them out."""
         header: StreamHeader | None = None
         streamed_bins = 0
         for rank in range(self.topology.world_size):
@@ -201,7 +214,11 @@ class EpochOfStreams:
                         )
                     for block in stream:
                         num_bins += len(block)
-                        yield block, header
+                        num_before = self._num_before(block)
+                        if num_before:
+                            yield block.slice(0, num_before), header, ""
+                        if num_before < len(block):
+                            yield block.slice(num_before, len(block)), header, "--until"
             assert header is not None
             streamed_bins += num_bins
             report.num_steps = header.num_steps
@@ -218,13 +235,15 @@ class EpochOfStreams:
             ("--skip", [range(*each) for each in self.skip.within(self.dataset.num_bins).ranges], None),
             (f"{self.dataset.name}.takedown.toml", [range(*each) for each in taken.ranges], None),
         ):
-            bins = sequences = 0
             for block in self._bins_at(positions, skip):
-                bins += len(block)
-                sequences += len(block.ids)
-                yield block, header
-            if bins:
-                report.left_out[option] = LeftOut(bins, sequences)
+                yield block, header, option
+
+    def _num_before(self, block: BinBlock) -> int:
+        """Returns how many of a block's bins come before `until`."""
+        if self.until is None:
+            return len(block)
+        beyond = np.flatnonzero((block.positions >= self.until) | (block.positions < 0))  # or of the last step
+        return int(beyond[0]) if len(beyond) else len(block)
 
     def _stream(self, rank: int, worker: int) -> BinStream:
         return self.client.stream_bins(
@@ -254,7 +273,7 @@ class EpochOfStreams:
         """Names ids that the streams miss or repeat, against the same epoch read by position."""
         scratch = AuditReport()
         streamed = [
-            scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block, _ in self._blocks(scratch)
+            scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block, _, _ in self._blocks(scratch)
         ]
         whole = self._bins_at([range(self.dataset.num_bins)], None)
         known = [_entries(block.ids, block.first_tokens) for block in whole]

@@ -28,13 +28,19 @@ class ComponentReport:
     component: Component
     """Its facts, and what the epoch takes of it."""
     bins: int = 0
-    """Its bins that came."""
+    """Its bins that came to trainers."""
     sequences: int = 0
     """Its sequences that came, each as often as it came."""
     tokens: int = 0
     """Their tokens."""
     times: dict[int, int] = field(default_factory=dict)
-    """How often a sequence came → how many sequences came so often; those that never came are left out."""
+    """How often a sequence came → how many sequences came so often; those that never came are not told."""
+    bins_left_out: int = 0
+    """Its bins that came to nobody: positions were skipped, or lie before or behind those that are audited."""
+    sequences_left_out: int = 0
+    """The sequences of these bins."""
+    whole_times: dict[int, int] = field(default_factory=dict)
+    """As `times`, of the whole epoch, what was left out included."""
     masked: int = 0
     """Sequences, counted above, whose tokens a takedown masks from the loss."""
     replaced: int = 0
@@ -50,18 +56,19 @@ class ComponentReport:
     def problems(self) -> Iterator[str]:
         """Yields what is not as the mixture says."""
         component = self.component
-        if self.bins != component.num_taken:
-            yield f"{component.name}: {self.bins:,} bins came; the mixture's epoch takes {component.num_taken:,}"
+        bins = self.bins + self.bins_left_out
+        if bins != component.num_taken:
+            yield f"{component.name}: {bins:,} bins came; the mixture's epoch takes {component.num_taken:,}"
         least, most = times_of(component)
-        for times, num in sorted(self.times.items()):
+        for times, num in sorted(self.whole_times.items()):
             if not max(least, 1) <= times <= most:
                 yield (
                     f"{component.name}: {num:,} sequences came {times} times; in its epochs {self.epochs} each comes "
                     f"{least} to {most} times"
                 )
-        if least and sum(self.times.values()) != component.num_sequences:
+        if least and (num := sum(self.whole_times.values())) != component.num_sequences:
             yield (
-                f"{component.name}: {sum(self.times.values()):,} sequences came; in its epochs {self.epochs} each of "
+                f"{component.name}: {num:,} sequences came; in its epochs {self.epochs} each of "
                 f"its {component.num_sequences:,} does"
             )
 
@@ -105,14 +112,18 @@ class MixtureTally:
     def __init__(self, components: tuple[Component, ...]) -> None:
         self._reports = [ComponentReport(component=component) for component in components]
         self._entries: list[list[NDArray[np.void]]] = [[] for _ in components]
+        self._left_out: list[list[NDArray[np.void]]] = [[] for _ in components]
 
-    def add(self, block: BinBlock, entries: NDArray[np.void], own: NDArray[np.bool_]) -> None:
+    def add(
+        self, block: BinBlock, entries: NDArray[np.void], own: NDArray[np.bool_], *, is_left_out: bool = False
+    ) -> None:
         """Counts a block.
 
         Args:
             block: of a stream of the mixture.
             entries: (id, first token) of the sequences that are no copies: [n].
             own: which of the block's sequences these are: bool [S].
+            is_left_out: whether it came to nobody.
         """
         if block.dataset_ids is None:
             return
@@ -122,6 +133,11 @@ class MixtureTally:
         bins = np.bincount(block.dataset_ids[block.positions >= 0] + 1, minlength=len(self._reports) + 1)[1:]
         for number, report in enumerate(self._reports):
             ours = of_sequences == number
+            if is_left_out:
+                report.bins_left_out += int(bins[number])
+                report.sequences_left_out += int(ours.sum())
+                self._left_out[number].append(entries[ours])
+                continue
             report.bins += int(bins[number])
             report.sequences += int(ours.sum())
             report.tokens += int(lengths[ours].sum(dtype=np.int64))
@@ -132,8 +148,15 @@ class MixtureTally:
 
     def reports(self) -> list[ComponentReport]:
         """Returns what came of each component, in their order."""
-        for report, parts in zip(self._reports, self._entries, strict=True):
-            if parts:
-                _, times = np.unique(np.concatenate(parts), return_counts=True)
-                report.times = dict(Counter(times.tolist()))
+        for report, came, left_out in zip(self._reports, self._entries, self._left_out, strict=True):
+            report.times = _times(came)
+            report.whole_times = _times([*came, *left_out]) if left_out else report.times
         return self._reports
+
+
+def _times(parts: list[NDArray[np.void]]) -> dict[int, int]:
+    """Returns how often a sequence is there → how many are so often."""
+    if not parts:
+        return {}
+    _, times = np.unique(np.concatenate(parts), return_counts=True)
+    return dict(Counter(times.tolist()))
