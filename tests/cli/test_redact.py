@@ -64,6 +64,13 @@ def test_an_audit_counts_what_a_file_skips(root):
     assert show.exit_code == 0, show.output
 
 
+def test_an_audit_of_an_epoch_that_a_file_skips_whole_says_so(root):
+    (root / "rows.takedown.toml").write_text('[[skip]]\npositions = "0:99999"\nepoch = 2\n')
+    audit = run("audit", "--target", f"embedded:{root}", "--dataset", "rows", "--epoch", 2)
+    assert audit.exit_code == 1
+    assert "nothing was audited: rows.takedown.toml leaves out all bins of epoch 2; shorten a [[skip]]" in audit.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -83,8 +83,8 @@ def command(
             else:
                 token_report = token_audit.audit(on_bins=advance)
                 report = token_report.streams
-    if not report.streamed_bins and not report.problems:
-        raise click.ClickException(f"nothing was audited: {_why_nothing(info, topology, skip)}")
+        if not report.streamed_bins and not report.problems:
+            raise click.ClickException(f"nothing was audited: {_why_nothing(streams)}")
     click.echo(
         f"{dataset} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
         f"tokens in {report.bins:,} bins; {topology.world_size} ranks × {topology.workers_per_rank} workers, "
@@ -180,14 +180,18 @@ def _verdict(report: AuditReport) -> str:
     return f"the other {rest:,} sequences came exactly once"
 
 
-def _why_nothing(dataset: DatasetInfo, topology: Topology, skip: Skips) -> str:
+def _why_nothing(streams: EpochOfStreams) -> str:
     """Says why an epoch has no step, and what to do."""
-    num_bins = dataset.num_bins - skip.within(dataset.num_bins).num_skipped
-    bins_left = num_bins - topology.start_position
+    dataset, topology, skip = streams.dataset, streams.topology, streams.skip
     if not dataset.num_bins:
         return f"{dataset.name} has no bins; prepare it again from an input with sequences"
-    if not num_bins:
+    if skip.within(dataset.num_bins).num_skipped == dataset.num_bins:
         return f"--skip {skip} leaves out all {dataset.num_bins} bins"
+    with streams.client.stream_bins(dataset.name, epoch=streams.epoch, seed=streams.seed, skip=skip) as whole:
+        num_bins = whole.header.num_bins
+    if not num_bins:
+        return f"{dataset.name}.takedown.toml leaves out all bins of epoch {streams.epoch}; shorten a [[skip]] in it"
+    bins_left = num_bins - topology.start_position
     if bins_left <= 0:
         return f"--start-position {topology.start_position} is the epoch's end; give one below {num_bins}"
     return (

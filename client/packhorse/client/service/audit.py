@@ -215,10 +215,12 @@ class EpochOfStreams:
                     for block in stream:
                         num_bins += len(block)
                         num_before = self._num_before(block)
+                        if num_before == len(block):
+                            yield block, header, ""
+                            continue
                         if num_before:
                             yield block.slice(0, num_before), header, ""
-                        if num_before < len(block):
-                            yield block.slice(num_before, len(block)), header, "--until"
+                        yield block.slice(num_before, len(block)), header, "--until"
             assert header is not None
             streamed_bins += num_bins
             report.num_steps = header.num_steps
