@@ -79,8 +79,9 @@ def test_an_audit_of_an_epoch_that_a_file_skips_whole_says_so(root):
         (["rows", "--ids", "x"], "--ids, line 1: 'x' is no id"),
         (["rows", "--ids", "1,2000,2001"], "rows has no ids 2000, 2001"),
         (["other", "--ids", "1"], "no dataset is named 'other'"),
-        (["rows", "--ids", "1", "--component", "rows"], "this is no mixture"),
-        (["staged", "--ids", "1"], "component must be one of rows, named, truncated"),
+        (["rows", "--ids", "1", "--component", "rows"], "rows is no mixture, and has no --component"),
+        (["staged", "--ids", "1"], "staged is a mixture: give --component, one of rows, named, truncated"),
+        (["staged", "--ids", "1", "--component", "row"], "--component row is none of them"),
         (["staged", "--ids", "9999999", "--component", "named"], "named has no ids 9999999"),
     ],
 )

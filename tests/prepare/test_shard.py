@@ -135,7 +135,11 @@ def test_what_is_wrong_is_named_and_nothing_written(table, tmp_path, flags, mess
 
 
 def test_values_that_are_missing_or_no_names_are_refused(tmp_path):
-    for values, message in (([None, "a"], "rows without a value"), (["../up", "a"], "no part of a folder's name")):
+    for values, message in (
+        (["a", None], "row 1 has no value in column kind"),
+        (["../up", "a"], "no part of a folder's name: '../up'; write another column"),
+        ([["a"], ["b"]], "column kind holds list<.*; shards are cut by strings or integers"),
+    ):
         pq.write_table(pa.table({"length": [3, 4], "kind": values}), tmp_path / "x.parquet")
         with pytest.raises(ValueError, match=message):
             shard(
@@ -270,3 +274,22 @@ def test_resuming_replaces_nothing_that_it_did_not_begin(table, tmp_path, undist
     assert before.items() <= contents(root).items()
     assert run(*flags, "--resume", "--overwrite").exit_code == 0
     assert contents(root) == undisturbed
+
+
+def test_a_column_of_categories_makes_shards_of_those_that_rows_have(tmp_path):
+    kinds = pa.DictionaryArray.from_arrays(pa.array([2, 0, 2]), pa.array(["-5", "no row's", "..", None]))
+    table = pa.table({"length": [3, 4, 5], "kind": kinds})
+    feather.write_feather(table, tmp_path / "x.arrow", compression="uncompressed")
+    root = tmp_path / "root"
+    options = {"data_root": root, "max_seq_len": 8, "by": "kind", "length_column": "length", "progress": False}
+    manifests = shard(tmp_path / "x.arrow", name="cut", **options)
+    assert {name: manifest.n_sequences for name, manifest in manifests.items()} == {"cut--5": 1, "cut-..": 2}
+    with connect(f"embedded:{root}") as client:
+        assert [each.name for each in client.get_dataset("cut").components] == ["cut--5", "cut-.."]
+
+
+def test_a_sequence_that_is_too_long_is_named_by_its_shard(tmp_path):
+    pq.write_table(pa.table({"length": [3, 40], "kind": ["a", "b"]}), tmp_path / "x.parquet")
+    options = {"max_seq_len": 8, "by": "kind", "length_column": "length", "progress": False}
+    with pytest.raises(ValueError, match=r"sequence 1 \(row 0 of shard cut-b\) has 40 tokens"):
+        shard(tmp_path / "x.parquet", name="cut", data_root=tmp_path / "root", **options)

@@ -86,6 +86,7 @@ def command(
         served = Mixtures(LazyCatalog(data_root, set())).get(name)
     except ServiceError as error:
         raise ValueError(error.message) from None
+    _check_component(component, served)
     redaction = Redaction(
         ids=wanted, token=token, component=component, seed=seed, from_position=from_position or 0, reason=reason
     )
@@ -100,6 +101,16 @@ def command(
     action = "masked" if token is None else f"replaced by token {token}"
     click.echo(f"{name}{TAKEDOWN_SUFFIX}: {len(wanted):,} ids{of_component} {action}")
     click.echo(f"{len(file.redactions)} redactions, the last with digest {file.chain[-1]}")
+
+
+def _check_component(component: str, served: Served) -> None:
+    """Refuses a component that is missing, unknown, or of no mixture."""
+    names = [each.name for each in served.datasets] if isinstance(served, MixtureDataset) else []
+    if names and component not in names:
+        given = f"; --component {component} is none of them" if component else ""
+        raise click.UsageError(f"{served.name} is a mixture: give --component, one of {', '.join(names)}{given}")
+    if component and not names:
+        raise click.UsageError(f"{served.name} is no mixture, and has no --component {component}; leave it out")
 
 
 def _refuse_unknown(ids: NDArray[np.int64], served: Served, component: str) -> None:

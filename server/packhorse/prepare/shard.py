@@ -26,7 +26,8 @@ from packhorse.dataset import (
     render_stage,
     replace_text,
 )
-from packhorse.formats.columns import values_of
+from packhorse.formats.columns import nulls_of, values_of
+from packhorse.formats.extras import require
 from packhorse.jobs import open_chosen_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 from packhorse.prepare._input_names import name_of_inputs, paths_of_inputs
@@ -43,6 +44,8 @@ _COLUMNS = {"Parquet": parquet.column_of, "Arrow": arrow.column_of}
 """Kind of input → what reads a column of one of its files."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_VALUE = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_MOST_NAMED = 3
 
 
 def shard(
@@ -223,7 +226,8 @@ class _Cutting:
         overwrite = self.overwrite or begun is not None
         refuse_output(shard.folder, overwrite=overwrite)
         self.digests.add(shard.number, "")
-        held = open_held(shard.rows, Columns(length="length", id="id"), skips_bad_rows=False)
+        columns = Columns(length="length", id="id")
+        held = open_held(shard.rows, columns, skips_bad_rows=False, where=f"shard {shard.folder.name}")
         job = Job(
             folder=shard.folder,
             opened=replace(held, columns=self.columns),
@@ -249,21 +253,26 @@ def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64
 def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
     """As `_by_size`, by the values of a column in their order of text."""
     number_of: dict[Any, int] = {}
-    parts = []
+    parts: list[NDArray[np.int64]] = []
     for column in _column(found, by):
         values = column.dictionary_encode()
         if values.null_count:
-            raise ValueError(f"column {by} has rows without a value, which belong to no shard: fill them in")
+            row = sum(map(len, parts)) + int(np.flatnonzero(nulls_of(column))[0])
+            raise ValueError(
+                f"row {row} has no value in column {by}, and so belongs to no shard: fill such rows in, or leave them "
+                "out of --input"
+            )
         known = [number_of.setdefault(value, len(number_of)) for value in values.dictionary.to_pylist()]
         _check_number(len(number_of), f"by = {by}")
         parts.append(np.array(known, dtype=np.int64)[values_of(values.indices)])
     numbers = np.concatenate(parts) if parts else np.empty(0, np.int64)
-    for value in number_of:
-        if not _NAME.fullmatch(str(value)):
-            raise ValueError(
-                f"column {by} has the value {value!r:.100}, which can be no part of a folder's name: use letters, "
-                "digits and ._-, up to 100 of them"
-            )
+    if wrong := [value for value in number_of if not _VALUE.fullmatch(str(value))]:
+        named = ", ".join(f"{value!r:.100}" for value in wrong[:_MOST_NAMED])
+        more = f" and {len(wrong) - _MOST_NAMED:,} more" if len(wrong) > _MOST_NAMED else ""
+        raise ValueError(
+            f"column {by} has values that can be no part of a folder's name: {named}{more}; write another column, of "
+            "letters, digits and ._-, up to 100 of them"
+        )
     names = sorted(map(str, number_of))
     place_of = {value: place for place, value in enumerate(names)}
     places = np.array([place_of[str(value)] for value in number_of], dtype=np.int64)
@@ -278,8 +287,13 @@ def _column(found: Found, by: str) -> Iterator[Any]:
             f"by = {by} names a column of {' or '.join(_COLUMNS)} files, and --input is {found.reader.kind}; give "
             "--sequences, or prepare each part by itself"
         )
+    types = require("pyarrow").types
     for path in found.paths:
-        yield from column_of(path, by)
+        for column in column_of(path, by):
+            if types.is_nested(column.type):
+                raise ValueError(f"column {by} holds {column.type}; shards are cut by strings or integers")
+            is_encoded = types.is_dictionary(column.type)  # perhaps with values that no row has
+            yield column.dictionary_decode() if is_encoded else column
 
 
 def _check_number(num: int, what: str) -> None:

@@ -32,14 +32,20 @@ class HeldSpan(Span):
             yield self.rows.each(partial(piece, first=first, size=size))
 
 
-def open_held(lengths: Any, columns: Columns, *, skips_bad_rows: bool) -> Opened:
+def open_held(lengths: Any, columns: Columns, *, skips_bad_rows: bool, where: str = "") -> Opened:
     """Turns an object into spans; see `packhorse.prepare.prepare` for what it may be.
+
+    Args:
+        lengths: the object.
+        columns: of it.
+        skips_bad_rows: whether bad rows are left out.
+        where: what messages call it; its type where it is empty.
 
     Raises:
         TypeError: it is nothing of the kind.
         ValueError: a column is missing, of another type, or cannot be told.
     """
-    where = f"the {type(lengths).__name__}"
+    where = where or f"the {type(lengths).__name__}"
     pieces, chosen = _pieces(lengths, columns, where)
     spans: list[Span] = []
     index = 0
