@@ -63,6 +63,8 @@ def test_a_stage_is_appended(root):
         ("staged", 900, "rows=many", "--weights 'rows=many' is not NAME=WEIGHT"),
         ("staged", 900, "books=1", "no dataset is named 'books'"),
         ("staged", 900, "rows=0", "--weights are all 0: give a component a weight"),
+        ("staged", 900, "rows=1,rows =2", "--weights names 'rows' twice; give each component one weight"),
+        ("staged", 10**23, "rows=1", "--from-position must be an integer in [1, 4611686018427387904]"),
         ("other", 900, "rows=1", "--data-root has no mixture other"),
     ],
 )
@@ -85,3 +87,11 @@ def test_the_audit_counts_each_component_and_ids_are_located_with_it(root):
     assert {json.loads(line)["component"] for line in result.output.splitlines()} == {"rows", "truncated"}
     result = CliRunner().invoke(main, ["stream", *target, "--limit", "40"])
     assert {json.loads(line)["component"] for line in result.output.splitlines()} == {"rows", "named"}
+
+
+def test_nothing_is_appended_to_a_mixture_that_a_dataset_hides(root):
+    (root / "rows.mixture.toml").write_text(before := "[[stages]]\nweights = {named = 1}\n")
+    result = run("append", "rows", "--data-root", root, "--from-position", 900, "--weights", "named=1")
+    assert result.exit_code == 1
+    assert "rows is a dataset of --data-root too, and served instead of rows.mixture.toml; rename one" in result.output
+    assert (root / "rows.mixture.toml").read_text() == before

@@ -337,6 +337,14 @@ def test_a_file_that_turns_wrong_changes_nothing_but_the_log(own_root, caplog):
     assert "staged" not in catalog.names()
 
 
+def test_the_log_tells_once_of_a_mixture_that_a_dataset_hides(own_root, caplog):
+    (own_root / "rows.mixture.toml").write_text("[[stages]]\nweights = {named = 1}")
+    catalog = Mixtures(LazyCatalog(own_root, set()))
+    for _ in range(2):
+        assert "rows" in catalog.names()
+    assert caplog.text.count("mixture rows: a dataset has that name and is served instead; rename one of them") == 1
+
+
 def test_threads_that_ask_at_once_get_the_same_mixture(own_root):
     catalog = Mixtures(LazyCatalog(own_root, set()))
     found = []

@@ -14,7 +14,7 @@ from packhorse.cli.console import output_console
 from packhorse.cli.options import access_options, target_option
 from packhorse.cli.service import asking, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
-from packhorse.dataset import MIXTURE_SUFFIX, StageEntry, append_to_mixture
+from packhorse.dataset import MANIFEST, MIXTURE_SUFFIX, StageEntry, append_to_mixture
 from packhorse.epoch import WeightsBy
 
 
@@ -115,6 +115,10 @@ def append(
     path = data_root / f"{name}{MIXTURE_SUFFIX}"
     if not path.is_file():
         raise ValueError(f"{path} does not exist: --data-root has no mixture {name}")
+    if (data_root / name / MANIFEST).exists():
+        raise ValueError(
+            f"{name} is a dataset of --data-root too, and served instead of {path.name}; rename one of them"
+        )
     catalog = Mixtures(LazyCatalog(data_root, set()))
     stage = StageEntry(weights=_weights(weights), by=WeightsBy(by))
     old, new = append_to_mixture(path, stage, from_position, catalog.component)
@@ -142,9 +146,11 @@ def _tell(
 def _weights(text: str) -> dict[str, int | Decimal]:
     weights: dict[str, int | Decimal] = {}
     for part in text.split(","):
-        name, _, weight = part.strip().rpartition("=")
+        name, _, weight = map(str.strip, part.rpartition("="))
+        if name in weights:
+            raise click.UsageError(f"--weights names {name!r} twice; give each component one weight")
         try:
-            weights[name] = int(weight) if weight.strip().isdecimal() else Decimal(weight)
+            weights[name] = int(weight) if weight.isdecimal() else Decimal(weight)
         except InvalidOperation:
             name = ""
         if not name:

@@ -224,7 +224,11 @@ def append_stage(text: str, file: str, stage: StageEntry, from_position: int) ->
     Raises:
         MixtureError: the text is no mixture, or its stages are written in another way than as [[stages]].
     """
-    wanted = MixtureFile.parse(text, file).appended(stage, from_position)
+    before = MixtureFile.parse(text, file)
+    try:
+        wanted = before.appended(stage, checked_integer("from_position", from_position, 1, _MOST_BINS))
+    except ValueError as error:
+        raise MixtureError(f"{file}: {error}") from None
     headers = list(_HEADER.finditer(text))
     if headers:
         at = headers[-1].end()

@@ -58,6 +58,7 @@ class Mixtures:
         self._lock = threading.Lock()
         self._read: dict[str, _Read] = {}
         self._told: dict[str, FileStamp] = {}
+        self._hidden: set[str] = set()  # names that the log was told of
         self._takedowns = Takedowns(catalog.root, catalog.refuse_link)
 
     def names(self) -> list[str]:
@@ -207,6 +208,9 @@ class Mixtures:
                 name = path.name.removesuffix(MIXTURE_SUFFIX)
                 if self._path(name) is not None:
                     yield name
+                elif name not in self._hidden and (path.parent / name / MANIFEST).exists():
+                    self._hidden.add(name)
+                    _LOG.error("mixture %s: a dataset has that name and is served instead; rename one of them", name)
 
     def _path(self, name: str) -> Path | None:
         """Returns where the file of a mixture is; None where there is none, or a dataset has that name."""

@@ -153,6 +153,8 @@ def test_a_loss_mask_of_an_unknown_component_is_refused(root, tokens):
         dataset_of(root, tokens, loss_mask={"chta": {}})
     with pytest.raises(TokenSourceError, match="the loss mask is given by component, but tokens are not"):
         dataset_of(root, tokens["web"], loss_mask={"chat": {}})
+    with pytest.raises(TokenSourceError, match="tokens are given by component, but the loss mask is not"):
+        dataset_of(root, tokens, loss_mask=tokens["chat"])
 
 
 def test_batches_cross_from_workers_and_resume_under_another_shape(root, tokens):

@@ -22,7 +22,7 @@ from packhorse.client.service._over_length import cuts_ends
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.components import Component
 from packhorse.client.service.stream import StreamHeader
-from packhorse.client.sources import MixtureSource, TokenSource, as_token_source
+from packhorse.client.sources import MixtureSource, TokenSource, TokenSourceError, as_token_source
 from packhorse.topology import RoomRule
 
 
@@ -82,6 +82,11 @@ class BatchMaker:
         self.loss_mask = None if loss_mask is None else as_token_source(loss_mask, is_loss_mask=True)
         if isinstance(self.loss_mask, MixtureSource):
             self.loss_mask = self.loss_mask.as_mask_of(self.tokens)
+        elif self.loss_mask is not None and isinstance(self.tokens, MixtureSource):
+            raise TokenSourceError(
+                "tokens are given by component, but the loss mask is not; give it likewise, {NAME: mask}, for the "
+                "components that have one"
+            )
         self.pad_token_id = check_token_id("pad_token_id", pad_token_id)
         self.separators = separators or Separators()
         self._assembler_of = partial(
