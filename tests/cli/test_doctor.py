@@ -150,7 +150,7 @@ def test_versions_health_and_first_bin(examined, odd):
     own_health.set("packhorse.v1.PackingService", health_pb2.HealthCheckResponse.NOT_SERVING)
     status, signs, (step, text) = examined(target)
     assert (status, signs, step) == (1, "✓✓✓✓!✗", "health")
-    assert text.startswith("NOT_SERVING: the server drains, or has made no block")
+    assert text.startswith("NOT_SERVING: the server drains, still compiles its kernels")
     own_health.set("packhorse.v1.PackingService", health_pb2.HealthCheckResponse.SERVING)
     status, signs, (step, text) = examined(target)
     assert (status, signs, step) == (1, "✓✓✓✓!✓✓✗", "first bin")

@@ -66,6 +66,16 @@ def test_streams_go_on_after_a_request_that_ends_grpcs_loop(corpus, make_server,
         assert "listening again" in server.log()
 
 
+def test_many_such_requests_leave_few_lines_in_the_log(corpus, make_server):
+    with make_server(corpus.root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=20)) as client:
+        for _ in range(8):
+            send_a_path_that_is_no_utf8(server.target)
+            assert client.get_dataset("rows").num_sequences == 2000
+        lines = server.log().splitlines()
+        assert 1 <= sum("listening again" in line for line in lines) <= 5
+        assert "Traceback" not in server.log()
+
+
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "unix"])
 def test_others_are_let_in_while_a_stream_stays_open(corpus, make_server, tmp_path_factory, listen):
     if listen == "unix":

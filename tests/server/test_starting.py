@@ -1,7 +1,12 @@
-"""What a server says while it starts."""
+"""What a server says while it starts, and when it is stopped."""
 
+import asyncio
+import gc
 import subprocess
 import sys
+from contextlib import suppress
+
+from packhorse.server.app import _probe
 
 SLOW = """
 import sys, time
@@ -66,3 +71,33 @@ os._exit(0)
         [sys.executable, "-m", "packhorse.cli", "health", "--target", running_server.target], check=True, timeout=60
     )
     assert "Traceback" not in running_server.log()
+
+
+class Busy:
+    """A lane that answers nobody before it is closed."""
+
+    def __init__(self):
+        self.asked = []
+
+    def submit(self, work):
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return self.asked[-1]
+
+
+def test_a_drain_that_ends_a_probe_leaves_no_trace(caplog):
+    async def drain():
+        lanes = (Busy(), Busy())
+        probing = asyncio.create_task(_probe(lanes, None))
+        await asyncio.sleep(0.01)
+        probing.cancel()
+        for lane in lanes:
+            for future in lane.asked:
+                future.cancel()
+        del future
+        with suppress(asyncio.CancelledError):
+            await probing
+        assert [len(lane.asked) for lane in lanes] == [1, 1]
+
+    asyncio.run(drain())
+    gc.collect()
+    assert not caplog.records

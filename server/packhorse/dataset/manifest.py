@@ -246,8 +246,11 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise PreparedDatasetError(f"{name} is not a manifest: {error!r}") from None
         if version != FORMAT_VERSION:
+            is_newer = isinstance(version, int) and version > FORMAT_VERSION
+            newer = "a newer release wrote it; serve it with that one, or "
             raise PreparedDatasetError(
-                f"{name} has format version {version!r}, this release reads {FORMAT_VERSION}: prepare the dataset again"
+                f"{name} has format version {version!r}, this release reads {FORMAT_VERSION}: "
+                f"{newer if is_newer else ''}prepare the dataset again with this one"
             )
         if not is_sound:
             raise PreparedDatasetError(f"{name} was altered: its content does not match its checksum")

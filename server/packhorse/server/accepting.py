@@ -22,6 +22,9 @@ _ASKING = frozenset({"_request_call", "_request_registered_call"})
 _ACCEPTING = "_server_main_loop"
 """grpc.aio's coroutine that accepts requests; it ends where its server ends, or by an error."""
 
+_CLOSING = "shutdown"
+"""grpc.aio's coroutine that ends a server. Where the accepting one ended by an error, it ends by the same."""
+
 
 class Accepting:
     """The task factory of a loop that serves with grpc.aio.
@@ -47,6 +50,8 @@ class Accepting:
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
         if name == _ACCEPTING:
             self._newest = task
+        elif name == _CLOSING:
+            task.add_done_callback(_know_of_its_error)
         return task
 
     async def ended(self) -> BaseException | None:
@@ -54,6 +59,12 @@ class Accepting:
         assert self._newest is not None, "no server was started"
         await asyncio.wait((self._newest,))
         return None if self._newest.cancelled() else self._newest.exception()
+
+
+def _know_of_its_error(task: "asyncio.Task[Any]") -> None:
+    """Keeps asyncio from logging a trace of an error that nobody asked for; whoever waits for the task still gets it."""
+    if not task.cancelled():
+        task.exception()
 
 
 class _Asked(asyncio.Future[Any]):

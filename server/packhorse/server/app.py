@@ -286,7 +286,9 @@ async def _probe(lanes: Sequence[Lane], health_servicer: health.aio.HealthServic
     status = health_pb2.HealthCheckResponse
     while True:
         try:
-            await asyncio.wait_for(asyncio.gather(*(lane.submit(int) for lane in lanes)), PROBE_SECONDS)
+            async with asyncio.timeout(PROBE_SECONDS):
+                for answer in [lane.submit(int) for lane in lanes]:
+                    await answer
             await health_servicer.set(SERVICE_NAME, status.SERVING)
             await asyncio.sleep(_PROBE_EVERY_SECONDS)
         except TimeoutError:

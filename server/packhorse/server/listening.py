@@ -13,6 +13,7 @@ from typing import TypeAlias
 import grpc
 
 from packhorse.server.accepting import Accepting
+from packhorse.server.logs import Sparing
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ class Listening:
     """
 
     def __init__(self, make: _Make, address: str, accepting: Accepting) -> None:
+        if not _LOG.filters:  # a stranger's request is enough for a line
+            _LOG.addFilter(Sparing())
         self._make = make
         self._accepting = accepting
         self._server, self.address = make(address)
