@@ -5,7 +5,9 @@ import os
 import resource
 import shutil
 import socket
+import ssl
 import time
+import urllib.request
 
 import grpc
 import numpy as np
@@ -117,6 +119,42 @@ def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server, 
         while num_threads() > before + 2:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_connections_to_the_metrics_port_that_never_come_to_a_point_are_closed(
+    corpus, make_server, monkeypatch, tmp_path, authority, is_secure
+):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import packhorse.server.metrics_port as port\nport.CONNECTION_SECONDS, port.MOST_CONNECTIONS = 1.0, 4\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    own = authority.issue("server")
+    flags = ("--tls-cert", own.cert, "--tls-key", own.key) if is_secure else ()
+    with (
+        make_server(corpus.root, "--metrics-listen", "127.0.0.1:0", *flags) as server,
+        contextlib.ExitStack() as opened,
+    ):
+        host, port = server.metrics_url.partition("//")[2].removesuffix("/metrics").split(":")
+        context = ssl.create_default_context(cafile=authority.ca)
+        talkative = []
+        for _ in range(4):
+            connection = opened.enter_context(socket.create_connection((host, int(port))))
+            if is_secure:
+                connection = opened.enter_context(context.wrap_socket(connection, server_hostname=host))
+            talkative.append(connection)
+        deadline = time.monotonic() + 20
+        while talkative:
+            assert time.monotonic() < deadline
+            for connection in list(talkative):
+                try:
+                    connection.sendall(b"G")
+                except OSError:
+                    talkative.remove(connection)
+            time.sleep(0.05)
+        with urllib.request.urlopen(server.metrics_url, context=context if is_secure else None) as answer:
+            assert b"packhorse_" in answer.read()
         assert "Traceback" not in server.log()
 
 

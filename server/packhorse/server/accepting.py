@@ -62,7 +62,7 @@ class Accepting:
 
 
 def _know_of_its_error(task: "asyncio.Task[Any]") -> None:
-    """Keeps asyncio from logging a trace of an error that nobody asked for; whoever waits for the task still gets it."""
+    """Keeps asyncio from logging a trace of an error nobody asked for; whoever waits for the task still gets it."""
     if not task.cancelled():
         task.exception()
 

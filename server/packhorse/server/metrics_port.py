@@ -6,8 +6,10 @@ to `tokens`.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from socket import AF_INET6, socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from socket import AF_INET6, SHUT_RDWR, socket
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -24,6 +26,9 @@ _LOG = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 10.0
 """A connection that says nothing for so long is closed: each holds a thread."""
+
+CONNECTION_SECONDS = 30.0
+"""A connection is closed after so long, whatever it says: one that sends a letter now and then is never silent."""
 
 MOST_CONNECTIONS = 64
 """Connections at once; more are closed."""
@@ -75,6 +80,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             self.address_family = AF_INET6
         self._certificates = certificates
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._open_until: dict[socket, float] = {}
         super().__init__((host, port), _Handler)
         self.url = f"{'http' if certificates is None else 'https'}://{host}:{self.server_port}/metrics"
         app = make_wsgi_app(registry)
@@ -98,12 +104,33 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Answers a connection; a slow handshake holds up its own thread only."""
         if self._certificates is None:
-            super().finish_request(request, client_address)
+            with self._open_for_a_while(request):
+                super().finish_request(request, client_address)
             return
         plain: socket = request
         plain.settimeout(SILENCE_SECONDS)
-        with self._certificates.ssl_context().wrap_socket(plain, server_side=True) as secure:
+        with (
+            self._certificates.ssl_context().wrap_socket(plain, server_side=True) as secure,
+            self._open_for_a_while(secure),
+        ):
             super().finish_request(secure, client_address)
+
+    @contextmanager
+    def _open_for_a_while(self, connection: socket) -> Iterator[None]:
+        """Lets a connection's thread find its end where it lasts too long."""
+        self._open_until[connection] = time.monotonic() + CONNECTION_SECONDS
+        try:
+            yield
+        finally:
+            del self._open_until[connection]
+
+    def service_actions(self) -> None:
+        """Ends connections whose time is over; called twice a second."""
+        now = time.monotonic()
+        for connection, until in list(self._open_until.items()):
+            if now > until:
+                with suppress(OSError):
+                    socket.shutdown(connection, SHUT_RDWR)  # of TLS as well, which its own thread still reads
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Logs one line for a connection that broke."""
