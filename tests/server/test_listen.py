@@ -4,6 +4,7 @@ import re
 import socket
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -83,6 +84,7 @@ def test_a_root_without_datasets_is_refused_in_one_line(serve, tmp_path):
         ("--listen", {"listen": "127.0.0.1:http"}),
         ("--listen", {"listen": "127.0.0.1:65536"}),
         ("--listen", {"listen": ":50051"}),
+        ("--listen", {"listen": "::1:50051"}),
         ("--metrics-listen", {"metrics_listen": "localhost"}),
         ("--grace-seconds", {"grace_seconds": -1}),
         ("--grace-seconds", {"grace_seconds": float("nan")}),
@@ -90,7 +92,7 @@ def test_a_root_without_datasets_is_refused_in_one_line(serve, tmp_path):
     ],
 )
 def test_options_out_of_range_name_their_flag(tmp_path, flag, options):
-    with pytest.raises(ValueError, match=f"^{flag} must be"):
+    with pytest.raises(ValueError, match=f"^{flag} must (be|have)"):
         ServeConfig(data_root=tmp_path, **options)
 
 
@@ -145,3 +147,10 @@ def test_insecure_servers_say_so_and_certificates_that_are_none_end_them(corpus,
 def test_addresses():
     assert split_address("--listen", "[::1]:5") == ("::1", 5)
     assert split_address("--listen", "0.0.0.0:65535") == ("0.0.0.0", 65535)
+
+
+def test_the_metrics_of_an_ipv6_address_are_where_it_says(corpus, make_server):
+    with make_server(corpus.root, "--metrics-listen", "[::1]:0") as server:
+        assert server.metrics_url.startswith("http://[::1]:")
+        with urllib.request.urlopen(server.metrics_url) as answer:
+            assert b"packhorse_" in answer.read()

@@ -29,12 +29,13 @@ from packhorse.server.calls import Calls
 from packhorse.server.catalog import Catalog
 from packhorse.server.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.decoding import Decoding
+from packhorse.server.descriptors import allow_descriptors
 from packhorse.server.faults import ServiceError
 from packhorse.server.lanes import Lane, Lanes
 from packhorse.server.listening import Listening
 from packhorse.server.logs import GRPC_LOGGER, Sparing
 from packhorse.server.metrics import Metrics
-from packhorse.server.metrics_port import listen_for_metrics
+from packhorse.server.metrics_port import MOST_CONNECTIONS, listen_for_metrics
 from packhorse.server.mixtures import Mixtures
 from packhorse.server.reached import Reached
 from packhorse.server.receiving import Receiving
@@ -116,6 +117,7 @@ async def serve(
     certificates = None if config.tls_files is None else Certificates(config.tls_files)
     tokens = None if config.token_file is None else TokenFile(config.token_file)
     _warn_of_plain_text(config)
+    allow_descriptors(config.max_streams + _MORE_CONNECTIONS + MOST_CONNECTIONS)
     catalog = Catalog(config.data_root)
     mixtures = Mixtures(catalog)
     mixtures.names()  # opens them

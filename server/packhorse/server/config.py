@@ -106,4 +106,6 @@ def split_address(flag: str, address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{flag} must be HOST:PORT, e.g. 127.0.0.1:50051, got {address!r}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"{flag} must have an IPv6 address in brackets, e.g. [::1]:50051, got {address!r}")
     return host.strip("[]"), int(port)

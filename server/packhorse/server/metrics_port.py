@@ -76,13 +76,15 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         certificates: Certificates | None = None,
         tokens: TokenFile | None = None,
     ) -> None:
-        if ":" in host:
+        is_ipv6 = ":" in host
+        if is_ipv6:
             self.address_family = AF_INET6
         self._certificates = certificates
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._open_until: dict[socket, float] = {}
         super().__init__((host, port), _Handler)
-        self.url = f"{'http' if certificates is None else 'https'}://{host}:{self.server_port}/metrics"
+        scheme, shown = "http" if certificates is None else "https", f"[{host}]" if is_ipv6 else host
+        self.url = f"{scheme}://{shown}:{self.server_port}/metrics"
         app = make_wsgi_app(registry)
         self.set_app(app if tokens is None else _guarded(app, tokens))
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()

@@ -27,7 +27,7 @@ from packhorse.server.stream_limit import SharedStreamLimit
 REACHED = "reached"
 """The file through which processes tell how far runs have come."""
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("packhorse.server.sibling")  # it runs as __main__
 
 
 @dataclass(frozen=True, kw_only=True)
