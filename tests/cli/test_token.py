@@ -1,10 +1,12 @@
 """`packhorse token new`: a line for the server, the token for its holder, once."""
 
 import os
+import resource
 import stat
 
 import pytest
 
+from packhorse.cli.token import _append
 from packhorse.server.tokens import TokenFile
 
 
@@ -31,6 +33,19 @@ def test_a_new_token_is_printed_once_and_kept_as_a_hash(packhorse, tmp_path):
     assert tokens.grant_of(f"Bearer {other}").expires is None
     assert tokens.grant_of(f"Bearer {token}") == grant
     assert other != token
+
+
+def test_a_full_disk_costs_no_token_that_is_there(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text("a line\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # a part of the next line fits
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            _append(file, "another line\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_text() == "a line\n"
 
 
 @pytest.mark.parametrize(

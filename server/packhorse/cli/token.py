@@ -1,5 +1,6 @@
 """`packhorse token`: tokens for a server that asks for them."""
 
+import errno
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -64,10 +65,17 @@ def _end(expires: str) -> datetime | None:
 
 
 def _append(path: Path, line: str) -> None:
-    """Adds a line by one write, so that a server that reads meanwhile sees all of it or nothing."""
+    """Adds a line by one write, so that a server that reads meanwhile sees all of it or nothing.
+
+    Raises:
+        OSError: there is no room for it; the file is as it was.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     with open(descriptor, "rb+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         begins_line = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
-        file.write(line.encode() if begins_line else f"\n{line}".encode())
+        data = line.encode() if begins_line else f"\n{line}".encode()
+        if file.write(data) < len(data):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(descriptor)
