@@ -180,6 +180,30 @@ def test_an_open_stream_goes_on_with_what_was_taken_away(root, client, joined):
     assert len(redacted(rest)) == sum(len(block.ids) for block in rest)
 
 
+def test_a_first_file_that_is_wrong_or_comes_too_late_ends_no_stream(root, client, caplog, joined):
+    expected = whole(client, "rows")
+    with client.stream_bins("rows", seed=7) as stream:
+        blocks = [next(stream), next(stream)]
+        take_away(root, "rows", "[[redact]]\nids = 3")
+        blocks.append(next(stream))
+        assert "line 2: redact[0].ids: must be a list of ids" in caplog.text
+        take_away(root, "rows", '[[skip]]\npositions = "0:1"')
+        blocks += stream
+        assert "the positions 0:1 of epoch 0 lie behind it" in caplog.text
+    assert joined(blocks) == joined(expected)
+
+
+def test_the_log_tells_of_a_redaction_that_a_stream_has_gone_past(root, client, caplog):
+    with client.stream_bins("rows", seed=7) as stream:
+        next(stream)
+        for seed, from_position, is_late in ((8, 0, False), (7, 300, False), (7, 1, True)):
+            caplog.clear()
+            take_away(root, "rows", f"[[redact]]\nids = [3]\nseed = {seed}\nfrom_position = {from_position}")
+            next(stream)
+            late = f"from_position = {from_position}, and a stream has come to position "
+            assert (late in caplog.text) == is_late
+
+
 def test_positions_behind_an_open_stream_stay(root, client, caplog, joined):
     """The old file stays in force, until the stream ends."""
     take_away(root, "rows", "[[redact]]\nids = [3]")

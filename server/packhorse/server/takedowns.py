@@ -131,9 +131,10 @@ class Takedowns:
             TakedownError: it is wrong, and nothing was before.
         """
         path = self._folder / f"{name}{TAKEDOWN_SUFFIX}"
-        if name not in self._read and stamp_of(path) is None:
-            return _NO_FILE
-        read = self._read.setdefault(name, _Read())
+        if name not in self._read:
+            there_is_none = stamp_of(path) is None  # then nothing is in force, until a right file says otherwise
+            self._read[name] = _Read(_NO_FILE, ((path, None),)) if there_is_none else _Read()
+        read = self._read[name]
         stamps = self._stamps(path, read)
         if stamps not in (read.stamps, read.refused):
             self._reread(name, path, stamps, read, served)
@@ -158,6 +159,8 @@ class Takedowns:
             return
         read.file = file
         read.stamps = (stamps[0], *self._stamps(path, read)[1:])
+        if before is not None and (late := self._late(name, before, file)):
+            _LOG.warning("%s: %s", path.name, late)
         if before is None or not before.is_same(file):
             _LOG.info("%s takes away %d redactions and %d skips", path.name, len(file.redactions), len(file.skips))
 
@@ -185,6 +188,20 @@ class Takedowns:
                         f"a stream has come to {reader}, and the positions {changed} of epoch {epoch} lie behind it: "
                         "leave out positions ahead of all streams, give the [[skip]] the epoch that is meant, or stop "
                         "the run and resume it from a cursor before them"
+                    )
+        return ""
+
+    def _late(self, name: str, before: TakedownFile, now: TakedownFile) -> str:
+        """Says which run has been sent bins from where on a new redaction is said to hold for it; empty for none."""
+        for redaction, digest in zip(now.redactions, now.chain, strict=True):
+            if redaction.seed is None or digest in before.chain:
+                continue
+            for reader in self._readers:
+                sent = reader.epoch * reader.num_bins + reader.position
+                if reader.name == name and reader.seed == redaction.seed and redaction.from_position < sent:
+                    return (
+                        f"from_position = {redaction.from_position}, and a stream has come to {reader}: its trainer "
+                        "goes on with the bins that it holds; stop the trainers, and resume them from their cursor"
                     )
         return ""
 
