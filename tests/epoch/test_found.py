@@ -1,9 +1,8 @@
 """Bins of several sources that are made one after the other and put in order, beside taking them one by one."""
 
 import numpy as np
-import pytest
 
-from packhorse.epoch import Component, EpochView, JoinedSource, Mixture, PlanIndex, Stage, shared_by, sharing
+from packhorse.epoch import Component, EpochView, JoinedSource, Mixture, PlanIndex, Stage
 from packhorse.epoch._lanes import WIDE_LANES
 
 
@@ -25,21 +24,17 @@ def _mixture():
     return Mixture(parts, [Stage({"0": 1, "1": 2, "2": 1})], seed=5, num_bins=40).epoch(0)
 
 
-@pytest.mark.parametrize("bins_per_piece", [1, 2, 7, 100])
-def test_pieces_may_be_made_in_any_order(monkeypatch, bins_per_piece):
-    """A bin is copied in lanes beyond its end: it must not reach another piece, which may be there already."""
+def test_bins_put_in_order_are_those_taken_one_by_one():
+    """A bin is copied in lanes beyond its end: it must not reach what another one has written."""
     mixture, positions = _mixture(), np.random.default_rng(2).integers(0, 40, 60)
     one_by_one = [mixture.bins([position]) for position in positions]
-    monkeypatch.setattr(sharing, "BINS_PER_PIECE", bins_per_piece)
-    for order in (1, -1):
-        with shared_by(lambda pieces, order=order: [piece() for piece in pieces[::order]]):
-            bins = mixture.bins(positions)
-        assert bins.bin_ends.tolist() == np.cumsum([len(each.ids) for each in one_by_one]).tolist()
-        assert bins.dataset_ids.tolist() == [int(each.dataset_ids[0]) for each in one_by_one]
-        for name in ("ids", "lengths", "first_tokens"):
-            assert getattr(bins, name).tolist() == np.concatenate([getattr(each, name) for each in one_by_one]).tolist()
-        rows = [np.zeros(len(each.ids), int) if each.rows is None else each.rows for each in one_by_one]
-        assert bins.rows.tolist() == np.concatenate(rows).tolist()
+    bins = mixture.bins(positions)
+    assert bins.bin_ends.tolist() == np.cumsum([len(each.ids) for each in one_by_one]).tolist()
+    assert bins.dataset_ids.tolist() == [int(each.dataset_ids[0]) for each in one_by_one]
+    for name in ("ids", "lengths", "first_tokens"):
+        assert getattr(bins, name).tolist() == np.concatenate([getattr(each, name) for each in one_by_one]).tolist()
+    rows = [np.zeros(len(each.ids), int) if each.rows is None else each.rows for each in one_by_one]
+    assert bins.rows.tolist() == np.concatenate(rows).tolist()
 
 
 def test_bins_of_several_epochs_of_a_component_in_any_order():

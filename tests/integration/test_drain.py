@@ -76,11 +76,11 @@ def test_grace_runs_out_under_streams_that_block(corpus, make_server, monkeypatc
     """Blocks that take longer than the grace period are cut off; clients go on at the block that was cut."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\n"
-        "import packhorse.server.backend as backend\n"
-        "backend.BLOCK_BYTES = 512\n"
-        "encode = backend.encode\n"
+        "import packhorse.server.open_stream as open_stream\n"
+        "open_stream.BLOCK_BYTES = 512\n"
+        "encode = open_stream.encode\n"
         "blocks = iter(range(10**9))\n"
-        "backend.encode = lambda bins, *more: time.sleep(1.5 if next(blocks) == 5 else 0) or encode(bins, *more)\n"
+        "open_stream.encode = lambda bins, *more: time.sleep(1.5 if next(blocks) == 5 else 0) or encode(bins, *more)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root, "--grace-seconds", "0.3") as server, connect(server.target, retry=PATIENT) as client:

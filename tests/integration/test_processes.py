@@ -62,11 +62,11 @@ def slow_blocks(monkeypatch, folder, seconds):
     """Makes streams of servers that are started from now on last, so that they do not lie in buffers whole."""
     (folder / "sitecustomize.py").write_text(
         "import time\n"
-        "import packhorse.server.backend as backend\n"
-        "encode = backend.encode\n"
+        "import packhorse.server.open_stream as open_stream\n"
+        "encode = open_stream.encode\n"
         f"wait = lambda bins: time.sleep({seconds} if len(bins.positions) > 1 else 0)\n"
-        "backend.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
-        "backend._steps_per_block = lambda *_: 2\n"
+        "open_stream.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
+        "open_stream._steps_per_block = lambda *_: 2\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 

@@ -1,16 +1,16 @@
-"""How large a stream's blocks are, and that threads which share in one make the same block as one thread."""
+"""How large a stream's blocks are."""
 
 from itertools import pairwise
 
 import pytest
 
 from packhorse.client.service._messages import topology_message
-from packhorse.epoch import sharing
-from packhorse.server import backend as module
-from packhorse.server.backend import LEAST_BLOCK_BYTES, STREAMS_BYTES, Backend, block_bytes
+from packhorse.server import open_stream as module
+from packhorse.server.backend import Backend
 from packhorse.server.catalog import Catalog
 from packhorse.server.mixtures import Mixtures
-from packhorse.topology import Balance, RemainderPolicy, Topology
+from packhorse.server.open_stream import LEAST_BLOCK_BYTES, STREAMS_BYTES, block_bytes
+from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
 
@@ -21,16 +21,10 @@ def make_backend(corpus):
     return lambda **options: Backend(datasets, **options)
 
 
-def request(dataset="rows", topology=None):
+def request():
     return pb.StreamBinsRequest(
-        dataset=dataset, seed=3, topology=topology_message(topology or Topology()), wire_version=WIRE_VERSION
+        dataset="rows", seed=3, topology=topology_message(Topology()), wire_version=WIRE_VERSION
     )
-
-
-def blocks_of(backend, asked):
-    header, *blocks = backend.stream_bins(asked)
-    assert header.HasField("header")
-    return [each.block for each in blocks]
 
 
 def test_all_streams_blocks_fit_into_their_memory():
@@ -67,28 +61,3 @@ def test_a_reader_that_takes_its_time_gets_no_more_than_it_takes_in_half_a_minut
         steps.append(next(stream).block.num_steps)
         now[0] += seconds_per_step * steps[-1]
     assert steps == [1, 4, 16, 15, 15, 3, 3, 1, 4]
-
-
-@pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
-@pytest.mark.parametrize("balance", Balance)
-def test_blocks_made_in_pieces_are_those_made_at_once(make_backend, monkeypatch, dataset, balance):
-    shared = []
-
-    def share(pieces):
-        shared.append(len(pieces))
-        for piece in reversed(pieces):
-            piece()
-
-    topology = Topology(
-        world_size=2, batch_size=3, remainder=RemainderPolicy.SPREAD, balance=balance, accumulation=2, start_position=5
-    )
-    asked = request(dataset, topology)
-    at_once = blocks_of(make_backend(), asked)
-    monkeypatch.setattr(sharing, "BINS_PER_PIECE", 2)
-    assert blocks_of(make_backend(share=share), asked) == at_once
-    assert max(shared) > 2
-
-
-def test_small_blocks_are_made_by_one_thread(make_backend):
-    blocks = blocks_of(make_backend(share=lambda _: pytest.fail("shared")), request())
-    assert sum(block.num_sequences for block in blocks) == 2000

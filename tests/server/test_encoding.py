@@ -36,7 +36,7 @@ def bins_of(numbers, *, adhoc=((),), dtype=np.uint32, positions=None, pieces=Fal
 
 def sent(bins, known, positions=None):
     message = pb.Bins()
-    encode(bins, message, 3, known, positions)
+    encode(bins, message, 3, known.numbered(bins), positions)
     return message
 
 

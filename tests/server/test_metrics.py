@@ -167,14 +167,14 @@ def test_health_turns_while_no_block_can_be_made(corpus, make_server, monkeypatc
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\n"
         "import packhorse.server.app as app\n"
-        "import packhorse.server.backend as backend\n"
+        "import packhorse.server.open_stream as open_stream\n"
         "app.PROBE_SECONDS = app._PROBE_EVERY_SECONDS = 0.2\n"
-        "encode = backend.encode\n"
+        "encode = open_stream.encode\n"
         f"stuck = lambda: os.path.exists({str(tmp_path / 'stuck')!r})\n"
         "def encoded(bins, *more):\n"
         "    while stuck(): time.sleep(0.05)\n"
         "    encode(bins, *more)\n"
-        "backend.encode = encoded\n"
+        "open_stream.encode = encoded\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root) as server, grpc.insecure_channel(server.target) as channel:

@@ -97,11 +97,26 @@ class Backend:
     def __init__(self):
         self.made = []
 
-    def stream_bins(self, request):
-        yield pb.StreamBinsResponse(header=pb.StreamHeader(num_steps=3))
-        for step in range(3):
-            self.made.append((request.dataset, step))
-            yield pb.StreamBinsResponse(block=pb.StreamBlock(first_step=step, num_steps=1))
+    def open_stream(self, request):
+        return Stream(request.dataset, self.made)
+
+
+class Stream:
+    header = pb.StreamHeader(num_steps=3)
+
+    def __init__(self, name, made):
+        self._name, self._made = name, made
+        self._left = [range(step, step + 1) for step in range(3)]
+
+    def take(self):
+        return self._left.pop(0) if self._left else range(0)
+
+    def make(self, steps):
+        self._made.append((self._name, steps.start))
+        return pb.StreamBinsResponse(block=pb.StreamBlock(first_step=steps.start, num_steps=1))
+
+    def close(self):
+        pass
 
 
 class Context:

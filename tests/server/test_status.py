@@ -157,11 +157,11 @@ def test_nothing_internal_in_grpc_s_own_details(failing):
 def test_a_stream_beyond_the_limit_waits_until_another_closes(corpus, make_server, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(  # a stream that lasts until it is closed
         "import time\n"
-        "import packhorse.server.backend as backend\n"
-        "encode = backend.encode\n"
+        "import packhorse.server.open_stream as open_stream\n"
+        "encode = open_stream.encode\n"
         "wait = lambda bins: time.sleep(1 if len(bins.positions) > 1 else 0)\n"
-        "backend.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
-        "backend._steps_per_block = lambda *_: 2\n"
+        "open_stream.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
+        "open_stream._steps_per_block = lambda *_: 2\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with (

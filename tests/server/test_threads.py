@@ -1,9 +1,8 @@
-"""The threads of a lane: the order of work, head starts, and work that several share."""
+"""The threads of a lane: the order of work, head starts, and whether more of it is wanted."""
 
 import gc
 import threading
 import weakref
-from functools import partial
 
 import pytest
 
@@ -66,46 +65,16 @@ def test_a_head_start_is_no_more_than_it_says(held, monkeypatch):
     assert log == ["waits for two seconds", *["opening"] * 3]
 
 
-def test_an_idle_thread_takes_a_share(make_threads):
-    threads, meeting, idents = make_threads(2), threading.Barrier(2), []
-
-    def meet():
-        meeting.wait(10)  # breaks unless both are at work at once
-        idents.append(threading.get_ident())
-
-    threads.submit(lambda: threads.share([meet, meet])).result(20)
-    assert len(set(idents)) == 2
-
-
-def test_without_an_idle_thread_one_does_all(held):
-    threads, _ = held
-    order = []
-    threads.share([lambda: order.append(1), lambda: order.append(2), lambda: order.append(3)])
-    assert order == [1, 2, 3]
-
-
-def test_each_piece_is_done_once(make_threads):
-    threads, done = make_threads(3), []
-    for _ in range(20):
-        done.clear()
-        threads.submit(threads.share, [partial(done.append, number) for number in range(50)]).result(10)
-        assert sorted(done) == list(range(50))
-
-
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("error", [LookupError, IndexError])
-@pytest.mark.parametrize("failing", [0, 1])
-def test_what_a_piece_raises_is_raised(make_threads, number, error, failing):
-    def piece(which):
-        if which == failing:
-            raise error(f"piece {which}")
-
-    threads = make_threads(number)
-    for _ in range(20):
-        future = threads.submit(lambda: threads.share([partial(piece, 0), partial(piece, 1)]))
-        with pytest.raises(error, match=f"piece {failing}"):
-            future.result(10)
-    assert threads.submit(lambda: "goes on").result(10) == "goes on"
+def test_work_is_short_until_each_thread_has_some_and_one_more_piece_waits(held):
+    threads, gate = held
+    assert threads.is_short_of_work
+    waiting = threads.submit(int)
+    assert not threads.is_short_of_work
+    gate.set()
+    waiting.result(10)
+    for _ in range(2):  # two turns: each is counted until its thread takes up the next
+        threads.submit(int).result(10)
+    assert threads.is_short_of_work
 
 
 def test_what_is_cancelled_never_runs(held):

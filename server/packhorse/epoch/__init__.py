@@ -13,7 +13,6 @@ from packhorse.epoch.mixture import Chain, Mixture, Stage, WeightsBy, WhenOut, b
 from packhorse.epoch.mixture_epoch import Given, MixtureEpoch
 from packhorse.epoch.permutation import Permutation
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.sharing import Share, shared_by
 from packhorse.epoch.shuffle_quality import ShuffleQuality, shuffle_quality
 from packhorse.epoch.skip import SkipSource
 from packhorse.epoch.source import Locations, Source
@@ -42,7 +41,6 @@ __all__ = [
     "Places",
     "PlanIndex",
     "PoolArray",
-    "Share",
     "ShuffleQuality",
     "SkipSource",
     "Source",
@@ -61,7 +59,6 @@ __all__ = [
     "joined",
     "materialize_epoch",
     "parting",
-    "shared_by",
     "shuffle_quality",
     "waiting_of",
     "waiting_of_plan",

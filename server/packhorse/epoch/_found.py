@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from packhorse.epoch._lanes import WIDE_LANES, copy_lanes
 from packhorse.epoch.bins import Bins, PoolArray
-from packhorse.epoch.sharing import all_of, in_pieces
 from packhorse.epoch.source import Source
 
 Columns = Mapping[str, NDArray[Any]]
@@ -146,12 +145,7 @@ def rearranged(found: Found, outline: Outline, order: NDArray[np.int64], outline
         outline_out: gets what is known of them in this order.
     """
     bounds, begins = outline.bounds(), np.empty(len(order), dtype=np.int64)
-
-    def rearrange(bins: slice) -> None:
-        out = outline_out.part(bins)
-        _rearrange(order[bins], outline.templates, bounds, out.sizes, out.templates, begins[bins])
-
-    in_pieces(rearrange, len(order))
+    _rearrange(order, outline.templates, bounds, outline_out.sizes, outline_out.templates, begins)
     if outline.dataset_ids is not None and outline_out.dataset_ids is not None:
         outline.dataset_ids.take(order, out=outline_out.dataset_ids)
     return Found(
@@ -196,11 +190,10 @@ def _room(
 def _fill_parts(
     parts: Sequence[Found], bounds: NDArray[np.int64], ids: PoolArray, lengths: NDArray[np.int32], columns: Columns
 ) -> None:
-    works, first = [], 0
+    first = 0
     for part in parts:
-        works.append(partial(part.fill, bounds[first : first + part.num_bins + 1], ids, lengths, columns))
+        part.fill(bounds[first : first + part.num_bins + 1], ids, lengths, columns)
         first += part.num_bins
-    all_of(works, [part.num_bins for part in parts])
 
 
 def _copy(bins: Bins, bounds: NDArray[np.int64], ids: PoolArray, lengths: NDArray[np.int32], columns: Columns) -> None:
@@ -226,13 +219,8 @@ def _fill_rearranged(
     dtypes = {name: columns[name].dtype for name in names}
     own_ids, own_lengths, own_columns = _room(int(own_bounds[-1]) + WIDE_LANES, ids.dtype, dtypes)
     found.fill(own_bounds, own_ids, own_lengths, own_columns)
-    arrays = [(own_ids, ids), (own_lengths, lengths), *((own_columns[name], columns[name]) for name in names)]
-
-    def copy(bins: slice) -> None:
-        for own, out in arrays:
-            _copy_bins(own, own_begins[bins], bounds[bins.start : bins.stop + 1], out)
-
-    in_pieces(copy, found.num_bins)
+    for own, out in ((own_ids, ids), (own_lengths, lengths), *((own_columns[name], columns[name]) for name in names)):
+        _copy_bins(own, own_begins, bounds, out)
 
 
 @numba.njit(nogil=True, cache=True)

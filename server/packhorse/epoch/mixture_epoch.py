@@ -6,7 +6,6 @@ components, stages and what was taken before this epoch to `mixture`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numba
@@ -17,7 +16,6 @@ from packhorse.epoch._dealing import Dealing
 from packhorse.epoch._found import Found, Outline, find_in, made, rearranged
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.component import Component
-from packhorse.epoch.sharing import all_of
 from packhorse.epoch.source import Locations, Source, checked_positions
 
 _BYTES_PER_COMPONENT = 128
@@ -133,7 +131,7 @@ class MixtureEpoch:
         sizes = [len(part.positions) for part in parts]
         first_datasets = self._first_dataset[[part.component for part in parts]]
         outline = Outline.of(len(wanted), np.repeat(first_datasets, sizes))
-        found = Found.together(all_of([partial(self._find_part, part, outline) for part in parts], sizes))
+        found = Found.together([self._find_part(part, outline) for part in parts])
         if len(parts) > 1:
             grouped, outline = outline, Outline.of(len(wanted), np.empty(len(wanted), dtype=np.int32))
             found = rearranged(found, grouped, order, outline)

@@ -17,7 +17,6 @@ from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import MOST_IN_NARROW_WORDS, ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.sharing import in_pieces
 from packhorse.epoch.source import Locations, checked_positions
 
 Place = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -116,20 +115,16 @@ class EpochView:
             first_template: where the numbers of templates begin.
         """
         templates, copies = np.empty((2, len(positions)), dtype=np.int64)
-
-        def find(bins: slice) -> None:
-            kernels.find_bins(
-                self._plan.tables,
-                self._bin_row,
-                positions[bins],
-                first_template,
-                templates[bins],
-                copies[bins],
-                outline.sizes[bins],
-                outline.templates[bins],
-            )
-
-        in_pieces(find, len(positions))
+        kernels.find_bins(
+            self._plan.tables,
+            self._bin_row,
+            positions,
+            first_template,
+            templates,
+            copies,
+            outline.sizes,
+            outline.templates,
+        )
         return Found(
             fill=partial(self._fill, templates, copies),
             num_bins=len(positions),
@@ -148,23 +143,19 @@ class EpochView:
         columns: Columns,
     ) -> None:
         """Makes bins that were found, between the bounds given."""
-
-        def draw(bins: slice) -> None:
-            kernels.draw_ids(
-                self._plan.tables,
-                self._pool_rows,
-                self._pool,
-                self._first_tokens,
-                self._words,
-                templates[bins],
-                copies[bins],
-                bounds[bins.start],
-                ids,
-                lengths,
-                None if self._first_tokens is None else columns["first_tokens"],
-            )
-
-        in_pieces(draw, len(templates))
+        kernels.draw_ids(
+            self._plan.tables,
+            self._pool_rows,
+            self._pool,
+            self._first_tokens,
+            self._words,
+            templates,
+            copies,
+            bounds[0],
+            ids,
+            lengths,
+            None if self._first_tokens is None else columns["first_tokens"],
+        )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N].

@@ -132,7 +132,6 @@ async def serve(
         mixtures,
         saw_run=metrics.waiting.saw,
         num_streams=lambda: limit.num_open,
-        share=lanes.streams.share,
         reached=Reached() if sibling is None else sibling.reached,
     )
     servicer = PackingServicer(backend, metrics, lanes, limit, activity.answer)

@@ -4,47 +4,29 @@ Owns what every method does, for gRPC and for embedded clients alike, which is w
 is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the servicer.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from packhorse.dataset import MixtureDataset, Takedown
-from packhorse.epoch import Bins, Share, joined, shared_by
+from packhorse.dataset import MixtureDataset
+from packhorse.epoch import joined
 from packhorse.server import pack, requests
 from packhorse.server.asked_stream import AskedStream
 from packhorse.server.components import components_of, stages_of, takedown_message
-from packhorse.server.encoding import ID_TYPES, SentTemplates, as_declared, encode
+from packhorse.server.encoding import ID_TYPES, as_declared, components_in, encode
 from packhorse.server.epochs import Epochs
 from packhorse.server.faults import ServiceError
 from packhorse.server.locate import locate_in_pieces
+from packhorse.server.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.pack_session import PackSession
 from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.server.reached import Reached
 from packhorse.server.served import Datasets, Served
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import block_context, get_bins_context, stream_positions
-
-BLOCK_BYTES = 1 << 20
-"""What later blocks of a stream grow to, where few streams are open."""
-
-LEAST_BLOCK_BYTES = 16 << 10
-"""The same where very many are."""
-
-STREAMS_BYTES = 16 << 20
-"""What the blocks of all streams take together, one of each. A stream holds some four times its block: as a message, as
-bytes on their way, twice, and the next one."""
-
-GROWTH = 4
-"""A block has so many times the steps of the one before, until it is large enough."""
-
-BLOCK_SECONDS = 30.0
-"""A block has no more steps than its reader takes in so long: what is handed out, another stage or takedown comes too
-late for."""
+from packhorse.wire import get_bins_context
 
 _COPIES = 3
 """An answer is held so often while it is made: in arrays, in the message and in the bytes that are sent."""
@@ -57,7 +39,6 @@ class Backend:
         catalog: the datasets.
         saw_run: told of every stream's dataset and topology.
         num_streams: how many are open now, the one that asks included.
-        share: does pieces of work on large blocks.
         reached: how far runs have come; None where nobody shares it.
     """
 
@@ -67,14 +48,12 @@ class Backend:
         *,
         saw_run: Callable[[Served, Topology], None] = lambda _served, _topology: None,
         num_streams: Callable[[], int] = lambda: 1,
-        share: Share | None = None,
         reached: Reached | None = None,
     ) -> None:
         self._catalog = catalog
         self._epochs = Epochs()
         self._saw_run = saw_run
         self._num_streams = num_streams
-        self._sharing = nullcontext if share is None else partial(shared_by, share)
         self._reached = reached or Reached()
 
     def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
@@ -96,47 +75,19 @@ class Backend:
         described.older_digests.extend(self._catalog.older_digests(name))
         return described
 
-    def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
-        """Yields the header, then blocks: the first of one step, later ones as `block_bytes` and `next_steps` say."""
+    def open_stream(self, request: pb.StreamBinsRequest) -> OpenStream:
+        """Checks a request, and returns its stream, of which nothing is made yet."""
         asked = AskedStream.of(request, self._catalog, self._epochs)
-        dataset, steps, header = asked.dataset, asked.steps, asked.header
-        self._saw_run(dataset, asked.topology)
-        yield pb.StreamBinsResponse(header=header)
-        self._catalog.follow(asked.reader)
-        sent = SentTemplates()
-        taken, at_once = 0, 1
-        while taken < len(steps):
-            block = steps[taken : taken + at_once]
-            end = asked.end_of(block[-1])
-            self._note(dataset, asked.skips, asked.epoch, end)
-            asked.reader.position = asked.skips.to_whole(end - 1) + 1
-            if not self._is_current(dataset, asked.takedown):
-                return
-            message = pb.StreamBinsResponse()
-            self._fill(message.block, asked, block, sent)
-            made = time.monotonic()
-            yield message
-            taken += len(block)
-            most = _steps_per_block(dataset, asked.batch_size, self._num_streams())
-            at_once = min(next_steps(at_once, time.monotonic() - made), asked.most_steps, most)
+        self._saw_run(asked.dataset, asked.topology)
+        note = partial(self._note, asked.dataset, asked.skips, asked.epoch)
+        return OpenStream(asked, self._catalog, note, self._num_streams)
 
-    def _fill(self, block: pb.StreamBlock, asked: AskedStream, steps: range, sent: SentTemplates) -> None:
-        """Fills in a block of a stream's steps."""
-        with self._sharing():
-            bins = as_declared(asked.assignment.bins(steps, asked.rank), asked.dataset.manifest)
-        self._catalog.confirm(asked.dataset, _components_in(bins))
-        block.first_step, block.num_steps = steps.start, len(steps)
-        block.num_sequences, block.num_tokens = len(bins.ids), bins.num_tokens()
-        context = block_context(asked.header.checksum, block)
-        positions = stream_positions(asked.topology, asked.rank, steps.start, len(bins))
-        redacted = asked.takedown.redacted(
-            bins, epoch=asked.epoch, seed=asked.run_seed, num_bins=asked.num_whole_bins, skips=asked.skips
-        )
-        encode(bins, block.bins, context, sent, positions, redacted)
-
-    def _is_current(self, dataset: Served, takedown: Takedown) -> bool:
-        """Whether a stream goes on; where something changed by file, it ends, and is opened again where it stands."""
-        return self._catalog.is_current(dataset) and self._catalog.takedown(dataset, goes_on=True) is takedown
+    def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
+        """Yields a stream's header, then its blocks, each made when it is asked for."""
+        stream = self.open_stream(request)
+        yield pb.StreamBinsResponse(header=stream.header)
+        while (steps := stream.take()) and (block := stream.make(steps)) is not None:
+            yield block
 
     def get_bins(self, request: pb.GetBinsRequest) -> pb.GetBinsResponse:
         """Returns the bins at any positions."""
@@ -179,14 +130,14 @@ class Backend:
                 yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)
                 pace.restart()
         bins = as_declared(joined(parts or [source.bins(positions)]), dataset.manifest)
-        self._catalog.confirm(dataset, _components_in(bins))
+        self._catalog.confirm(dataset, components_in(bins))
         self._note(dataset, skips, request.epoch, end)
         digest = requests.digest_of(dataset, skips, takedown)
         response = pb.GetBinsResponse(digest=digest, id_type=ID_TYPES[dataset.manifest.id_dtype])
         context = get_bins_context(request, response.digest, response.id_type)
         num_bins = self._epochs.whole(dataset, request.seed, request.epoch).num_bins
         redacted = takedown.redacted(bins, epoch=request.epoch, seed=request.seed, num_bins=num_bins, skips=skips)
-        encode(bins, response.bins, context, SentTemplates(), positions, redacted)
+        encode(bins, response.bins, context, None, positions, redacted)
         del parts
         yield (_COPIES - 1) * num_bytes
         return response
@@ -239,42 +190,6 @@ class Backend:
         session = self.pack_session()
         for message in messages:
             yield session.answer(message)
-
-
-def _components_in(bins: Bins) -> list[int]:
-    """Which of a mixture's components bins are of; none where there is one dataset."""
-    return [] if bins.dataset_ids is None else np.flatnonzero(np.bincount(bins.dataset_ids + 1)[1:]).tolist()
-
-
-def block_bytes(num_streams: int) -> int:
-    """Returns what a stream's blocks grow to while so many streams are open.
-
-    Example:
-        >>> [block_bytes(num_streams) >> 10 for num_streams in (1, 100, 1000, 4000)]
-        [1024, 163, 16, 16]
-    """
-    return min(BLOCK_BYTES, max(LEAST_BLOCK_BYTES, STREAMS_BYTES // max(1, num_streams)))
-
-
-def next_steps(num_steps: int, seconds: float) -> int:
-    """Returns how many steps a stream's next block may have.
-
-    Example:
-        >>> next_steps(64, 0.5), next_steps(64, 20.0), next_steps(64, 240.0)  # trainers that take ever longer
-        (256, 96, 8)
-
-    Args:
-        num_steps: of the block before.
-        seconds: after which the next one was asked for.
-    """
-    return max(1, int(num_steps * min(GROWTH, BLOCK_SECONDS / max(seconds, 1e-9))))
-
-
-def _steps_per_block(dataset: Served, batch_size: int, num_streams: int) -> int:
-    """How many steps fill a block on average, and certainly fit into a message."""
-    average = requests.average_bytes_per_bin(dataset) * batch_size
-    most = requests.most_bytes_per_bin(dataset) * batch_size
-    return max(1, min(int(block_bytes(num_streams) / average), requests.MAX_MESSAGE_BYTES // most))
 
 
 @cache

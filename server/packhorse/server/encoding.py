@@ -34,6 +34,11 @@ def as_declared(bins: Bins, manifest: Manifest) -> Bins:
     return replace(bins, ids=ids, first_tokens=first_tokens)
 
 
+def components_in(bins: Bins) -> list[int]:
+    """Returns which of a mixture's components bins are of; none where there is one dataset."""
+    return [] if bins.dataset_ids is None else np.flatnonzero(np.bincount(bins.dataset_ids + 1)[1:]).tolist()
+
+
 class SentTemplates:
     """Which templates the reader of a stream knows by now: a byte for each, of 65,536 at most."""
 
@@ -77,7 +82,7 @@ def encode(
     bins: Bins,
     message: pb.Bins,
     context: int,
-    sent: SentTemplates,
+    numbered: Numbered | None = None,
     positions: NDArray[np.int64] | None = None,
     redacted: Redacted | None = None,
 ) -> None:
@@ -87,11 +92,11 @@ def encode(
         bins: what is sent.
         message: empty.
         context: what the bins answer, see `packhorse.wire`.
-        sent: what the reader of the stream knows; of a single answer, nothing.
+        numbered: their templates; None for a single answer, which defines all of them.
         positions: what the reader takes the bins' positions to be: int64 [N]; None where it does not ask for them.
         redacted: which sequences are redacted; None for none.
     """
-    numbers, defining = sent.numbered(bins)
+    numbers, defining = SentTemplates().numbered(bins) if numbered is None else numbered
     defined = bins.take(defining)
     base, offsets = 0, b""
     if positions is not None and not np.array_equal(bins.positions, positions):

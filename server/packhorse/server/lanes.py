@@ -6,7 +6,7 @@ Owns how many threads a lane has, their niceness, and how many requests may wait
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,7 +35,7 @@ class LaneFullError(Exception):
 
 
 class Lane:
-    """Threads, and a queue of pieces of work. Used from one event loop only, but for `share`.
+    """Threads, and a queue of pieces of work. Used from one event loop only.
 
     Args:
         name: of the threads.
@@ -84,9 +84,10 @@ class Lane:
         future.add_done_callback(lambda done: waiting.dec() if done.cancelled() else None)
         return self._arrivals.awaited(future)
 
-    def share(self, pieces: Sequence[Callable[[], object]]) -> None:
-        """Does pieces of work for what runs in a lane, together with threads that have nothing else to do."""
-        self._threads.share(pieces)
+    @property
+    def is_short_of_work(self) -> bool:
+        """Whether a thread would soon be idle."""
+        return self._threads.is_short_of_work
 
     async def run(self, pieces: Pieces[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:
         """Runs pieces turn by turn; between turns others have theirs. A small answer takes a single turn.
@@ -124,7 +125,7 @@ class Lanes:
 
     streams: Lane
     """Blocks of StreamBins. Each stream has one piece here or in `small_blocks` at most, so the limit of streams bounds
-    both queues. Threads with no block to make share in another's."""
+    both queues; where a thread would soon be idle, it has a few more."""
     small_blocks: Lane
     """Blocks that are mostly Python: a stream's first ones, and all of them where very many streams are open. One
     thread makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""

@@ -12,7 +12,7 @@ from packhorse.epoch import Bins
 from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker
 from packhorse.server import requests
 from packhorse.server.bins_of_ranks import Rounds, check_costs, ranks_of
-from packhorse.server.encoding import SentTemplates, encode
+from packhorse.server.encoding import encode
 from packhorse.server.faults import invalid_field, too_large
 from packhorse.server.pieces import Pace, Pieces, finish
 from packhorse.topology import Topology
@@ -116,7 +116,7 @@ class PackSession:
     def _response(self, bins: list[OnlineBin]) -> pb.PackStreamResponse:
         num_held = len(self._packer or ()) + self._rounds.num_sequences
         response = pb.PackStreamResponse(num_sequences_held=num_held)
-        encode(_laid_end_to_end(bins), response.bins, 0, SentTemplates())
+        encode(_laid_end_to_end(bins), response.bins, 0)
         return response
 
 

@@ -5,23 +5,25 @@ Owns lanes, limits, draining, metrics and statuses; leaves what a request means 
 
 import asyncio
 import errno
-import itertools
 import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from packhorse.server.access import CALLER
-from packhorse.server.backend import BLOCK_BYTES, Backend
+from packhorse.server.backend import Backend
+from packhorse.server.blocks_ahead import LARGE_BLOCK_BYTES, BlocksAhead
 from packhorse.server.faults import RETRY_AFTER_SECONDS, ServiceError, too_many_requests
 from packhorse.server.lanes import OPENING_HEAD_START_SECONDS, Lane, LaneFullError, Lanes
 from packhorse.server.memory import MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.metrics import Metrics
+from packhorse.server.open_stream import OpenStream
 from packhorse.server.openings import Openings
 from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
@@ -34,20 +36,13 @@ from packhorse.v1 import packing_pb2_grpc
 _LOG = logging.getLogger(__name__)
 
 MEMORY_BYTES = 512 << 20
-"""What single answers and packing take together, and blocks of streams that are larger than BLOCK_BYTES."""
+"""What single answers and packing take together, and blocks of streams of more than LARGE_BLOCK_BYTES."""
 
 MEMORY_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
 
 UNREAD_SECONDS = 1.0
 """How long a drain waits for a stream whose consumer does not read."""
-
-SMALL_BLOCK_BYTES = 40 << 10
-"""After a smaller block the next one is made among the small ones too."""
-
-HANDOVER_SECONDS = 50e-6
-"""How long the event loop leaves the interpreter to the thread that makes the next large block, before it sends this
-one: sending holds the interpreter throughout, and the thread would wait a sixth of its block's time for it."""
 
 BYTES_PER_REQUEST_BYTE = 8
 """A decoded request takes at most so many times its size on the wire: a number of one byte becomes one of eight."""
@@ -63,8 +58,8 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     """Answers from the backend, each kind of request in its lane. Made within a running event loop.
 
-    Each stream holds at most two blocks: the one being sent, and the next, made meanwhile. How fast a consumer reads
-    changes nothing about that.
+    Each stream holds at most two blocks, the one being sent, and the next, made meanwhile; where threads have nothing
+    else to do, a few more. How fast a consumer reads changes nothing about that.
 
     Args:
         backend: answers requests.
@@ -153,7 +148,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks, making the next block while one is sent. The first comes with the header.
+        """Streams a header and blocks, making next blocks while one is sent. The first comes with the header.
 
         The second is made once no others open.
         """
@@ -161,21 +156,20 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         async with self._call(context) as memory:
             with self._stream():
                 self._openings.note()
-                messages = self._backend.stream_bins(_admitted(request))
-                upcoming = self._make(messages, self._lanes.small_blocks, 2, OPENING_HEAD_START_SECONDS)
+                opening = self._lanes.small_blocks.submit(
+                    self._opened, _admitted(request), head_start_seconds=OPENING_HEAD_START_SECONDS
+                )
+                stream, messages = await self._unless_draining(opening)
+                ahead = BlocksAhead(stream, self._lanes, partial(self._timed, stream))
                 num_blocks = 0
                 try:
-                    while made := await self._unless_draining(upcoming):
-                        size = made[-1].ByteSize()
-                        await memory.hold(BLOCKS_IN_MEMORY * size if size > BLOCK_BYTES + BLOCK_BYTES // 2 else 0)
-                        is_small = size < SMALL_BLOCK_BYTES
-                        lane = self._lanes.small_blocks if is_small else self._lanes.streams
+                    while messages:
+                        size = messages[-1].ByteSize()
+                        await memory.hold(BLOCKS_IN_MEMORY * size if size > LARGE_BLOCK_BYTES else 0)
                         gives_way = num_blocks == 0 and self._openings.are_many()
-                        upcoming = self._make_later(messages, lane) if gives_way else self._make(messages, lane)
-                        if not is_small:
-                            time.sleep(HANDOVER_SECONDS)
+                        ahead.begin(size, self._openings.over if gives_way else None)
                         CALLER.get().check_again()
-                        for message in made:
+                        for message in messages:
                             with self._sending():
                                 yield message
                             if message.HasField("block"):
@@ -183,8 +177,11 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                                 if num_blocks == 1:
                                     self._metrics.first_block.observe(time.perf_counter() - started)
                                 self._count(request.dataset, message.block)
+                        upcoming = ahead.take()
+                        made = None if upcoming is None else await self._unless_draining(upcoming)
+                        messages = [] if made is None else [made]
                 finally:
-                    upcoming.cancel()
+                    ahead.close()
 
     async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
         """Tells what this process does now. In no lane, because it is asked when they are full."""
@@ -285,30 +282,19 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             self._awaited.discard(work)
             work.cancel()
 
-    def _make(
-        self, messages: Iterator[pb.StreamBinsResponse], lane: Lane, most: int = 1, head_start_seconds: float = 0.0
-    ) -> "asyncio.Future[list[pb.StreamBinsResponse]]":
-        """Makes the next messages in one turn of a lane; none at the stream's end."""
+    def _opened(self, request: pb.StreamBinsRequest) -> tuple[OpenStream, list[pb.StreamBinsResponse]]:
+        """Opens a stream, and makes its first messages: the header, and a block where there is one."""
+        stream = self._backend.open_stream(request)
+        messages = [pb.StreamBinsResponse(header=stream.header)]
+        if (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
+            messages.append(block)
+        return stream, messages
 
-        def timed() -> list[pb.StreamBinsResponse]:
-            started = time.perf_counter()
-            made = list(itertools.islice(messages, most))
-            if made and made[-1].HasField("block"):
-                self._metrics.block.observe(time.perf_counter() - started)
-            return made
-
-        return lane.submit(timed, head_start_seconds=head_start_seconds)
-
-    def _make_later(
-        self, messages: Iterator[pb.StreamBinsResponse], lane: Lane
-    ) -> "asyncio.Future[list[pb.StreamBinsResponse]]":
-        """Makes the next message once the streams that open have their first blocks."""
-
-        async def make() -> list[pb.StreamBinsResponse]:
-            await self._openings.over()
-            return await self._make(messages, lane)
-
-        return asyncio.ensure_future(make())
+    def _timed(self, stream: OpenStream, steps: range) -> pb.StreamBinsResponse | None:
+        started = time.perf_counter()
+        block = stream.make(steps)
+        self._metrics.block.observe(time.perf_counter() - started)
+        return block
 
     def _count(self, dataset: str, block: pb.StreamBlock) -> None:
         self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)

@@ -5,14 +5,12 @@ Owns both; leaves whose work it is, and how much of it there may be, to `lanes`.
 
 import heapq
 import itertools
-import math
 import os
 import queue
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -40,6 +38,7 @@ class Threads:
         self._numbers = itertools.count()
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one for each that waits; False ends a thread
         self._number = number
+        self._num_running = 0
         for each in range(number):
             thread = threading.Thread(target=self._serve, args=(niceness,), name=f"{name}_{each}", daemon=True)
             thread.start()
@@ -62,36 +61,11 @@ class Threads:
         self._turns.put(True)
         return future
 
-    def share(self, pieces: Sequence[Callable[[], object]]) -> None:
-        """Does pieces of work in the calling thread and in those that are idle meanwhile; returns when all are done.
-
-        Example:
-            >>> threads, done = Threads("example", 2), []
-            >>> threads.share([lambda: done.append(1), lambda: done.append(2)])
-            >>> sorted(done)
-            [1, 2]
-
-        Args:
-            pieces: of work, each done once. Where one raises, those that nobody has begun are dropped.
-        """
-        left = deque(pieces)
-
-        def work() -> None:
-            while left:
-                try:
-                    piece = left.popleft()
-                except IndexError:  # another thread was faster
-                    return
-                piece()
-
-        others = [self.submit(work, head_start_seconds=-math.inf) for _ in range(min(self._number, len(pieces)) - 1)]
-        try:
-            work()
-        finally:
-            left.clear()
-            begun = [other for other in others if not other.cancel()]
-        for other in begun:
-            other.result()
+    @property
+    def is_short_of_work(self) -> bool:
+        """Whether a thread would soon be idle: no more than one piece of work for each is running or waiting."""
+        with self._lock:
+            return self._num_running + len(self._waiting) <= self._number
 
     def close(self) -> None:
         """Drops what waits, and ends the threads once they have done what they are at."""
@@ -114,11 +88,21 @@ class Threads:
             *_, future, work = heapq.heappop(self._waiting)
         try:
             if future.set_running_or_notify_cancel():
-                future.set_result(work())
+                future.set_result(self._done(work))
         except BaseException as error:
             future.set_exception(error)
         finally:
             del future, work  # else an error and this frame would keep each other
+
+    def _done(self, work: Callable[[], _Result]) -> _Result:
+        """Does work, which counts as running until just before anyone sees what came of it."""
+        with self._lock:
+            self._num_running += 1
+        try:
+            return work()
+        finally:
+            with self._lock:
+                self._num_running -= 1
 
 
 def _be_nice(niceness: int) -> None:
