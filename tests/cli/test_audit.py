@@ -53,6 +53,8 @@ def test_what_a_run_has_not_come_to_is_told_apart(packhorse, target, client):
     assert f"not reached by --until: {2000 - came:,} sequences in " in result.stdout
     assert num_bins > 40
     assert result.stdout.endswith(f"\nthe other {came:,} sequences came exactly once\n")
+    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags[:-1], num_bins)
+    assert result.stdout.endswith("\nexactly once: yes\n")
 
 
 @pytest.mark.parametrize(

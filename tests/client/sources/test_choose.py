@@ -133,3 +133,9 @@ else:
 assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("name", ["gone.idx", "gone.bin.boundaries"])
+def test_an_index_that_is_missing_is_named(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=rf"{name} does not exist"):
+        as_token_source(tmp_path / name)

@@ -214,7 +214,7 @@ class EpochOfStreams:
                         )
                     for block in stream:
                         num_bins += len(block)
-                        num_before = self._num_before(block)
+                        num_before = self._num_before(block, header.num_bins)
                         if num_before == len(block):
                             yield block, header, ""
                             continue
@@ -240,9 +240,9 @@ class EpochOfStreams:
             for block in self._bins_at(positions, skip):
                 yield block, header, option
 
-    def _num_before(self, block: BinBlock) -> int:
-        """Returns how many of a block's bins come before `until`."""
-        if self.until is None:
+    def _num_before(self, block: BinBlock, num_bins: int) -> int:
+        """Returns how many of a block's bins come before `until`, in an epoch of so many."""
+        if self.until is None or self.until >= num_bins:
             return len(block)
         beyond = np.flatnonzero((block.positions >= self.until) | (block.positions < 0))  # or of the last step
         return int(beyond[0]) if len(beyond) else len(block)

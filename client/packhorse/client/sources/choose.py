@@ -164,6 +164,8 @@ def _some(paths: Sequence[Path]) -> str:
 
 
 def _of_token_file(path: Path) -> TokenSource:
+    if path.suffix in (".boundaries", ".idx") and not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
     if path.suffix == ".boundaries":
         return FlatSource(path)
     if path.suffix == ".idx":
