@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from packhorse.client import RetryPolicy, connect
+from packhorse.server import tracing
 from packhorse.server.config import ServeConfig
 from packhorse.topology import Topology
 
@@ -84,3 +85,22 @@ def test_a_call_has_a_span_and_each_block_one_below_it(corpus, make_server, coll
         ).items()
         assert span.end_time_unix_nano >= span.start_time_unix_nano
     assert [span for span in spans if span.name == "packhorse.v1.PackingService/GetDataset"]
+
+
+@pytest.mark.skipif(find_spec("opentelemetry") is None, reason="OpenTelemetry is not installed")
+def test_a_collector_that_does_not_answer_holds_up_nobody(monkeypatch):
+    monkeypatch.setattr(tracing, "CLOSE_SECONDS", 0.01)
+    answered, began = threading.Event(), threading.Event()
+
+    class Provider:
+        def force_flush(self, timeout_millis=30_000):
+            began.set()
+            assert answered.wait(20)
+
+    traces = tracing.Tracing("http://127.0.0.1:9", "1")
+    own, traces._provider = traces._provider, Provider()
+    traces.close()
+    assert began.wait(20)
+    assert not answered.is_set()
+    answered.set()
+    own.shutdown()

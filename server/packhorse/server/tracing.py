@@ -4,6 +4,8 @@ Owns what spans hold. OpenTelemetry is imported where a server is told to send t
 variables (OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and so on) apply.
 """
 
+import logging
+import threading
 import time
 from typing import Any
 
@@ -11,10 +13,11 @@ import grpc
 
 from packhorse.formats import require
 from packhorse.server.calls import Call, Watcher
+from packhorse.server.logs import Sparing
 from packhorse.v1 import packing_pb2 as pb
 
-CLOSE_SECONDS = 3.0
-"""How long the last spans may take to leave."""
+CLOSE_SECONDS = 2.0
+"""How long the last spans may take to leave: less than a process has after its grace period."""
 
 _PATH = "/v1/traces"
 """Where a collector takes traces over HTTP."""
@@ -38,6 +41,7 @@ class Tracing(Watcher):
         exporter = require("opentelemetry.exporter.otlp.proto.http.trace_exporter", "otel")
         export = require("opentelemetry.sdk.trace.export", "otel")
         resources = require("opentelemetry.sdk.resources", "otel")
+        logging.getLogger(exporter.__name__).addFilter(Sparing())  # a line for every attempt to reach the collector
         self._api = require("opentelemetry.trace", "otel")
         self._parents = require("opentelemetry.trace.propagation.tracecontext", "otel").TraceContextTextMapPropagator()
         about = {"service.name": "packhorse", "service.version": version}
@@ -101,8 +105,13 @@ class Tracing(Watcher):
         span.end()
 
     def close(self) -> None:
-        """Sends what is left, for a few seconds at most."""
-        self._provider.force_flush(int(CLOSE_SECONDS * 1000))
+        """Sends what is left, for CLOSE_SECONDS at most: a collector that does not answer keeps no process alive.
+
+        The SDK's own limit does not hold while it tries again, so it is left alone with that in a thread.
+        """
+        flushing = threading.Thread(target=self._provider.force_flush, name="last-spans", daemon=True)
+        flushing.start()
+        flushing.join(CLOSE_SECONDS)
 
 
 def _attributes(call: Call) -> dict[str, Any]:
