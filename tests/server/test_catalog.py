@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -272,3 +274,49 @@ def test_links_that_lead_out_of_the_root_are_refused(corpus, root, embedded):
         assert str(root.parent) not in caught.value.message
     with connect(f"embedded:{root}") as client:  # with the rights of whoever asks
         assert client.get_dataset("linked").num_sequences == 7
+
+
+@pytest.fixture
+def common_root(corpus):
+    """A data root with two datasets; the one that reads it is not the superuser, who may look into everything."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        shutil.copytree(corpus.root / "rows", root / "rows")
+        shutil.copytree(corpus.root / "few", root / "few")
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o755)
+        is_superuser = os.geteuid() == 0
+        if is_superuser:
+            os.chown(root / "few", NOBODY, NOBODY)
+            os.seteuid(NOBODY)
+        try:
+            yield root
+        finally:
+            (root / "few").chmod(0o755)
+            if is_superuser:
+                os.seteuid(0)
+
+
+NOBODY = 65534
+
+
+def test_a_folder_that_nobody_may_look_into_costs_only_itself(common_root, caplog):
+    (common_root / "few").chmod(0)
+    catalog = Catalog(common_root)
+    assert (catalog.names(), catalog.names()) == (["rows"], ["rows"])
+    assert sum("not serving few" in line for line in caplog.messages) == 1
+    with pytest.raises(ServiceError, match="few cannot be read: Permission denied"):
+        catalog.get("few")
+    with pytest.raises(ServiceError, match=r"this server has: rows$"):
+        catalog.get("other")
+    (common_root / "few").chmod(0o755)
+    assert catalog.names() == ["few", "rows"]
+    (common_root / "few").chmod(0)
+    assert catalog.names() == ["few", "rows"]  # it is open
+    assert catalog.get("few").name == "few"
+
+
+def test_what_a_file_system_keeps_for_itself_is_no_dataset(root, caplog):
+    shutil.copytree(root / "good", root / "lost+found")
+    assert Catalog(root).names() == ["good"]
+    assert not caplog.messages

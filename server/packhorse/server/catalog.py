@@ -27,6 +27,9 @@ so that a server of a huge corpus starts at once, and are withdrawn when they tu
 KEEP_SECONDS = 3600.0
 """How long an older version is kept after it was read last: a run may pause between two epochs."""
 
+_OF_THE_FILE_SYSTEM = "lost+found"
+"""Stands at the top of many volumes, where its owner alone may look into it."""
+
 MOST_NAMES = 8
 """How many datasets a message names: a message of thousands would be refused on its way."""
 
@@ -211,8 +214,8 @@ class Catalog:
             return [served.dataset for served in self._served.values()]
 
     def _folders(self) -> Iterator[Path]:
-        for folder in [self._root] if (self._root / MANIFEST).exists() else sorted(self._root.iterdir()):
-            if not folder.name.startswith(".") and (folder / MANIFEST).exists():
+        for folder in [self._root] if has_manifest(self._root) else sorted(self._root.iterdir()):
+            if not folder.name.startswith(".") and folder.name != _OF_THE_FILE_SYSTEM and has_manifest(folder):
                 yield folder
 
     def _open(self, folder: Path) -> None:
@@ -221,7 +224,9 @@ class Catalog:
         with opening:  # whoever asks for the same folder meanwhile waits, nobody else
             stamps = stamps_of(folder)
             refused, before = self._refused.get(folder.name), self._served.get(folder.name)
-            if not stamps or stamps in {known.stamps for known in (refused, before) if known is not None}:
+            if stamps in {known.stamps for known in (refused, before) if known is not None}:
+                return
+            if not stamps and not has_manifest(folder):  # it is gone
                 return
             if before is not None:
                 with suppress(ServiceError):  # altered in place: withdrawn, as its next reader would find
@@ -329,6 +334,14 @@ class Catalog:
             if served is not None and served.dataset is dataset:
                 self._refused[dataset.name] = _Refused(reason, stamps_of(dataset.path))
                 del self._served[dataset.name]
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether it is a prepared folder, or may be one: where nobody may look into it, opening it says so."""
+    try:
+        return (folder / MANIFEST).exists()
+    except PermissionError:
+        return True
 
 
 def _tell_of_new_version(before: PreparedDataset, now: PreparedDataset) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packhorse.dataset import (
-    MANIFEST,
     MIXTURE_SUFFIX,
     MOST_MIXTURE_BYTES,
     MixtureDataset,
@@ -24,7 +23,7 @@ from packhorse.dataset import (
     append_to_mixture,
     text_of,
 )
-from packhorse.server.catalog import Catalog, no_mixture, not_served
+from packhorse.server.catalog import Catalog, has_manifest, no_mixture, not_served
 from packhorse.server.faults import ServiceError, invalid_field
 from packhorse.server.served import Reader, Served
 from packhorse.server.stamps import FileStamp, stamp_of
@@ -203,12 +202,12 @@ class Mixtures:
 
     def _files(self) -> Iterator[str]:
         """Names of the mixtures' files, whatever is in them."""
-        if not (self._catalog.root / MANIFEST).exists():
+        if not has_manifest(self._catalog.root):
             for path in sorted(self._catalog.root.glob(f"*{MIXTURE_SUFFIX}")):
                 name = path.name.removesuffix(MIXTURE_SUFFIX)
                 if self._path(name) is not None:
                     yield name
-                elif name not in self._hidden and (path.parent / name / MANIFEST).exists():
+                elif name not in self._hidden and has_manifest(path.parent / name):
                     self._hidden.add(name)
                     _LOG.error("mixture %s: a dataset has that name and is served instead; rename one of them", name)
 
@@ -219,6 +218,6 @@ class Mixtures:
             return None
         path = root / f"{name}{MIXTURE_SUFFIX}"
         try:
-            return path if path.is_file() and not (root / name / MANIFEST).exists() else None
+            return path if path.is_file() and not has_manifest(root / name) else None
         except OSError:  # no file can have such a name
             return None
