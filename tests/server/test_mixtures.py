@@ -19,8 +19,7 @@ from packhorse.client import (
     Topology,
     connect,
 )
-from packhorse.dataset import StageEntry, append_to_mixture
-from packhorse.dataset import mixture as dataset_mixture
+from packhorse.dataset import StageEntry, _kept_epochs, append_to_mixture
 from packhorse.epoch import SkipSource, derive_key
 from packhorse.server.lazy_catalog import LazyCatalog
 from packhorse.server.mixtures import Mixtures
@@ -111,7 +110,7 @@ def test_a_run_rescales_across_the_border_of_two_stages(client, staged):
 
 
 def test_epochs_of_components_are_kept_within_a_bound(root, monkeypatch):
-    monkeypatch.setattr(dataset_mixture, "_MORE_EPOCHS", 3)
+    monkeypatch.setattr(_kept_epochs, "MORE_EPOCHS", 3)
     mixture, free = in_process(root, "staged"), in_process(root, "rows")
     made = []
     for seed in range(20):
@@ -121,7 +120,19 @@ def test_epochs_of_components_are_kept_within_a_bound(root, monkeypatch):
         expected = free.epoch(1, seed=derive_key(seed, 0, "component")).bins(range(5))
         assert component.source_of(1).bins(range(5)).ids.tolist() == expected.ids.tolist()
     gc.collect()
-    assert sum(each() is not None for each in made) == len(mixture.datasets) + 3
+    of_two_runs, of_no_run = 2 * len(mixture.datasets), 1  # epoch 0 of the last component is among the 3 made last
+    assert sum(each() is not None for each in made) == of_two_runs + of_no_run
+
+
+def test_two_runs_at_once_find_their_epochs_again(root, monkeypatch):
+    """Each had pushed the other's out."""
+    monkeypatch.setattr(_kept_epochs, "MORE_EPOCHS", 1)
+    mixture = in_process(root, "staged")
+    runs = [mixture.mixture(seed).components for seed in (1, 2)]
+    for epoch in range(2):
+        first = [component.source_of(epoch) for run in runs for component in run]
+        again = [component.source_of(epoch) for run in runs for component in run]
+        assert all(one is other for one, other in zip(first, again, strict=True))
 
 
 def _up_to(stream, step):

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from math import ceil
 
+from packhorse.dataset._kept_epochs import KeptEpochs
 from packhorse.dataset.digest import mixture_digest
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
@@ -28,9 +29,6 @@ from packhorse.epoch import (
 
 _MOST_SEEDS = 4
 """Runs whose mixtures are remembered; another's is laid out again, in a millisecond."""
-
-_MORE_EPOCHS = 64
-"""Epochs of components that are remembered beside one of each; another is laid out again, in some 25 microseconds."""
 
 
 class MixtureDataset:
@@ -57,7 +55,7 @@ class MixtureDataset:
         self.file = file
         self.datasets = tuple(datasets)
         self._of_seed = lru_cache(maxsize=_MOST_SEEDS)(self._mixture)
-        self._epoch_of = lru_cache(maxsize=len(self.datasets) + _MORE_EPOCHS)(self._component_epoch)
+        self._epochs = KeptEpochs(self._component_epoch, len(self.datasets))
         self.max_seq_len: int = file.max_seq_len or max(dataset.manifest.max_seq_len for dataset in datasets)
         """A bin's capacity in tokens."""
         try:
@@ -198,7 +196,7 @@ class MixtureDataset:
         manifest, num_windows = dataset.manifest, entry.num_windows
         return Component(
             name=dataset.name,
-            source_of=partial(self._epoch_of, number, seed),
+            source_of=partial(self._epochs.get, number, seed),
             num_bins=self.component_bins[number],
             max_seq_len=rows * manifest.max_seq_len,
             max_sequences_per_bin=rows * dataset.max_sequences_per_bin,
