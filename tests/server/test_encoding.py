@@ -9,6 +9,7 @@ from packhorse.client.service._templates import Templates
 from packhorse.client.service.blocks import decode_bins
 from packhorse.dataset import open_prepared
 from packhorse.epoch import Bins, Component, EpochView, Mixture, SkipSource, Stage, WindowedView
+from packhorse.server import encoding
 from packhorse.server.encoding import SentTemplates, encode
 from packhorse.topology import ADDED, Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -17,6 +18,14 @@ from packhorse.wire import KEPT_TEMPLATES, stream_positions
 ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 BOOK = {0: (9, 4), 1: (7,), 5: (3, 3, 3), KEPT_TEMPLATES - 1: (2, 1), KEPT_TEMPLATES: (6, 6), 1 << 40: (5,)}
 """Templates by number, some of which no stream remembers."""
+
+
+@pytest.fixture(scope="module", params=[0, 32], autouse=True, ids=["arrays", "one by one"])
+def few_bins(request):
+    """Few bins are numbered one by one, many by arrays: both must agree with the reader."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoding, "_FEW_BINS", request.param)
+        yield
 
 
 def bins_of(numbers, *, adhoc=((),), dtype=np.uint32, positions=None, pieces=False):
@@ -136,3 +145,18 @@ def test_sources_number_templates_by_their_lengths(corpus):
 
 def rows_of(dataset):
     return lambda epoch: EpochView(dataset.plan, dataset.pool, seed=1, epoch=epoch)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.sampled_from([*BOOK, -1]), max_size=12), max_size=5))
+def test_few_bins_are_numbered_as_many_are(blocks):
+    one_by_one, by_arrays = SentTemplates(), SentTemplates()
+    for numbers in blocks:
+        bins = bins_of(numbers)
+        with pytest.MonkeyPatch.context() as patch:
+            found = []
+            for few, sent_before in ((32, one_by_one), (0, by_arrays)):
+                patch.setattr(encoding, "_FEW_BINS", few)
+                found.append(sent_before.numbered(bins))
+        for field in ("numbers", "defining"):
+            np.testing.assert_array_equal(getattr(found[0], field), getattr(found[1], field))

@@ -20,6 +20,7 @@ from packhorse.wire.checksums import (
     block_context,
     get_bins_context,
     header_checksum,
+    header_facts,
     is_of_version_1,
 )
 from packhorse.wire.freed_memory import give_back_freed_memory, keep_freed_memory
@@ -41,6 +42,7 @@ __all__ = [
     "get_bins_context",
     "give_back_freed_memory",
     "header_checksum",
+    "header_facts",
     "ids_sum",
     "is_local",
     "is_of_version_1",

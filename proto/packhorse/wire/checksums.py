@@ -37,7 +37,7 @@ _LOCATION = struct.Struct("<q?qqqq?qiii")
 """A SequenceLocation in the order of its fields, as little-endian bytes; its place comes last."""
 
 
-def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> int:
+def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader, facts: str | None = None) -> int:
     """Returns the checksum of a stream's header, as an answer to a request; in [0, 2^64).
 
     `first_step` and `expected_digest` are left out of the request: they change when a stream is reopened.
@@ -48,6 +48,11 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
         >>> request.epoch = 2
         >>> sent == header_checksum(request, header)
         False
+
+    Args:
+        request: that the header answers.
+        header: of the stream.
+        facts: the header's `header_facts`, where they are known: they are those of all streams of a run.
     """
     return _hash(
         (
@@ -58,6 +63,20 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
             request.rank,
             request.worker,
             _ranges(request.skip),
+            header_facts(header) if facts is None else facts,
+        )
+    )
+
+
+def header_facts(header: pb.StreamHeader) -> str:
+    r"""Returns what a header tells of its run, as it is hashed: one field a line.
+
+    Example:
+        >>> header_facts(pb.StreamHeader(digest="d", num_steps=7)).split("\n")[:2]
+        ['d', '7']
+    """
+    return _lines(
+        (
             header.digest,
             header.num_steps,
             header.num_bins,
@@ -265,4 +284,8 @@ def _ranges(ranges: Iterable[pb.PositionRange]) -> str:
 
 def _hash(fields: Iterable[str | int]) -> int:
     """Hashes fields as text, one a line."""
-    return int(xxhash.xxh3_64_intdigest("\n".join(map(str, fields)).encode()))
+    return int(xxhash.xxh3_64_intdigest(_lines(fields).encode()))
+
+
+def _lines(fields: Iterable[str | int]) -> str:
+    return "\n".join(map(str, fields))

@@ -1,6 +1,7 @@
 """A stream as it is asked for: its request checked, its epoch cut for its topology, and a header that tells of both.
 
-Owns the way from a request to the steps that it means; leaves making their bins to `backend`.
+Owns the way from a request to the steps that it means; leaves making their bins to `backend`. What the streams of one
+run have in common is found once and kept: a thousand ranks open at the same time.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,59 @@ from packhorse.server.epochs import Epochs
 from packhorse.server.served import Datasets, Reader, Served
 from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import header_checksum
+from packhorse.wire import header_checksum, header_facts
+
+
+_KEPT_RUN_BYTES = 1 << 10
+"""The longest request of which the run is kept: others choose what is in it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Run:
+    """What the streams of all ranks and workers share. It is kept, so it holds neither the dataset nor its bins."""
+
+    skips: Skips
+    topology: Topology
+    num_whole_bins: int
+    header: pb.StreamHeader
+    """Without its checksum, which tells of the stream as well."""
+    header_facts: str
+    """Of the header, for its checksum."""
+
+    @classmethod
+    def of(cls, request: pb.StreamBinsRequest, dataset: Served, takedown: Takedown, epochs: Epochs) -> "_Run":
+        """Checks what a request says of its run; see `AskedStream.of`."""
+        requests.check_reads(dataset, takedown, request.wire_version)
+        skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+        num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
+        source = epochs.source(dataset, request.seed, request.epoch, skips)
+        topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
+        requests.check_message_size("topology.batch_size", _batch_size(topology), dataset)
+        seed, of_stream = _seed_and_topology(request, topology)
+        manifest = dataset.manifest
+        header = pb.StreamHeader(
+            digest=requests.digest_of(dataset, skips, takedown),
+            num_steps=of_stream.num_steps(source.num_bins),
+            num_bins=source.num_bins,
+            num_bins_dropped=of_stream.num_bins_dropped(source.num_bins),
+            max_seq_len=manifest.options.max_seq_len,
+            max_sequences_per_bin=dataset.max_sequences_per_bin,
+            id_type=ID_TYPES[manifest.id_dtype],
+            align=manifest.options.align,
+            extra_tokens=manifest.options.extra_tokens,
+            over_length=manifest.options.over_length,
+            keep=manifest.options.keep,
+            id_column=manifest.id_column or "",
+            components=components_of(dataset, epochs.whole(dataset, seed, request.epoch)),
+            skipped=[pb.PositionRange(first=first, end=end) for first, end in skips.within(num_whole_bins).ranges],
+        )
+        return cls(
+            skips=skips,
+            topology=topology,
+            num_whole_bins=num_whole_bins,
+            header=header,
+            header_facts=header_facts(header),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -53,57 +106,35 @@ class AskedStream:
         """
         dataset = catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         takedown = catalog.takedown(dataset)
-        requests.check_reads(dataset, takedown, request.wire_version)
-        skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
-        num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
-        source = epochs.source(dataset, request.seed, request.epoch, skips)
-        topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
-        requests.check_message_size("topology.batch_size", _batch_size(topology), dataset)
-        rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
-        worker = requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
+        run = _run_of(request, dataset, takedown, epochs)
+        topology, skips, num_bins = run.topology, run.skips, run.header.num_bins
+        rank, worker = _member(request, topology)
         first_step = requests.integer("first_step", request.first_step, 0)
-        begin = topology.position_after(first_step - 1, source.num_bins)
-        if topology.steps_into_window(first_step - 1, source.num_bins):
+        begin = topology.position_after(first_step - 1, num_bins)
+        if topology.steps_into_window(first_step - 1, num_bins):
             # Bins of the window were consumed: all of it must be as it was.
             begin += topology.steps_per_window * topology.stretch_of(first_step).bins_per_step
         requests.check_digest(
             dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
         )
-        seed, is_independent = request.seed, topology.mode is StreamMode.INDEPENDENT
+        seed, of_stream = _seed_and_topology(request, topology)
+        is_independent = of_stream is not topology
         if is_independent:
-            seed = independent_seed(request.seed, rank, worker)
             rank = worker = 0
-            topology = topology.of_one_stream()
-        assignment = epochs.assignment(dataset, seed, request.epoch, skips, topology)
-        manifest = dataset.manifest
-        header = pb.StreamHeader(
-            digest=requests.digest_of(dataset, skips, takedown),
-            num_steps=assignment.num_steps,
-            num_bins=source.num_bins,
-            num_bins_dropped=topology.num_bins_dropped(source.num_bins),
-            max_seq_len=manifest.options.max_seq_len,
-            max_sequences_per_bin=dataset.max_sequences_per_bin,
-            id_type=ID_TYPES[manifest.id_dtype],
-            align=manifest.options.align,
-            extra_tokens=manifest.options.extra_tokens,
-            over_length=manifest.options.over_length,
-            keep=manifest.options.keep,
-            id_column=manifest.id_column or "",
-            components=components_of(dataset, epochs.whole(dataset, seed, request.epoch)),
-            skipped=[pb.PositionRange(first=first, end=end) for first, end in skips.within(num_whole_bins).ranges],
-        )
-        header.checksum = header_checksum(request, header)
+        header = pb.StreamHeader()
+        header.CopyFrom(run.header)
+        header.checksum = header_checksum(request, header, run.header_facts)
         return cls(
             dataset=dataset,
             takedown=takedown,
             skips=skips,
             epoch=request.epoch,
             run_seed=None if is_independent else request.seed,
-            num_whole_bins=num_whole_bins,
-            assignment=assignment,
+            num_whole_bins=run.num_whole_bins,
+            assignment=epochs.assignment(dataset, seed, request.epoch, skips, of_stream),
             rank=rank,
-            steps=topology.worker_steps(worker, source.num_bins, first_step=first_step),
-            reader=Reader(dataset.name, request.epoch, request.seed, num_whole_bins, skips.to_whole(begin)),
+            steps=of_stream.worker_steps(worker, num_bins, first_step=first_step),
+            reader=Reader(dataset.name, request.epoch, request.seed, run.num_whole_bins, skips.to_whole(begin)),
             header=header,
         )
 
@@ -129,6 +160,34 @@ class AskedStream:
         if topology.steps_into_window(step, num_bins):
             end += topology.bins_per_window
         return min(end, num_bins)
+
+
+def _run_of(request: pb.StreamBinsRequest, dataset: Served, takedown: Takedown, epochs: Epochs) -> _Run:
+    """Returns the run of a request: what is kept of it, unless every stream has an epoch of its own."""
+
+    def make() -> _Run:
+        return _Run.of(request, dataset, takedown, epochs)
+
+    shared = pb.StreamBinsRequest()
+    shared.CopyFrom(request)
+    for field in ("rank", "worker", "first_step", "expected_digest"):
+        shared.ClearField(field)
+    data = shared.SerializeToString()
+    is_kept = request.topology.mode != pb.STREAM_MODE_INDEPENDENT and len(data) <= _KEPT_RUN_BYTES
+    return epochs.run(dataset, (takedown, data), make) if is_kept else make()
+
+
+def _member(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, int]:
+    """Returns rank and worker; a ServiceError names the one that the topology has not."""
+    rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
+    return rank, requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
+
+
+def _seed_and_topology(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, Topology]:
+    """Returns what a stream's bins are made of: a seed and a topology of its own where it has its epoch to itself."""
+    if topology.mode is not StreamMode.INDEPENDENT:
+        return request.seed, topology
+    return independent_seed(request.seed, *_member(request, topology)), topology.of_one_stream()
 
 
 def _batch_size(topology: Topology) -> int:

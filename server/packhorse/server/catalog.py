@@ -136,6 +136,10 @@ class Catalog:
         with self._lock:
             return sorted(self._served)
 
+    def has(self, name: str) -> bool:
+        """Whether a dataset of that name is open, without a look at the disk."""
+        return name in self._served
+
     @property
     def root(self) -> Path:
         """The folder below which it looks."""

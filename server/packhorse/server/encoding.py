@@ -22,6 +22,10 @@ MAX_POSITION_SPREAD = ADDED_OFFSET
 """The positions of one message lie within so many: offsets are of 32 bits."""
 
 
+_FEW_BINS = 32
+"""So many are numbered one by one."""
+
+
 def as_declared(bins: Bins, manifest: Manifest) -> Bins:
     """Returns bins with ids and first tokens of the types that their dataset says.
 
@@ -43,28 +47,50 @@ class SentTemplates:
     """Which templates the reader of a stream knows by now: a byte for each, of 65,536 at most."""
 
     def __init__(self) -> None:
-        self._is_known = np.zeros(1, dtype=np.bool_)  # the last one is for bins of none, whose number is -1
+        self._is_known = bytearray(1)  # the last one is for bins of none, whose number is -1
 
     def numbered(self, bins: Bins) -> "Numbered":
         """Numbers the bins' templates, and tells which of them the reader does not know; then it does."""
         own = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
+        if len(own) <= _FEW_BINS:
+            return self._numbered_few(own)
         if self._knows(own):
             return Numbered(own, np.empty(0, dtype=np.int64))
         is_kept = (own >= 0) & (own < KEPT_TEMPLATES)
         kept, others = np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
         numbers = own.copy() if len(others) else own
         numbers[others] = KEPT_TEMPLATES + np.arange(len(others))
-        missing = int(own[kept].max(initial=-1)) + 2 - len(self._is_known)
-        if missing > 0:
-            self._is_known = np.concatenate((self._is_known, np.zeros(missing, dtype=np.bool_)))
-        unknown = kept[~self._is_known[own[kept]]]
+        self._make_room(int(own[kept].max(initial=-1)))
+        is_known = np.frombuffer(self._is_known, dtype=np.bool_)
+        unknown = kept[~is_known[own[kept]]]
         new, where = np.unique(own[unknown], return_index=True)
-        self._is_known[new] = True
+        is_known[new] = True
         return Numbered(numbers, np.concatenate((unknown[where], others)))
+
+    def _numbered_few(self, own: NDArray[np.int64]) -> "Numbered":
+        """As `numbered`, without arrays: each operation on one costs more than a look at a few bins."""
+        templates = own.tolist()
+        self._make_room(max((each for each in templates if each < KEPT_TEMPLATES), default=-1))
+        unknown: dict[int, int] = {}
+        others = []
+        for which, template in enumerate(templates):
+            if not 0 <= template < KEPT_TEMPLATES:
+                templates[which] = KEPT_TEMPLATES + len(others)
+                others.append(which)
+            elif not self._is_known[template]:
+                unknown.setdefault(template, which)
+        for template in unknown:
+            self._is_known[template] = True
+        defining = [unknown[template] for template in sorted(unknown)] + others
+        return Numbered(np.array(templates, dtype=np.int64), np.array(defining, dtype=np.int64))
+
+    def _make_room(self, template: int) -> None:
+        """Makes room for templates up to one."""
+        self._is_known.extend(bytes(max(0, template + 2 - len(self._is_known))))
 
     def _knows(self, templates: NDArray[np.int64]) -> bool:
         try:
-            return bool(self._is_known.take(templates).all())
+            return bool(np.frombuffer(self._is_known, dtype=np.bool_).take(templates).all())
         except IndexError:  # a greater number than any before
             return False
 

@@ -9,7 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from packhorse.epoch import Assignment, SkipSource, Source
 from packhorse.server.faults import invalid_field
@@ -28,6 +28,10 @@ _LEAST_BYTES = 4096
 
 MOST_ASSIGNMENTS = 16
 """Assignments that are kept: one for each run, and for each seed of a run whose ranks are independent."""
+
+
+MOST_RUNS = 64
+"""What is kept of so many runs beside their bins: all ranks and workers of a run ask for the same."""
 
 
 class _Kept(Generic[_Value]):
@@ -75,6 +79,7 @@ class Epochs:
     def __init__(self) -> None:
         self._views: _Kept[SizedSource] = _Kept(MOST_BYTES, lambda view: _LEAST_BYTES + view.num_bytes)
         self._assignments: _Kept[Assignment] = _Kept(MOST_ASSIGNMENTS, lambda _assignment: 1)
+        self._runs: _Kept[Any] = _Kept(MOST_RUNS, lambda _run: 1)
 
     def source(self, served: Served, seed: int, epoch: int, skips: Skips) -> Source:
         """Returns an epoch of a dataset, without what is skipped."""
@@ -100,3 +105,14 @@ class Epochs:
             return Assignment(self.source(served, seed, epoch, skips), shape, seed=seed, epoch=epoch)
 
         return self._assignments.get(served, (seed, epoch, skips, shape), make)
+
+    def run(self, served: Served, of_what: tuple[object, ...], make: Callable[[], _Value]) -> _Value:
+        """Returns what is kept of a run, making it where it is not there.
+
+        Args:
+            served: the dataset; what is made must not hold it.
+            of_what: what tells the run from others.
+            make: returns it.
+        """
+        found: _Value = self._runs.get(served, of_what, make)
+        return found

@@ -75,7 +75,7 @@ class Mixtures:
             name: of either.
             digest: of the version wanted of a dataset, as `Catalog.get` takes it.
         """
-        path = self._path(name)
+        path = None if self._catalog.has(name) else self._path(name)  # a dataset goes before a mixture of its name
         stamp = None if path is None else stamp_of(path)
         if path is None or stamp is None:
             return self._catalog.get(name, digest, besides=self._files())

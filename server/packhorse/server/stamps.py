@@ -92,10 +92,10 @@ class ArrayStamps:
         return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
-def stamp_of(path: Path) -> FileStamp | None:
+def stamp_of(path: Path | str) -> FileStamp | None:
     """Returns the stamp of a file; None where there is none."""
     try:
-        stat = path.stat()
+        stat = os.stat(path)
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -105,7 +105,9 @@ class Takedowns:
             ServiceError: its file was never right.
         """
         with self._lock:
-            kept = self._in_force.setdefault(served, _InForce())
+            kept = self._in_force.get(served)
+            if kept is None:
+                kept = self._in_force[served] = _InForce()
             now = time.monotonic()
             if goes_on and now - kept.looked_at < FRESH_SECONDS:
                 return kept.takedown

@@ -1,0 +1,94 @@
+"""Streams as they are asked for: what those of one run have in common is found once, and nothing else is."""
+
+from dataclasses import replace
+
+import pytest
+from tests.server.mixtures import make_root
+
+import packhorse.server.takedowns
+from packhorse.client.service._messages import topology_message
+from packhorse.server import asked_stream
+from packhorse.server.asked_stream import AskedStream
+from packhorse.server.epochs import Epochs
+from packhorse.server.faults import ServiceError
+from packhorse.server.lazy_catalog import LazyCatalog
+from packhorse.server.mixtures import Mixtures
+from packhorse.topology import StreamMode, Topology
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION, header_checksum
+
+TOPOLOGY = Topology(world_size=4, workers_per_rank=2, batch_size=2)
+
+
+@pytest.fixture
+def root(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(packhorse.server.takedowns, "FRESH_SECONDS", 0)
+    return make_root(corpus, tmp_path / "root")
+
+
+@pytest.fixture
+def ask(root, monkeypatch):
+    """Asks for a stream; `ask.made` lists the runs that were looked at."""
+    catalog, epochs, made = Mixtures(LazyCatalog(root, set())), Epochs(), []
+    find = asked_stream._Run.of
+    monkeypatch.setattr(asked_stream._Run, "of", lambda request, *more: (made.append(request), find(request, *more))[1])
+
+    def ask(topology=TOPOLOGY, **fields):
+        message = topology_message(topology)
+        request = pb.StreamBinsRequest(
+            **{"dataset": "rows", "seed": 7, "wire_version": WIRE_VERSION} | fields, topology=message
+        )
+        asked = AskedStream.of(request, catalog, epochs)
+        assert asked.header.checksum == header_checksum(request, asked.header)
+        return asked
+
+    ask.made = made
+    return ask
+
+
+@pytest.mark.parametrize("name", ["rows", "staged"])
+def test_ranks_and_workers_of_a_run_share_all_but_what_is_theirs(ask, name):
+    asked = [ask(dataset=name, rank=rank, worker=worker) for rank in range(4) for worker in range(2)]
+    ask(dataset=name, rank=1, first_step=3, expected_digest=asked[0].header.digest)
+    assert len(ask.made) == 1
+    assert len({each.header.checksum for each in asked}) == len(asked)
+    for each in asked:
+        each.header.ClearField("checksum")
+        assert each.header == asked[0].header
+    assert [(each.rank, each.steps.start) for each in asked] == [(rank, w) for rank in range(4) for w in range(2)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 8},
+        {"epoch": 1},
+        {"dataset": "named"},
+        {"skip": [pb.PositionRange(first=1, end=2)]},
+        {"topology": replace(TOPOLOGY, batch_size=1)},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_another_run_is_looked_at_by_itself(ask, other):
+    assert ask().header.checksum != ask(**other).header.checksum
+    assert len(ask.made) == 2
+
+
+def test_what_is_taken_away_meanwhile_counts_at_once(ask, root):
+    before = ask()
+    (root / "rows.takedown.toml").write_text('[[skip]]\npositions = "2:5"\n')
+    assert ask().header.num_bins == before.header.num_bins - 3
+
+
+def test_streams_with_an_epoch_of_their_own_are_looked_at_one_by_one(ask):
+    topology = replace(TOPOLOGY, mode=StreamMode.INDEPENDENT)
+    first, second = ask(topology, rank=0), ask(topology, rank=1)
+    assert len(ask.made) == 2
+    assert first.assignment.bins(range(4), 0).ids.tolist() != second.assignment.bins(range(4), 0).ids.tolist()
+
+
+@pytest.mark.parametrize(("field", "value"), [("rank", 4), ("worker", 2)])
+def test_who_is_not_of_the_run_is_refused_also_where_it_is_known(ask, field, value):
+    ask()
+    with pytest.raises(ServiceError, match=field):
+        ask(**{field: value})
