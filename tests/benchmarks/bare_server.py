@@ -1,6 +1,7 @@
 """The same gRPC stack with nothing behind it: a grpc.aio server that yields messages which were made beforehand.
 
-Owns the upper limit that streaming is compared with; run by the streaming benchmark as a process of its own.
+Owns the upper limit that streaming is compared with; run by benchmarks as a process of its own, with a file of messages
+and, where they are to come once and not again and again, the word `once`.
 """
 
 import asyncio
@@ -34,22 +35,25 @@ def load(path: Path) -> list[pb.StreamBinsResponse]:
 
 
 class _Recorded(packing_pb2_grpc.PackingServiceServicer):
-    """Yields the recorded messages, then the second half of them (blocks of full size) again and again."""
+    """Yields the recorded messages, then the second half of them (blocks of full size) again and again, or nothing."""
 
-    def __init__(self, messages: list[pb.StreamBinsResponse]) -> None:
+    def __init__(self, messages: list[pb.StreamBinsResponse], once: bool) -> None:
         self._messages = messages
+        self._once = once
 
     async def StreamBins(self, request: pb.StreamBinsRequest, context: Any) -> AsyncIterator[pb.StreamBinsResponse]:  # noqa: N802
         for message in self._messages:
             yield message
+        if self._once:
+            await asyncio.Event().wait()
         while True:
             for message in self._messages[len(self._messages) // 2 :]:
                 yield message
 
 
-async def _serve(path: Path) -> None:
+async def _serve(path: Path, once: bool) -> None:
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-    packing_pb2_grpc.add_PackingServiceServicer_to_server(_Recorded(load(path)), server)
+    packing_pb2_grpc.add_PackingServiceServicer_to_server(_Recorded(load(path), once), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"listening on 127.0.0.1:{port}", flush=True)
@@ -57,4 +61,4 @@ async def _serve(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1])))
+    asyncio.run(_serve(Path(sys.argv[1]), once="once" in sys.argv[2:]))

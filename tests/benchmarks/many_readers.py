@@ -6,6 +6,7 @@ turns on no interpreter. Takes its arguments as JSON on stdin and prints what it
 
 import asyncio
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -38,6 +39,7 @@ class Task:
     dataset: str
     num_streams: int
     read_seconds: float
+    """After all were opened; 0 where nothing comes after the first block, and no more is looked at."""
     ca: str | None = None
     """File of the CA; None for plain text."""
     token: str | None = None
@@ -51,6 +53,10 @@ class Seen:
     connect_seconds: float = 0.0
     first_block_seconds: list[float] = field(default_factory=list)
     """Of every stream, from the request to its first block."""
+    server_seconds: float = 0.0
+    """The server's processor time while they opened."""
+    reader_seconds: float = 0.0
+    """Their own."""
     num_ids: list[int] = field(default_factory=list)
     """Of every stream, while all of them read."""
     idle_kb: int = 0
@@ -76,8 +82,22 @@ class _Readers:
         connected = await asyncio.gather(*map(_is_connected, channels))
         seen.num_connected, seen.connect_seconds = sum(connected), time.perf_counter() - started
         seen.num_ids = [0] * task.num_streams
+        before = _processor_seconds(task.pid), time.process_time()
         opened = await asyncio.gather(*(self._open(rank, channel) for rank, channel in enumerate(channels)))
+        seen.server_seconds, seen.reader_seconds = (
+            _processor_seconds(task.pid) - before[0],
+            time.process_time() - before[1],
+        )
         calls = [(rank, call) for rank, call in enumerate(opened) if call is not None]
+        if task.read_seconds:
+            await self._read_on(calls)
+        for _, call in calls:
+            call.cancel()
+        return seen
+
+    async def _read_on(self, calls: list[tuple[int, Any]]) -> None:
+        """Reads every stream as fast as it comes, and stops."""
+        task, seen = self._task, self.seen
         reading = asyncio.gather(*(self._read(rank, call) for rank, call in calls))
         end = time.perf_counter() + task.read_seconds
         while time.perf_counter() < end:
@@ -87,23 +107,15 @@ class _Readers:
         await reading
         await asyncio.sleep(_SETTLE_SECONDS)
         seen.paused_kb = _anonymous_kb(task.pid)
-        for _, call in calls:
-            call.cancel()
-        return seen
 
     async def _open(self, rank: int, channel: grpc.aio.Channel) -> Any:
         task = self._task
-        request = pb.StreamBinsRequest(
-            dataset=task.dataset,
-            seed=1,
-            rank=rank % _WORLD_SIZE,
-            topology=topology_message(Topology(world_size=_WORLD_SIZE, batch_size=8)),
-            wire_version=WIRE_VERSION,
-        )
         metadata = [] if task.token is None else [("authorization", f"Bearer {task.token}")]
         started = time.perf_counter()
         try:
-            call = packing_pb2_grpc.PackingServiceStub(channel).StreamBins(request, metadata=metadata)
+            call = packing_pb2_grpc.PackingServiceStub(channel).StreamBins(
+                request(task.dataset, rank), metadata=metadata
+            )
             for _ in ("header", "block"):
                 await call.read()
         except grpc.RpcError as error:
@@ -120,8 +132,19 @@ class _Readers:
             self.seen.failures.append(str(error.code()))
 
 
+def request(dataset: str, rank: int) -> pb.StreamBinsRequest:
+    """Returns what a reader asks for."""
+    return pb.StreamBinsRequest(
+        dataset=dataset,
+        seed=1,
+        rank=rank % _WORLD_SIZE,
+        topology=topology_message(Topology(world_size=_WORLD_SIZE, batch_size=8)),
+        wire_version=WIRE_VERSION,
+    )
+
+
 def _channel(task: Task) -> grpc.aio.Channel:
-    options = (("grpc.use_local_subchannel_pool", 1),)
+    options = (("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0))  # as packhorse's own clients
     if task.ca is None:
         return grpc.aio.insecure_channel(task.address, options)
     with open(task.ca, "rb") as file:
@@ -139,6 +162,12 @@ async def _is_connected(channel: grpc.aio.Channel) -> bool:
 def _anonymous_kb(pid: int) -> int:
     with open(f"/proc/{pid}/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+
+def _processor_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
 
 
 if __name__ == "__main__":

@@ -167,9 +167,9 @@ def serving(root: Path, *flags: str) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def serving_recorded(messages: Path) -> Iterator[tuple[str, int]]:
+def serving_recorded(messages: Path, *words: str) -> Iterator[tuple[str, int]]:
     """Runs the bare server of recorded messages in the same way."""
-    with _process([sys.executable, str(Path(__file__).with_name("bare_server.py")), str(messages)]) as started:
+    with _process([sys.executable, str(Path(__file__).with_name("bare_server.py")), str(messages), *words]) as started:
         yield started
 
 

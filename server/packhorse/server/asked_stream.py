@@ -17,7 +17,6 @@ from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import header_checksum, header_facts
 
-
 _KEPT_RUN_BYTES = 1 << 10
 """The longest request of which the run is kept: others choose what is in it."""
 

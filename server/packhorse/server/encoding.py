@@ -72,7 +72,7 @@ class SentTemplates:
         templates = own.tolist()
         self._make_room(max((each for each in templates if each < KEPT_TEMPLATES), default=-1))
         unknown: dict[int, int] = {}
-        others = []
+        others: list[int] = []
         for which, template in enumerate(templates):
             if not 0 <= template < KEPT_TEMPLATES:
                 templates[which] = KEPT_TEMPLATES + len(others)

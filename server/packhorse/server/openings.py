@@ -10,11 +10,12 @@ request. Over connections that have been read from fast, streams would so take m
 import asyncio
 from collections import deque
 
-QUIET_SECONDS = 0.02
-"""A wave is over when no stream has opened for so long. Streams of a wave come a millisecond or two apart."""
+QUIET_SECONDS = 0.05
+"""A wave is over when no stream has opened for so long. Streams of a wave come a millisecond or two apart, but where
+the processors are busy with other things, some come later."""
 
-MOST_SECONDS = 1.0
-"""No stream waits longer, however many open."""
+MOST_SECONDS = 2.0
+"""No stream waits longer, however many open: a thousand take about a second on two cores."""
 
 
 class Openings:
