@@ -14,13 +14,13 @@ from packhorse.wire.bins import (
 )
 from packhorse.wire.checksums import (
     BIN_ARRAYS,
+    HeaderChecksums,
     LocationsChecksum,
     arrays_checksum,
     bins_checksum,
     block_context,
     get_bins_context,
     header_checksum,
-    header_facts,
     is_of_version_1,
 )
 from packhorse.wire.freed_memory import give_back_freed_memory, keep_freed_memory
@@ -34,6 +34,7 @@ __all__ = [
     "MASKED_TOKEN",
     "PLAIN_WIRE_VERSION",
     "WIRE_VERSION",
+    "HeaderChecksums",
     "LocationsChecksum",
     "Run",
     "arrays_checksum",
@@ -42,7 +43,6 @@ __all__ = [
     "get_bins_context",
     "give_back_freed_memory",
     "header_checksum",
-    "header_facts",
     "ids_sum",
     "is_local",
     "is_of_version_1",

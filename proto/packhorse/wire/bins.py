@@ -49,8 +49,11 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
             num_steps = min(num_steps, max(0, -(-(following.first_step - step) // topology.step_stride)))
         within = rank * stretch.batch_size if topology.mode is StreamMode.PARTITION else 0
         first = topology.start_position + stretch.offset_of(step) + within
-        first_of_steps = first + np.arange(num_steps, dtype=np.int64) * (topology.step_stride * stretch.bins_per_step)
-        parts.append((first_of_steps[:, None] + np.arange(stretch.batch_size)).ravel())
+        slots = np.arange(first, first + stretch.batch_size, dtype=np.int64)
+        if num_steps != 1:
+            stride = topology.step_stride * stretch.bins_per_step
+            slots = (np.arange(num_steps, dtype=np.int64)[:, None] * stride + slots).ravel()
+        parts.append(slots)
         step += num_steps * topology.step_stride
         missing -= num_steps * stretch.batch_size
     return (parts[0] if len(parts) == 1 else np.concatenate(parts))[:num_bins]

@@ -37,7 +37,7 @@ _LOCATION = struct.Struct("<q?qqqq?qiii")
 """A SequenceLocation in the order of its fields, as little-endian bytes; its place comes last."""
 
 
-def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader, facts: str | None = None) -> int:
+def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> int:
     """Returns the checksum of a stream's header, as an answer to a request; in [0, 2^64).
 
     `first_step` and `expected_digest` are left out of the request: they change when a stream is reopened.
@@ -48,51 +48,48 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader, fact
         >>> request.epoch = 2
         >>> sent == header_checksum(request, header)
         False
-
-    Args:
-        request: that the header answers.
-        header: of the stream.
-        facts: the header's `header_facts`, where they are known: they are those of all streams of a run.
     """
-    return _hash(
-        (
-            request.dataset,
-            request.epoch,
-            request.seed,
-            *_topology(request.topology),
-            request.rank,
-            request.worker,
-            _ranges(request.skip),
-            header_facts(header) if facts is None else facts,
-        )
-    )
+    return HeaderChecksums(request, header).of(request.rank, request.worker)
 
 
-def header_facts(header: pb.StreamHeader) -> str:
-    r"""Returns what a header tells of its run, as it is hashed: one field a line.
+class HeaderChecksums:
+    """The header checksums of all streams of a run, which differ by rank and worker alone.
 
     Example:
-        >>> header_facts(pb.StreamHeader(digest="d", num_steps=7)).split("\n")[:2]
-        ['d', '7']
+        >>> request, header = pb.StreamBinsRequest(dataset="corpus", rank=3), pb.StreamHeader(digest="d")
+        >>> HeaderChecksums(request, header).of(rank=3, worker=0) == header_checksum(request, header)
+        True
+
+    Args:
+        request: of any stream of the run.
+        header: likewise.
     """
-    return _lines(
-        (
-            header.digest,
-            header.num_steps,
-            header.num_bins,
-            header.num_bins_dropped,
-            header.max_seq_len,
-            header.max_sequences_per_bin,
-            header.id_type,
-            header.align,
-            header.extra_tokens,
-            header.over_length,
-            header.keep,
-            header.id_column,
-            *(field for component in header.components for field in _component(component)),
-            *([_ranges(header.skipped)] if header.skipped else []),
+
+    def __init__(self, request: pb.StreamBinsRequest, header: pb.StreamHeader) -> None:
+        self._before = _lines((request.dataset, request.epoch, request.seed, *_topology(request.topology)))
+        self._behind = _lines(
+            (
+                _ranges(request.skip),
+                header.digest,
+                header.num_steps,
+                header.num_bins,
+                header.num_bins_dropped,
+                header.max_seq_len,
+                header.max_sequences_per_bin,
+                header.id_type,
+                header.align,
+                header.extra_tokens,
+                header.over_length,
+                header.keep,
+                header.id_column,
+                *(field for component in header.components for field in _component(component)),
+                *([_ranges(header.skipped)] if header.skipped else []),
+            )
         )
-    )
+
+    def of(self, rank: int, worker: int) -> int:
+        """Returns the checksum of one stream's header, as `header_checksum` does."""
+        return _hash((self._before, rank, worker, self._behind))
 
 
 def block_context(checksum_of_header: int, block: pb.StreamBlock) -> int:

@@ -140,9 +140,12 @@ class Assignment:
         parts = []
         for stretch, own in self.topology.by_stretch(steps):
             if self.topology.balance is Balance.NONE:
-                every = np.arange(own.start, own.stop, own.step, dtype=np.int64)
-                first = stretch.offset_of(0) + every * stretch.bins_per_step + rank * stretch.batch_size
-                parts.append((first[:, None] + np.arange(stretch.batch_size, dtype=np.int64)).ravel())
+                of_rank = stretch.offset_of(own[0]) + rank * stretch.batch_size
+                slots = np.arange(of_rank, of_rank + stretch.batch_size, dtype=np.int64)
+                if len(own) > 1:
+                    stride = own.step * stretch.bins_per_step
+                    slots = (np.arange(0, len(own) * stride, stride, dtype=np.int64)[:, None] + slots).ravel()
+                parts.append(slots)
             while self.topology.balance is not Balance.NONE and own:
                 chunk = self._chunk(stretch, own[0])
                 inside = range(own.start, min(own.stop, chunk.steps.stop), own.step)

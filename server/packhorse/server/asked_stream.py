@@ -15,7 +15,7 @@ from packhorse.server.epochs import Epochs
 from packhorse.server.served import Datasets, Reader, Served
 from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import header_checksum, header_facts
+from packhorse.wire import HeaderChecksums
 
 _KEPT_RUN_BYTES = 1 << 10
 """The longest request of which the run is kept: others choose what is in it."""
@@ -30,8 +30,8 @@ class _Run:
     num_whole_bins: int
     header: pb.StreamHeader
     """Without its checksum, which tells of the stream as well."""
-    header_facts: str
-    """Of the header, for its checksum."""
+    checksums: HeaderChecksums
+    """Of the header, for every stream."""
 
     @classmethod
     def of(cls, request: pb.StreamBinsRequest, dataset: Served, takedown: Takedown, epochs: Epochs) -> "_Run":
@@ -65,7 +65,7 @@ class _Run:
             topology=topology,
             num_whole_bins=num_whole_bins,
             header=header,
-            header_facts=header_facts(header),
+            checksums=HeaderChecksums(request, header),
         )
 
 
@@ -109,10 +109,7 @@ class AskedStream:
         topology, skips, num_bins = run.topology, run.skips, run.header.num_bins
         rank, worker = _member(request, topology)
         first_step = requests.integer("first_step", request.first_step, 0)
-        begin = topology.position_after(first_step - 1, num_bins)
-        if topology.steps_into_window(first_step - 1, num_bins):
-            # Bins of the window were consumed: all of it must be as it was.
-            begin += topology.steps_per_window * topology.stretch_of(first_step).bins_per_step
+        begin = _begin(topology, first_step, num_bins)
         requests.check_digest(
             dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
         )
@@ -122,7 +119,7 @@ class AskedStream:
             rank = worker = 0
         header = pb.StreamHeader()
         header.CopyFrom(run.header)
-        header.checksum = header_checksum(request, header, run.header_facts)
+        header.checksum = run.checksums.of(request.rank, request.worker)
         return cls(
             dataset=dataset,
             takedown=takedown,
@@ -180,6 +177,17 @@ def _member(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, int
     """Returns rank and worker; a ServiceError names the one that the topology has not."""
     rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
     return rank, requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
+
+
+def _begin(topology: Topology, first_step: int, num_bins: int) -> int:
+    """Returns the position from which on a stream may differ from the one that was open before."""
+    if first_step == 0:
+        return topology.start_position
+    begin = topology.position_after(first_step - 1, num_bins)
+    if topology.steps_into_window(first_step - 1, num_bins):
+        # Bins of the window were consumed: all of it must be as it was.
+        begin += topology.steps_per_window * topology.stretch_of(first_step).bins_per_step
+    return begin
 
 
 def _seed_and_topology(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, Topology]:

@@ -123,7 +123,7 @@ def encode(
         redacted: which sequences are redacted; None for none.
     """
     numbers, defining = SentTemplates().numbered(bins) if numbered is None else numbered
-    defined = bins.take(defining)
+    defined_sizes, defined_lengths = _defined(bins, defining)
     base, offsets = 0, b""
     if positions is not None and not np.array_equal(bins.positions, positions):
         base, offsets = _offsets(bins.positions)
@@ -133,9 +133,9 @@ def encode(
         "ids": _bytes(bins.ids, bins.ids.dtype),
         "templates": _bytes(numbers, np.uint32),
         "defined_templates": _bytes(numbers[defining], np.uint32),
-        "defined_sizes": _bytes(defined.sizes(), np.uint32),
-        "defined_lengths": _bytes(defined.lengths, np.int32),
-        "defined_datasets": b"" if defined.dataset_ids is None else _bytes(defined.dataset_ids, np.uint32),
+        "defined_sizes": _bytes(defined_sizes, np.uint32),
+        "defined_lengths": _bytes(defined_lengths, np.int32),
+        "defined_datasets": b"" if bins.dataset_ids is None else _bytes(bins.dataset_ids[defining], np.uint32),
         "position_offsets": offsets,
         "first_tokens": b"" if starts is None else _bytes(starts, starts.dtype),
         "group_ids": b"" if group_ids is None else _bytes(group_ids, np.int64),
@@ -147,6 +147,15 @@ def encode(
         setattr(message, name, data)
     message.base_position = base
     message.checksum = arrays_checksum((arrays[name] for name in BIN_ARRAYS), base, context)
+
+
+def _defined(bins: Bins, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Returns the sizes and lengths of some bins' templates: int64 [M], and int32 [their sum]."""
+    sizes = bins.sizes()[which]
+    ends = sizes.cumsum()
+    members = np.repeat(bins.bin_ends[which] - ends, sizes)
+    members += np.arange(len(members))
+    return sizes, bins.lengths[members]
 
 
 def _offsets(positions: NDArray[np.int64]) -> tuple[int, bytes]:
