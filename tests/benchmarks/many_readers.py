@@ -82,10 +82,10 @@ class _Readers:
         connected = await asyncio.gather(*map(_is_connected, channels))
         seen.num_connected, seen.connect_seconds = sum(connected), time.perf_counter() - started
         seen.num_ids = [0] * task.num_streams
-        before = _processor_seconds(task.pid), time.process_time()
+        before = processor_seconds(task.pid), time.process_time()
         opened = await asyncio.gather(*(self._open(rank, channel) for rank, channel in enumerate(channels)))
         seen.server_seconds, seen.reader_seconds = (
-            _processor_seconds(task.pid) - before[0],
+            processor_seconds(task.pid) - before[0],
             time.process_time() - before[1],
         )
         calls = [(rank, call) for rank, call in enumerate(opened) if call is not None]
@@ -164,7 +164,8 @@ def _anonymous_kb(pid: int) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
 
 
-def _processor_seconds(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
+    """Returns what a process has taken of all processors."""
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
