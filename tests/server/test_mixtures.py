@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -354,6 +355,17 @@ def test_the_log_tells_once_of_a_mixture_that_a_dataset_hides(own_root, caplog):
     for _ in range(2):
         assert "rows" in catalog.names()
     assert caplog.text.count("mixture rows: a dataset has that name and is served instead; rename one of them") == 1
+
+
+@pytest.mark.parametrize("position", [900, 1400])
+def test_the_log_tells_of_a_change_behind_an_open_stream(own_root, caplog, position):
+    with connect(f"embedded:{own_root}") as client, client.stream_bins("staged", epoch=2, seed=7) as stream:
+        next(stream)
+        _append(own_root, position, {"rows": 1})
+        with pytest.raises(DigestMismatchError) if position < 1000 else nullcontext():
+            assert list(stream)
+    late = f"mixture staged departs at position {position} of the run, and a stream has come to position"
+    assert (late in caplog.text) == (position < 1000)
 
 
 def test_threads_that_ask_at_once_get_the_same_mixture(own_root):

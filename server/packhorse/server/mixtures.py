@@ -23,6 +23,7 @@ from packhorse.dataset import (
     append_to_mixture,
     text_of,
 )
+from packhorse.epoch import parting
 from packhorse.server.catalog import Catalog, has_manifest, no_mixture, not_served
 from packhorse.server.faults import ServiceError, invalid_field
 from packhorse.server.served import Reader, Served
@@ -166,6 +167,16 @@ class Mixtures:
             mixture = before
         elif before is not None:
             _LOG.info("mixture %s changed: digest %s", name, mixture.manifest.digest)
+            departs, furthest = parting(before.chain, mixture.chain), self._takedowns.furthest(name)
+            if departs is not None and furthest is not None and furthest.run_position > departs:
+                _LOG.warning(
+                    "mixture %s departs at position %d of the run, and a stream has come to %s: trainers go on with "
+                    "the bins that they hold, and those that hold any from there on are refused then; stop all ranks "
+                    "and resume them from a cursor at or before that position, or restore the stages",
+                    name,
+                    departs,
+                    furthest,
+                )
         self._read[name] = _Read(stamp, mixture)
         self._told.pop(name, None)
         return mixture

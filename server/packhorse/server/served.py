@@ -26,6 +26,11 @@ class Reader:
     position: int = 0
     """The position of the whole epoch before which bins have left."""
 
+    @property
+    def run_position(self) -> int:
+        """The position of the run before which bins have left."""
+        return self.epoch * self.num_bins + self.position
+
     def __str__(self) -> str:
         return f"position {self.position} of epoch {self.epoch} of the run of seed {self.seed}"
 

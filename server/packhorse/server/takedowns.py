@@ -126,6 +126,12 @@ class Takedowns:
         with self._lock:
             self._readers.add(reader)
 
+    def furthest(self, name: str) -> Reader | None:
+        """Returns which open stream of a dataset or mixture has come furthest in its run."""
+        with self._lock:
+            ours = [reader for reader in self._readers if reader.name == name]
+        return max(ours, key=lambda reader: reader.run_position, default=None)
+
     def _file(self, name: str, served: Served) -> TakedownFile:
         """Returns what a file says; that of before where it is wrong.
 
@@ -199,8 +205,8 @@ class Takedowns:
             if redaction.seed is None or digest in before.chain:
                 continue
             for reader in self._readers:
-                sent = reader.epoch * reader.num_bins + reader.position
-                if reader.name == name and reader.seed == redaction.seed and redaction.from_position < sent:
+                is_past = redaction.from_position < reader.run_position
+                if reader.name == name and reader.seed == redaction.seed and is_past:
                     return (
                         f"from_position = {redaction.from_position}, and a stream has come to {reader}: its trainer "
                         "goes on with the bins that it holds; stop the trainers, and resume them from their cursor"
