@@ -12,8 +12,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.epoch._draws import permute_positions
 from packhorse.epoch._shares import Shares
-from packhorse.epoch.permutation import ROW_WIDTH, fill_parameters, permute_positions
+from packhorse.epoch.permutation import ROW_WIDTH, fill_parameters
 
 _CHUNK = 1 << 14
 """Blocks are dealt several at a time, up to about so many positions."""

@@ -9,8 +9,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from packhorse.epoch._draws import BLOCK, no_draws, permute_pools, permute_positions, set_draws
 from packhorse.epoch._lanes import LANES, fill_lanes, prefetch
-from packhorse.epoch.permutation import BLOCK, no_draws, permute_pools, permute_positions, set_draws
 
 _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
 _ASKED_AT_ONCE = np.uint64(4)

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import _kernels as kernels
 from packhorse.epoch import _lookup as lookup
+from packhorse.epoch._draws import MOST_IN_NARROW_WORDS
 from packhorse.epoch._found import Columns, Found, Outline, made
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.keys import checked_seed, derive_key
-from packhorse.epoch.permutation import MOST_IN_NARROW_WORDS, ROW_WIDTH, Permutation, fill_parameters
+from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.source import Locations, checked_positions
 
