@@ -64,7 +64,7 @@ def view_of(facts: dict[str, Any], limit: int, trouble: str = "") -> RenderableT
     Args:
         facts: what is shown.
         limit: streams shown.
-        trouble: why the facts are old; empty where they are not.
+        trouble: what is wrong with the facts, such as servers that do not answer; empty where nothing is.
     """
     parts: list[RenderableType] = [_servers_table(facts["servers"]), _datasets_table(facts["datasets"])]
     if facts["runs"]:
@@ -72,7 +72,7 @@ def view_of(facts: dict[str, Any], limit: int, trouble: str = "") -> RenderableT
     if facts["streams"] and limit:
         parts.append(_streams_table(facts["streams"], limit))
     if trouble:
-        parts.insert(0, Text(f"no answer, so this is old: {trouble}", style="bold red"))
+        parts.insert(0, Text(trouble, style="bold red"))
     return Group(*parts)
 
 

@@ -12,7 +12,7 @@ from packhorse.cli.activity_view import facts_between, view_of
 from packhorse.cli.console import output_console
 from packhorse.cli.options import Seconds, access_options
 from packhorse.cli.service import access_of_command
-from packhorse.client import PackhorseError, ServerActivity, ask_activity
+from packhorse.client import PackhorseError, ServerActivity, ServerUnavailableError, ask_activity
 
 
 @click.command("top", context_settings={"show_default": True})
@@ -36,34 +36,47 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
         raise click.UsageError("--json needs --once: a live view is for people")
     access = access_of_command()
 
-    def ask() -> list[ServerActivity]:
-        return ask_activity(target, access=access, timeout_seconds=timeout_seconds)
+    def ask() -> tuple[list[ServerActivity], str]:
+        """Returns what those say that answer, and what is wrong with the others."""
+        found: list[ServerActivity] = []
+        failures: list[ServerUnavailableError] = []
+        for each in target.split(","):
+            try:
+                found += ask_activity(each, access=access, timeout_seconds=timeout_seconds)
+            except ServerUnavailableError as failure:
+                failures.append(failure)
+        if not found:
+            raise ServerUnavailableError(f"{failures[0]}; `packhorse doctor {target}` goes every step to it")
+        return found, "; ".join(f"no answer of {failure}" for failure in failures)
 
     if once:
-        before = ask()
+        before, _ = ask()
         time.sleep(interval)
-        facts = facts_between(before, ask(), interval)
+        after, trouble = ask()
+        facts = facts_between(before, after, interval)
         if as_json:
             click.echo(json.dumps(facts, indent=2))
         else:
-            output_console().print(view_of(facts, limit))
+            output_console().print(view_of(facts, limit, trouble))
+        if trouble:
+            raise click.ClickException(trouble)
         return
     _watch(ask, interval, limit)
 
 
-def _watch(ask: Callable[[], list[ServerActivity]], interval: float, limit: int) -> None:
+def _watch(ask: Callable[[], tuple[list[ServerActivity], str]], interval: float, limit: int) -> None:
     """Shows the view until Ctrl-C; servers that are away for a while are shown as they were, with what is wrong."""
-    before, then = ask(), time.monotonic()
+    (before, trouble), then = ask(), time.monotonic()
     facts: dict[str, Any] = facts_between([], before, 0.0)
-    with Live(view_of(facts, limit), console=output_console(), screen=True, auto_refresh=False) as live:
+    with Live(view_of(facts, limit, trouble), console=output_console(), screen=True, auto_refresh=False) as live:
         while True:
             try:
                 time.sleep(interval)
-                after, now = ask(), time.monotonic()
+                (after, trouble), now = ask(), time.monotonic()
                 facts = facts_between(before, after, now - then)
-                before, then, trouble = after, now, ""
+                before, then = after, now
             except PackhorseError as error:
-                trouble = str(error)
+                trouble = f"no answer, so this is old: {error}"
             except KeyboardInterrupt:
                 return
             live.update(view_of(facts, limit, trouble), refresh=True)

@@ -154,7 +154,7 @@ def _ask(address: Address, papers: Papers, timeout_seconds: float) -> ServerActi
         stub = packing_pb2_grpc.PackingServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
             answer: pb.GetActivityResponse = stub.GetActivity(
-                pb.GetActivityRequest(), timeout=timeout_seconds, wait_for_ready=True, metadata=papers.metadata
+                pb.GetActivityRequest(), timeout=timeout_seconds, metadata=papers.metadata
             )
         except grpc.RpcError as error:
             failure = exception_of(error, address.target)
