@@ -127,6 +127,30 @@ def test_one_is_made_after_a_small_or_very_large_block(lanes, num_bytes):
     asyncio.run(run())
 
 
+def test_small_blocks_are_made_once_the_others_have_left(lanes):
+    """One that is made among the small ones would keep their thread until those before it have had their turn."""
+
+    async def run():
+        blocks, steps = Blocks(), Steps()
+        blocks.gate.set()
+        ahead = BlocksAhead(steps, lanes, blocks.make)
+        for _ in range(AWAITED):
+            ahead.begin(MEDIUM)
+            await ahead.take()
+        ahead.begin(MEDIUM)
+        num_left = len(steps.left)
+        for _ in range(MOST_AHEAD - 1):
+            await ahead.take()
+            ahead.begin(SMALL_BLOCK_BYTES - 1)  # as where many streams have opened
+            assert len(steps.left) == num_left
+        await ahead.take()
+        ahead.begin(SMALL_BLOCK_BYTES - 1)
+        await ahead.take()
+        assert [name.rsplit("_", 1)[0] for name in blocks.begun[-2:]] == ["large", "small"]
+
+    asyncio.run(run())
+
+
 def test_one_is_made_while_others_keep_the_threads_at_work(lanes):
     async def run():
         blocks, others, steps = Blocks(), Blocks(), Steps()

@@ -50,7 +50,8 @@ class BlocksAhead:
         if after is not None:
             self._upcoming.append(asyncio.ensure_future(self._made_after(after, lane)))
             return
-        most = MOST_AHEAD if self._num_awaited >= AWAITED and num_bytes <= LARGE_BLOCK_BYTES else 1
+        is_fast = self._num_awaited >= AWAITED and not is_small  # no two lanes have blocks of a stream at a time
+        most = MOST_AHEAD if is_fast and num_bytes <= LARGE_BLOCK_BYTES else 1
         while not self._upcoming or (len(self._upcoming) < most and lane.is_short_of_work):
             if not (steps := self._stream.take()):
                 return
