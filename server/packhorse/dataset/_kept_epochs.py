@@ -14,44 +14,43 @@ MORE_EPOCHS = 64
 """Epochs used last that are remembered whatever they are of: ranks of a run may be in several of one component."""
 
 
+_MOST_RUNS = 2
+
+
 class KeptEpochs:
-    """Remembers epochs of C components: for two runs the one of each component that was used last, and a few more.
+    """Remembers epochs of components: for the two runs used last the last one of each component, and a few more.
 
     A run reads a component's epochs one after the other, so each makes room for the next, and a run alone takes no more
     memory than an epoch of each. Safe to be used by many threads.
 
     Example:
         >>> made = []
-        >>> kept = KeptEpochs(lambda component, seed, epoch: made.append((component, seed, epoch)), num_components=1)
+        >>> kept = KeptEpochs(lambda component, run, epoch: made.append((component, run, epoch)))
         >>> for epoch in (0, 0, 1, 1):
         ...     kept.get(0, 7, epoch)
         >>> made
         [(0, 7, 0), (0, 7, 1)]
 
     Args:
-        make: lays out an epoch: of which component, under which seed of its own, and which one. It takes some 25
+        make: lays out an epoch: of which component, under which run's seed, and which one. It takes some 25
             microseconds.
-        num_components: C.
     """
 
-    def __init__(self, make: Callable[[int, int, int], Source], num_components: int) -> None:
-        self._most = 2 * num_components
+    def __init__(self, make: Callable[[int, int, int], Source]) -> None:
         self._lock = threading.Lock()
-        self._last: OrderedDict[tuple[int, int], tuple[int, Source]] = OrderedDict()
+        self._runs: OrderedDict[int, dict[int, tuple[int, Source]]] = OrderedDict()
         self._made = lru_cache(maxsize=MORE_EPOCHS)(make)
 
-    def get(self, component: int, seed: int, epoch: int) -> Source:
+    def get(self, component: int, run: int, epoch: int) -> Source:
         """Returns an epoch of a component, made where it is not remembered."""
-        key = (component, seed)
         with self._lock:
-            known = self._last.get(key)
-            if known is not None and known[0] == epoch:
-                self._last.move_to_end(key)
-                return known[1]
-        made = self._made(component, seed, epoch)
+            known = self._runs.setdefault(run, {}).get(component)
+            self._runs.move_to_end(run)
+            while len(self._runs) > _MOST_RUNS:
+                self._runs.popitem(last=False)
+        if known is not None and known[0] == epoch:
+            return known[1]
+        made = self._made(component, run, epoch)
         with self._lock:
-            self._last[key] = (epoch, made)
-            self._last.move_to_end(key)
-            while len(self._last) > self._most:
-                self._last.popitem(last=False)
+            self._runs.setdefault(run, {})[component] = (epoch, made)
         return made

@@ -55,7 +55,7 @@ class MixtureDataset:
         self.file = file
         self.datasets = tuple(datasets)
         self._of_seed = lru_cache(maxsize=_MOST_SEEDS)(self._mixture)
-        self._epochs = KeptEpochs(self._component_epoch, len(self.datasets))
+        self._epochs = KeptEpochs(self._component_epoch)
         self.max_seq_len: int = file.max_seq_len or max(dataset.manifest.max_seq_len for dataset in datasets)
         """A bin's capacity in tokens."""
         try:
@@ -189,7 +189,7 @@ class MixtureDataset:
         )
 
     def _components(self, seed: int) -> list[Component]:
-        return [self._component(number, derive_key(seed, number, "component")) for number in range(len(self.datasets))]
+        return [self._component(number, seed) for number in range(len(self.datasets))]
 
     def _component(self, number: int, seed: int) -> Component:
         dataset, rows, entry = self.datasets[number], self.rows_per_bin[number], self._entry(number)
@@ -209,9 +209,9 @@ class MixtureDataset:
         )
 
     def _component_epoch(self, number: int, seed: int, epoch: int) -> Source:
-        """Returns an epoch of a component, in bins of the mixture."""
-        rows = self.rows_per_bin[number]
-        own = self.datasets[number].epoch(epoch, seed=seed, num_windows=self._entry(number).num_windows)
+        """Returns an epoch of a component, in bins of the mixture, under the seed of a run."""
+        rows, own_seed = self.rows_per_bin[number], derive_key(seed, number, "component")
+        own = self.datasets[number].epoch(epoch, seed=own_seed, num_windows=self._entry(number).num_windows)
         return own if rows == 1 else JoinedSource(own, rows)
 
     def _entry(self, number: int) -> ComponentEntry:
