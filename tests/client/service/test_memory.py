@@ -44,13 +44,11 @@ def test_the_same_bins_as_from_a_folder(folder, options):
     ):
         digest = from_memory.get_dataset("documents").digest
         assert digest == from_folder.get_dataset("documents").digest
-        for theirs, ours in zip(
-            from_folder.stream_bins("documents", seed=4, epoch=2),
-            from_memory.stream_bins("documents", seed=4, epoch=2),
-            strict=True,
-        ):
-            for field in ("ids", "lengths", "bin_ends", "positions"):
-                np.testing.assert_array_equal(getattr(theirs, field), getattr(ours, field))
+        theirs, ours = (list(client.stream_bins("documents", seed=4, epoch=2)) for client in (from_folder, from_memory))
+        for field in ("ids", "lengths", "positions"):
+            np.testing.assert_array_equal(*(np.concatenate([getattr(b, field) for b in bs]) for bs in (theirs, ours)))
+        sizes = [[len(ids) for block in blocks for ids, _ in block.bins()] for blocks in (theirs, ours)]
+        assert sizes[0] == sizes[1]  # how bins are cut into blocks depends on the reader's pace
 
 
 def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
