@@ -100,3 +100,16 @@ def test_a_failure_ends_the_stream_behind_it_and_not_before(backend, threads, mo
     assert raised
     assert behind.result(20) is None
     assert stream.make(first).block.first_step == first.start
+
+
+def test_how_far_a_block_reaches_is_told_before_files_are_looked_at(backend, monkeypatch):
+    """Who changes a file between the two is told of the stream, or the stream of the change."""
+    stream = backend.open_stream(request())
+    reader = stream._asked.reader
+    begin, seen = reader.position, []
+    is_current = stream.is_current
+    monkeypatch.setattr(stream, "is_current", lambda: seen.append(reader.position) or is_current())
+    first, second, *_ = taken(stream)
+    stream.make(first)
+    stream.make(second)
+    assert begin < seen[0] < seen[1] == reader.position

@@ -115,6 +115,9 @@ class Stream:
         self._made.append((self._name, steps.start))
         return pb.StreamBinsResponse(block=pb.StreamBlock(first_step=steps.start, num_steps=1))
 
+    def is_current(self):
+        return True
+
     def close(self):
         pass
 

@@ -95,6 +95,11 @@ class OpenStream:
                 self.close()
         return message
 
+    def is_current(self) -> bool:
+        """Whether the stream goes on. Where something changed by file, its reader opens it again where it stands."""
+        asked, catalog = self._asked, self._catalog
+        return catalog.is_current(asked.dataset) and catalog.takedown(asked.dataset, goes_on=True) is asked.takedown
+
     def close(self) -> None:
         """Lets go of what waits for its turn: a block before it is not coming."""
         with self._turns:
@@ -103,13 +108,12 @@ class OpenStream:
 
     def _made(self, steps: range) -> pb.StreamBinsResponse | None:
         asked, dataset = self._asked, self._asked.dataset
-        end = asked.end_of(steps[-1])
-        self._note(end)
-        if not (self._catalog.is_current(dataset) and self._catalog.takedown(dataset, goes_on=True) is asked.takedown):
-            return None  # something changed by file: the reader opens the stream again where it stands
+        self._reach(asked.end_of(steps[-1]))
+        if not self.is_current():
+            return None
         bins = as_declared(asked.assignment.bins(steps, asked.rank), dataset.manifest)
         self._catalog.confirm(dataset, components_in(bins))
-        numbered = self._numbered(bins, steps, asked.skips.to_whole(end - 1) + 1)
+        numbered = self._numbered(bins, steps)
         if numbered is None:
             return None
         message = pb.StreamBinsResponse()
@@ -124,13 +128,19 @@ class OpenStream:
         encode(bins, block.bins, context, numbered, positions, redacted)
         return message
 
-    def _numbered(self, bins: Bins, steps: range, position: int) -> Numbered | None:
+    def _reach(self, end: int) -> None:
+        """Tells how far the stream comes, before a look at what may change from there on: one behind its positions."""
+        self._note(end)
+        with self._turns:
+            reader = self._asked.reader
+            reader.position = max(reader.position, self._asked.skips.to_whole(end - 1) + 1)
+
+    def _numbered(self, bins: Bins, steps: range) -> Numbered | None:
         """Numbers templates once all blocks before have done so; None where one of them is not coming."""
         with self._turns:
             self._turns.wait_for(lambda: self._turn == steps.start or self._is_over)
             if self._turn != steps.start:
                 return None
-            self._asked.reader.position = position
             numbered = self._sent.numbered(bins)
             self._turn += len(steps) * steps.step
             self._turns.notify_all()

@@ -44,6 +44,9 @@ MEMORY_WAIT_SECONDS = 1.0
 UNREAD_SECONDS = 1.0
 """How long a drain waits for a stream whose consumer does not read."""
 
+LOOK_AGAIN_SECONDS = 1.0
+"""A block that has waited longer for its consumer is sent if nothing has changed by file since it was made."""
+
 BYTES_PER_REQUEST_BYTE = 8
 """A decoded request takes at most so many times its size on the wire: a number of one byte becomes one of eight."""
 
@@ -169,6 +172,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         gives_way = num_blocks == 0 and self._openings.are_many()
                         ahead.begin(size, self._openings.over if gives_way else None)
                         CALLER.get().check_again()
+                        sent = time.monotonic()
                         for message in messages:
                             with self._sending():
                                 yield message
@@ -180,6 +184,9 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         upcoming = ahead.take()
                         made = None if upcoming is None else await self._unless_draining(upcoming)
                         messages = [] if made is None else [made]
+                        if messages and time.monotonic() - sent > LOOK_AGAIN_SECONDS:
+                            looking = self._lanes.small_blocks.submit(stream.is_current)
+                            messages = messages if await self._unless_draining(looking) else []
                 finally:
                     ahead.close()
 
