@@ -21,7 +21,7 @@ from packhorse.prepare import prepare
     align=st.sampled_from([1, 1, 4]),
     extra=st.integers(0, 3),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_folder_knows_the_lengths_it_was_prepared_from(
     lengths: list[int], policy: OverLength, align: int, extra: int
 ) -> None:

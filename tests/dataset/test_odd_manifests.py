@@ -235,7 +235,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(data=st.data())
 def test_any_mutation_opens_as_it_states_or_is_refused(pristine: Path, data: st.DataObject) -> None:
     content = copy.deepcopy(read(pristine))
@@ -264,7 +264,7 @@ def test_any_mutation_opens_as_it_states_or_is_refused(pristine: Path, data: st.
         assert manifest.digest == read(pristine)["digest"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data(), which=st.sampled_from(["counts.json", "templates.json"]))
 def test_any_mutation_of_the_files_beside_it_is_refused(pristine: Path, which: str, data: st.DataObject) -> None:
     files = {name: json.loads((pristine / name).read_bytes()) for name in ("counts.json", "templates.json")}

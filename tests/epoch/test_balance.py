@@ -20,7 +20,7 @@ def waits(costs, arranged, balance):
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.sampled_from(BALANCES), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_bin_of_a_window_once_whatever_it_costs(windows, steps, ranks, batch, balance, data):
     shape = (windows, steps * ranks * batch)
     top = data.draw(st.sampled_from([0, 1, 50, 2**50]))

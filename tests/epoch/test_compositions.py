@@ -74,7 +74,7 @@ def check_against_lists(made, epoch, bins_of, data):
 
 def test_mixtures_follow_the_lists(epochs, bins_of):
     @given(mixed(leaves(epochs)), st.integers(0, 3), st.data())
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     def check(made, epoch, data):
         check_against_lists(made, epoch, bins_of, data)
 
@@ -85,7 +85,7 @@ def test_compositions_three_levels_deep_follow_the_lists(epochs, bins_of):
     """A mixture of mixtures of windows with skips, with skips of its own."""
 
     @given(mixed(leaves(epochs) | mixed(leaves(epochs))), st.integers(0, 20), st.integers(0, 1), st.data())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def check(made, first, epoch, data):
         ranges = ((first, first + 7),) if first + 7 < made.num_bins else ()
         check_against_lists(Skipped(made, ranges), epoch, bins_of, data)
@@ -95,7 +95,7 @@ def test_compositions_three_levels_deep_follow_the_lists(epochs, bins_of):
 
 def test_every_policy_keeps_the_datasets(epochs, topologies, bins_of):
     @given(mixed(leaves(epochs)), st.data())
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def check(made, data):
         source = made.source_of(1)
         datasets_of = {}

@@ -95,7 +95,7 @@ SEEDS = st.integers(0, 2**64 - 1)
 
 def test_members_come_as_the_oracle_of_lists_says():
     @given(drawn_groups(), SEEDS, st.integers(0, 3), st.sampled_from([1, 3]))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def check(drawn, seed, epoch, num_windows):
         packed = drawn.packed(seed, epoch, num_windows)
         source, expected = GroupedSource(packed, drawn.table()), drawn.expanded(packed)
@@ -117,7 +117,7 @@ def test_members_come_as_the_oracle_of_lists_says():
 
 def test_every_topology_and_balance_keeps_groups_whole(topologies):
     @given(drawn_groups(), SEEDS, st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), max_size=2), st.data())
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     def check(drawn, seed, ranges, data):
         whole = GroupedSource(drawn.packed(seed, 0), drawn.table())
         source = SkipSource(whole, Skips.of([(first, first + size) for first, size in ranges]))

@@ -39,7 +39,7 @@ def lists_of(bins):
 
 def test_joined_bins_follow_the_lists(epochs):
     @given(epochs, st.integers(1, 7), st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def check(prepared_epoch, rows_per_bin, data):
         small, seed, epoch = prepared_epoch
         source = JoinedSource(small.view(seed, epoch), rows_per_bin)

@@ -15,7 +15,7 @@ def pools_of(lengths):
 
 
 @given(st.lists(st.integers(1, 30), max_size=120), st.integers(0, 2**64 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_index_once_in_a_bin_of_its_template(lengths, seed):
     pools = pools_of(lengths)
     templates = pack_histogram({n: len(pool) for n, pool in pools.items()}, 30).templates

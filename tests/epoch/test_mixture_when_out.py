@@ -57,7 +57,7 @@ def test_stop_gives_no_bin_twice_in_an_epoch():
     epoch=st.integers(0, 3),
     seed=st.integers(0, 2**64 - 1),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_runs_out_leaves_and_the_others_keep_their_proportions(sizes, weights, most_epochs, epoch, seed):
     names = [f"c{d}" for d in range(len(sizes))]
     weights = [Fraction(str(weight)) for weight in weights[: len(sizes)]]

@@ -80,7 +80,7 @@ keys = st.integers(0, 2**64 - 1)
 
 
 @given(sizes, keys, keys, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_equals_its_twin(twin, size, key, tweak, data):
     values = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=8))
     permutation = Permutation(size, key, tweak)

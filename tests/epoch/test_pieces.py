@@ -43,7 +43,7 @@ def splits(draw):
 
 
 @given(splits())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_starts_stand_beside_their_ids(drawn):
     split, seed, epoch = drawn
     view = split.view(seed, epoch)
@@ -58,7 +58,7 @@ def test_starts_stand_beside_their_ids(drawn):
 
 
 @given(splits(), st.lists(st.integers(-2, 80), max_size=12))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_locate_returns_every_piece_of_an_id_by_ascending_start(drawn, wanted):
     split, seed, epoch = drawn
     view = split.view(seed, epoch)
@@ -75,7 +75,7 @@ def test_locate_returns_every_piece_of_an_id_by_ascending_start(drawn, wanted):
 
 
 @given(splits(), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_remainder_policy_carries_starts(topologies, drawn, data):
     split, seed, epoch = drawn
     view = split.view(seed, epoch)

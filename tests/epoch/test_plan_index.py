@@ -17,7 +17,7 @@ def test_tables_use_every_sequence_once(epochs):
     """Invariant 1, from the tables and not from the templates."""
 
     @given(epochs)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def check(drawn):
         small, _, _ = drawn
         plan = small.plan
@@ -41,7 +41,7 @@ def test_tables_use_every_sequence_once(epochs):
 
 def test_any_other_count_is_refused(epochs):
     @given(epochs, st.data())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def check(drawn, data):
         small, _, _ = drawn
         length = data.draw(st.sampled_from(sorted(small.counts)))
@@ -123,7 +123,7 @@ def test_tables_are_as_narrow_as_their_numbers_allow(templates, is_wide):
 
 def test_wide_tables_give_the_same_epoch(epochs):
     @given(epochs, st.integers(1, 5))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     def check(drawn, num_windows):
         small, seed, epoch = drawn
         narrow, wide = (

@@ -26,7 +26,7 @@ def batches_of(stream, rank, bins_of):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_bin_and_sequence_once(epochs, scheduled, bins_of, data):
     small, seed, epoch = data.draw(epochs)
     view = small.view(seed, epoch)
@@ -40,7 +40,7 @@ def test_every_bin_and_sequence_once(epochs, scheduled, bins_of, data):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_balance_moves_bins_within_their_optimizer_step(epochs, scheduled, bins_of, data):
     small, seed, epoch = data.draw(epochs)
     view = small.view(seed, epoch)
@@ -62,7 +62,7 @@ def test_a_balance_moves_bins_within_their_optimizer_step(epochs, scheduled, bin
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_going_on_from_a_position_with_other_ranks(epochs, scheduled, bins_of, data):
     """What is left comes in the same optimizer steps, whatever divides them."""
     small, seed, epoch = data.draw(epochs)
@@ -86,7 +86,7 @@ def test_going_on_from_a_position_with_other_ranks(epochs, scheduled, bins_of, d
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_places_are_where_sequences_come(epochs, scheduled, bins_of, data):
     small, seed, epoch = data.draw(epochs)
     view = small.view(seed, epoch)

@@ -13,7 +13,7 @@ from packhorse.epoch import EpochView, compile_kernels
 
 def test_bins_follow_the_definition(epochs, bins_of):
     @given(epochs)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def check(drawn):
         small, seed, epoch = drawn
         view = small.view(seed, epoch)
@@ -28,7 +28,7 @@ def test_bins_follow_the_definition(epochs, bins_of):
 
 def test_every_id_once_with_its_own_length(epochs):
     @given(epochs)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def check(drawn):
         small, seed, epoch = drawn
         view = small.view(seed, epoch)
@@ -45,7 +45,7 @@ def test_any_positions_in_any_order(epochs, bins_of):
     """Random access: a bin does not depend on what else is asked for."""
 
     @given(epochs, st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def check(drawn, data):
         small, seed, epoch = drawn
         view = small.view(seed, epoch)
@@ -58,7 +58,7 @@ def test_any_positions_in_any_order(epochs, bins_of):
 
 def test_locate_is_the_inverse_of_bins(epochs, bins_of):
     @given(epochs, st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def check(drawn, others):
         small, seed, epoch = drawn
         view = small.view(seed, epoch)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.epoch import Assignment
@@ -30,7 +30,6 @@ def test_time_is_the_slowest_ranks_and_work_the_mean_ranks(shape, seed):
 
 
 @pytest.mark.parametrize("balance", Balance)
-@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
 def test_an_epochs_waiting_is_that_of_its_streams(prepared, balance, world_size, batch_size, accumulation):
     """What ranks really get, asked of the assignment. Keys differ, but not the sums of what a balance makes equal."""

@@ -18,7 +18,7 @@ def windowed(small, seed, epoch, num_windows):
 
 def test_bins_costs_and_places_follow_the_definition(epochs, bins_of):
     @given(epochs, WINDOWS, st.data())
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=120)
     def check(drawn, num_windows, data):
         small, seed, epoch = drawn
         view = windowed(small, seed, epoch, num_windows)
@@ -41,7 +41,7 @@ def test_bins_costs_and_places_follow_the_definition(epochs, bins_of):
 
 def test_every_sequence_once(epochs):
     @given(epochs, WINDOWS)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def check(drawn, num_windows):
         small, seed, epoch = drawn
         view = windowed(small, seed, epoch, num_windows)
@@ -52,7 +52,7 @@ def test_every_sequence_once(epochs):
 
 def test_one_window_is_the_plain_epoch_bit_for_bit(epochs):
     @given(epochs)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def check(drawn):
         small, seed, epoch = drawn
         one, plain = windowed(small, seed, epoch, 1), small.view(seed, epoch)

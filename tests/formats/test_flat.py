@@ -77,7 +77,7 @@ def test_a_missing_file_is_named(flat: Path, missing: str) -> None:
     sequences=st.lists(st.lists(st.integers(0, 65_535), max_size=30), max_size=20),
     dtype=st.sampled_from([np.uint16, np.uint32]),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 def test_what_is_written_is_read(tmp_path: Path, sequences: list[list[int]], dtype: type) -> None:
     path = tmp_path / "x.bin"
     assert write_flat_tokens(path, sequences, dtype, overwrite=True) == len(sequences)

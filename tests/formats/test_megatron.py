@@ -133,7 +133,7 @@ def test_a_bad_index_is_refused_with_its_name_and_fault(pair: Path, content: byt
 
 
 @given(at=st.integers(0, 33), bit=st.integers(0, 7))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_flipped_header_bit_is_noticed(pair: Path, at: int, bit: int) -> None:
     assume(at != 17)  # Another dtype code may be a valid one.
     content = bytearray(index_bytes([3, 0, 2], [0, 6, 6], [0, 2, 3]))
@@ -155,7 +155,7 @@ def test_a_missing_file_is_named(pair: Path, missing: str) -> None:
     sequences=st.lists(st.lists(st.integers(0, 69_999), min_size=1, max_size=30), max_size=20),
     vocab_size=st.sampled_from([65_499, 65_500, 70_000]),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 def test_writer_writes_the_layout(tmp_path: Path, sequences: list[list[int]], vocab_size: int) -> None:
     sequences = [[token % vocab_size for token in sequence] for sequence in sequences]
     with MegatronWriter(tmp_path / "x", vocab_size=vocab_size, overwrite=True) as writer:

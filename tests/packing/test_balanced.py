@@ -141,7 +141,7 @@ def coarse_cases(draw):
 
 
 @given(coarse_cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_plan_for_rounded_lengths_becomes_one_for_the_lengths(case):
     counts, capacity, limit, most = case
     pairs = sorted(counts.items(), reverse=True)

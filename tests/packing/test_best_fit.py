@@ -45,7 +45,7 @@ def histograms(draw):
 
 @given(histograms())
 @example(({7: 5, 5: 5, 3: 9, 2: 9, 1: 9}, 12, 3))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_same_bins_as_single_sequences(histogram):
     counts, max_seq_len, limit = histogram
     plan = pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit, algorithm="best-fit")
@@ -60,7 +60,7 @@ def test_equally_full_bins_are_told_apart_by_their_last_placement():
 
 
 @given(histograms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_plan_uses_every_sequence_once_and_keeps_its_limits(histogram):
     counts, max_seq_len, limit = histogram
     plan = pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit, algorithm="best-fit")
@@ -91,7 +91,7 @@ def test_canonical_order_is_descending_and_independent_of_insertion():
 
 
 @given(histograms())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_plan_does_not_depend_on_the_order_of_counts(histogram):
     counts, max_seq_len, limit = histogram
     turned = dict(reversed(list(counts.items())))

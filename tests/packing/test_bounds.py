@@ -33,7 +33,7 @@ def cases(draw, most):
 
 
 @given(cases(most=8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_never_above_the_optimum(case):
     lengths, max_seq_len, limit = case
     counts = Counter(lengths)
@@ -43,7 +43,7 @@ def test_never_above_the_optimum(case):
 
 
 @given(cases(most=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_equals_the_textbook_definition(case):
     lengths, max_seq_len, limit = case
     expected = textbook_bound(lengths, max_seq_len, limit or max_seq_len)
@@ -68,7 +68,7 @@ def test_worked_cases(counts, max_seq_len, limit, expected):
 
 
 @given(cases(most=30), st.integers(2**62, 2**70))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_counts_beyond_64_bits(case, scale):
     """Scaled counts reach the exact fractions of the bound, so no product may have wrapped around."""
     lengths, max_seq_len, limit = case

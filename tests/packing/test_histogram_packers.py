@@ -94,7 +94,7 @@ def histograms(draw, most_count=12):
 
 @pytest.mark.parametrize("algorithm", sorted(ORACLES))
 @given(histogram=histograms())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_same_templates_as_one_by_one(algorithm, histogram):
     counts, capacity, limit = histogram
     plan = pack_histogram(counts, capacity, algorithm=algorithm, max_sequences_per_bin=limit)
@@ -103,7 +103,7 @@ def test_same_templates_as_one_by_one(algorithm, histogram):
 
 
 @given(histograms())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_greedy_knapsack_is_first_fit_decreasing(histogram):
     counts, capacity, limit = histogram
     plans = [
@@ -115,7 +115,7 @@ def test_greedy_knapsack_is_first_fit_decreasing(histogram):
 
 @pytest.mark.parametrize("algorithm", FAST)
 @given(histogram=histograms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_packer_keeps_the_rules(algorithm, histogram):
     counts, capacity, limit = histogram
     plan = pack_histogram(counts, capacity, algorithm=algorithm, max_sequences_per_bin=limit)
@@ -129,7 +129,7 @@ def test_every_packer_keeps_the_rules(algorithm, histogram):
 
 
 @given(histograms(most_count=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_worst_fit_templates_equal_seqpacks(histogram):
     counts, capacity, _ = histogram
     assert pack_length_histogram(counts, capacity) == seqpack.pack_length_histogram(counts, capacity)
@@ -145,7 +145,7 @@ def test_worst_fit_templates_equal_seqpacks_on_many(capacity):
 
 
 @given(histograms(most_count=6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_shortest_pack_first_has_the_bins_of_single_packs(histogram):
     """Ties between equally empty packs change which lengths meet, so only what room there is can be compared."""
     counts, capacity, _ = histogram

@@ -76,7 +76,7 @@ lists = st.lists(st.integers(1, 50), max_size=60)
 
 
 @given(lists, st.integers(1, 9), st.integers(0, 2**64 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_sorting_equals_seqpacks(lengths, tolerance, seed):
     array = np.array(lengths, dtype=np.int64)
     np.testing.assert_array_equal(
@@ -99,7 +99,7 @@ def test_bad_tolerance_and_seed(tolerance, seed):
 
 
 @given(lists, st.none() | st.integers(1, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_histogram_equals_seqpacks(lengths, max_seq_len):
     counts, pools = length_histogram_from_lengths(lengths, max_seq_len)
     their_counts, their_pools = seqpack.length_histogram_from_lengths(lengths, max_seq_len)

@@ -25,7 +25,7 @@ def cases(draw):
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=["greedy", "heap"])
 @given(case=cases(), seed=st.integers(0, 2**64 - 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_equals_seqpack_with_a_seed(ours, theirs, case, seed):
     """With a seed seqpack's order is deterministic too, so bins must be equal to the index."""
     assert ours(*case, seed) == theirs(*case, seed)
@@ -45,7 +45,7 @@ def test_equals_seqpack_on_a_stable_order(ours, theirs, tolerance, monkeypatch):
 
 @pytest.mark.parametrize("packer", [greedy_pack_sequences, heap_pack_sequences])
 @given(case=cases(), limit=st.integers(1, 6), seed=st.none() | st.integers(0, 9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_limit_of_sequences(packer, case, limit, seed):
     lengths, capacity, tolerance = case
     bins = packer(lengths, capacity, tolerance, seed, max_sequences_per_bin=limit)
@@ -54,7 +54,7 @@ def test_limit_of_sequences(packer, case, limit, seed):
 
 
 @given(case=cases(), limit=st.none() | st.integers(1, 6), seed=st.integers(0, 9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_next_fit_and_random_order_one_by_one(case, limit, seed):
     lengths, capacity, _ = case
     concatenated, dealt = [], []

@@ -39,7 +39,7 @@ def streams(draw):
 
 
 @given(streams())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_sequence_leaves_once_in_a_bin_that_holds_it(case):
     capacity, options, lengths = case
     packer = OnlinePacker(capacity, **options)
@@ -68,7 +68,7 @@ def test_every_sequence_leaves_once_in_a_bin_that_holds_it(case):
 
 
 @given(st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=4), max_size=40), st.integers(1, 9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_group_is_packed_as_one_sequence_of_its_room(groups, window):
     packer = OnlinePacker(90, window_sequences=window, align=2, extra_tokens=1)
     numbers = iter(range(10**6))
@@ -97,7 +97,7 @@ def test_a_group_that_cannot_be_kept_whole_is_refused():
 
 
 @given(st.lists(st.integers(1, 90), max_size=9), st.integers(0, 200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_subset_is_the_fullest_there_is(sizes, room):
     sizes = sorted(sizes, reverse=True)
     places = fullest_subset(np.array(sizes, dtype=np.int64), room, len(sizes)).tolist()
@@ -107,7 +107,7 @@ def test_a_subset_is_the_fullest_there_is(sizes, room):
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=9), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_bin_is_the_fullest_there_is(sizes, data):
     sizes = sorted(sizes, reverse=True)
     forced = data.draw(st.integers(-1, len(sizes) - 1))
@@ -121,7 +121,7 @@ def test_a_bin_is_the_fullest_there_is(sizes, data):
 
 
 @given(st.lists(st.integers(1, 64), max_size=30), st.integers(0, 300), st.integers(0, 5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_limit_is_kept(sizes, room, limit):
     sizes = sorted(sizes, reverse=True)
     places = fullest_subset(np.array(sizes, dtype=np.int64), room, limit).tolist()
@@ -151,7 +151,7 @@ def test_no_sequence_is_held_for_ever(window):
 
 
 @given(st.lists(st.integers(1, 50), min_size=60, max_size=200), st.integers(1, 6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_bound_holds_for_any_stream(lengths, window):
     packer = OnlinePacker(50, window_sequences=window)
     arrived, num_bins = {}, 0

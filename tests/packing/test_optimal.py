@@ -61,7 +61,7 @@ def cases(draw, most):
 
 @given(cases(most=9))
 @example(([7, 6, 5, 5, 4, 3, 3, 3], 12, None))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_equals_exhaustive_search(case):
     lengths, max_seq_len, limit = case
     counts = Counter(lengths)
@@ -82,7 +82,7 @@ def histograms(draw):
 
 
 @given(histograms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_within_a_few_bins_of_a_proof(histogram):
     counts, max_seq_len, limit = histogram
     plan = pack_histogram(counts, max_seq_len, algorithm="optimal", max_sequences_per_bin=limit, time_limit_seconds=10)
@@ -257,7 +257,7 @@ def test_the_same_plan_every_time():
 
 
 @given(cases(most=7))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_enumerated_bins_are_those_that_nothing_fits_into(case):
     lengths, max_seq_len, limit = case
     limit = limit or max_seq_len

@@ -32,7 +32,7 @@ def greatest_worth(lengths, prices, capacity, limit):
 
 
 @given(priced_lengths())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_worth_of_a_bin_with_each_length(case):
     lengths, prices, capacity, limit = case
     pricing = price(np.array(lengths), np.array(prices), capacity, limit, Budget(10**12, math.inf))
@@ -44,7 +44,7 @@ def test_worth_of_a_bin_with_each_length(case):
 
 
 @given(priced_lengths())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_bins_are_worth_what_pricing_says(case):
     lengths, prices, capacity, limit = case
     pricing = price(np.array(lengths), np.array(prices), capacity, limit, Budget(10**12, math.inf))

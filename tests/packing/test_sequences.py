@@ -29,7 +29,7 @@ def cases(draw, most=60):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @given(case=cases(), seed=st.none() | st.integers(0, 2**64 - 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_index_once_within_room_and_limit(algorithm, case, seed):
     lengths, capacity, limit = case
     packed = pack_sequences(lengths, capacity, algorithm=algorithm, max_sequences_per_bin=limit, seed=seed)
@@ -44,7 +44,7 @@ def test_every_index_once_within_room_and_limit(algorithm, case, seed):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @given(case=cases(most=7))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_never_better_than_the_optimum(algorithm, case):
     lengths, capacity, limit = case
     optimum = fewest_bins(lengths, capacity, limit or capacity)
@@ -55,7 +55,7 @@ def test_never_better_than_the_optimum(algorithm, case):
 
 
 @given(cases(), st.none() | st.integers(0, 2**64 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bins_are_the_plans(case, seed):
     """In the canonical order of templates, each with its lengths in order."""
     lengths, capacity, limit = case
@@ -87,7 +87,7 @@ GOLDEN = [7, 4, 6, 1, 2, 5, 0, 3]
 
 
 @given(cases(), st.integers(1, 8), st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_align_and_extra_tokens(case, align, extra_tokens):
     lengths, capacity, limit = case
     room = -(-(capacity + extra_tokens) // align) * align

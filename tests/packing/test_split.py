@@ -50,7 +50,7 @@ def packings(draw):
 
 
 @given(packings(), st.integers(1, 9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_multiple_of_bins_none_empty(case, multiple):
     bins, lengths = case
     wanted = -(-len(bins) // multiple) * multiple

@@ -48,7 +48,7 @@ def test_from_bins_has_the_fields_and_lines_of_seqpack(seed):
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 40)), min_size=1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_from_templates_equals_its_bins_written_out(pairs):
     templates = Counter()
     for template, multiplicity in pairs:

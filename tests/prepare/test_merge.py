@@ -38,7 +38,7 @@ def edges_of(runs: list[list[tuple[int, int, int]]]) -> np.ndarray:
     return edges
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(entries(), st.sampled_from([16, 64, 1 << 16]))
 def test_ranges_of_any_size_make_the_sorted_whole(runs: list[list[tuple[int, int, int]]], page_bytes: int) -> None:
     expected = sorted(entry for run in runs for entry in run)

@@ -90,7 +90,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cases())
 def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
     lengths, options = case["lengths"], case["options"]
@@ -178,7 +178,7 @@ def test_the_folder_is_the_same_for_any_number_of_workers(tmp_path: Path) -> Non
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3)), max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_pairs_are_sorted_in_place(pairs: list[tuple[int, int]]) -> None:
     rows = np.array(pairs, np.int64).reshape(-1, 2)
     sort_pairs(rows[:, 0], rows[:, 1])

@@ -68,7 +68,7 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tables())
 def test_prepare_matches_the_oracle(table: dict[str, Any]) -> None:
     lengths, limit, policy = table["lengths"], table["limit"], table["policy"]

@@ -47,7 +47,7 @@ def corpora(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(corpora())
 def test_a_dataset_that_grew_is_the_one_prepared_at_once(corpus: dict[str, Any]) -> None:
     if corpus["over_length"] != "truncate":

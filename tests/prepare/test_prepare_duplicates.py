@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packhorse.prepare._duplicates import cut_windows, find_duplicate
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.lists(st.integers(-20, 60) | st.sampled_from([-(2**63), 2**63 - 1, 2**32]), min_size=1, max_size=15),

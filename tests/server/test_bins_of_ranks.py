@@ -41,7 +41,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_each_steps_bins_are_neighbours_by_cost(case):
     bins, world_size, cost_linear = case
     ranks = Topology(world_size=world_size, balance=Balance.MICRO_STEP, cost_linear=cost_linear)
@@ -51,7 +51,7 @@ def test_each_steps_bins_are_neighbours_by_cost(case):
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_ranks_sums_agree_as_nearly_as_one_bin_lets_them(case):
     bins, world_size, cost_linear = case
     ranks = Topology(world_size=world_size, balance=Balance.OPTIMIZER_STEP, cost_linear=cost_linear)

@@ -170,7 +170,7 @@ RUNS = (compositions(), st.integers(0, 2), st.integers(0, 2**64 - 1), st.data())
 
 def test_compositions_are_served_as_the_lists_say(check):
     @given(*RUNS)
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     def examples(composition, epoch, seed, data):
         check(composition, epoch, seed, data)
 
@@ -180,7 +180,7 @@ def test_compositions_are_served_as_the_lists_say(check):
 @pytest.mark.long
 def test_many_compositions_are_served_as_the_lists_say(check):
     @given(*RUNS)
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     def examples(composition, epoch, seed, data):
         check(composition, epoch, seed, data)
 

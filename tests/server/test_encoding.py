@@ -61,7 +61,7 @@ def assert_same(block, bins):
         np.testing.assert_array_equal(block.first_tokens, bins.first_tokens)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.lists(st.sampled_from([*BOOK, -1]), max_size=12), max_size=5),
     st.sampled_from([np.uint32, np.int64]),
@@ -147,7 +147,7 @@ def rows_of(dataset):
     return lambda epoch: EpochView(dataset.plan, dataset.pool, seed=1, epoch=epoch)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(st.sampled_from([*BOOK, -1]), max_size=12), max_size=5))
 def test_few_bins_are_numbered_as_many_are(blocks):
     one_by_one, by_arrays = SentTemplates(), SentTemplates()

@@ -183,7 +183,7 @@ def check_streams(root, parts, made, *, epoch, seed, topology, stages):
 
 def test_schedules_takedowns_and_groups_together(root, parts, scheduled):
     @given(compositions(), st.integers(0, 1), st.integers(0, 2**64 - 1), st.data())
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     def check(made, epoch, seed, data):
         policies = (RemainderPolicy.SPREAD, RemainderPolicy.EMPTY)
         num_bins = len(lists(made, parts, epoch, seed))

@@ -18,7 +18,7 @@ def backend(embedded):
 
 def test_groups_share_a_bin_in_their_order(embedded, backend):
     @given(st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def check(data):
         num = data.draw(st.integers(1, 40))
         groups = np.array(data.draw(st.lists(st.integers(0, 15), min_size=num, max_size=num)))

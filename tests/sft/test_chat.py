@@ -69,7 +69,7 @@ def taught(model: Tokenizer, encoded: EncodedSequence) -> list[str]:
 @both
 @families
 @given(pairs=conversations)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_exactly_what_the_assistant_says_is_trained_on(
     source: Callable[[str, str], str],
     fast: PreTrainedTokenizerFast,
@@ -88,7 +88,7 @@ def test_exactly_what_the_assistant_says_is_trained_on(
 @both
 @families
 @given(pairs=conversations, system=st.none() | said)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 def test_tokens_are_those_of_transformers(
     source: Callable[[str, str], str],
     fast: PreTrainedTokenizerFast,
@@ -105,7 +105,7 @@ def test_tokens_are_those_of_transformers(
 
 @families
 @given(pairs=conversations)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 def test_marks_prefixes_and_transformers_agree_on_the_mask(
     marked: Source, unmarked: Source, fast: PreTrainedTokenizerFast, family: str, pairs: list[tuple[str, str]]
 ) -> None:

@@ -16,7 +16,7 @@ sequences = st.lists(
 
 
 @given(sequences=sequences, is_wide=st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 def test_both_pairs_read_back(tmp_path: Path, sequences: list[list[tuple[int, bool]]], is_wide: bool) -> None:
     vocab_size = 70_000 if is_wide else 60_000
     rows = [([token % vocab_size for token, _ in row], [mask for _, mask in row]) for row in sequences]

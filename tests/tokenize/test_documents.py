@@ -32,7 +32,7 @@ def test_a_text_file_is_cut_three_ways(tmp_path: Path) -> None:
 
 
 @given(paragraphs=st.lists(st.lists(st.text("ab é", min_size=1).filter(str.strip), min_size=1), min_size=1))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 def test_paragraphs_and_lines_round_trip(tmp_path: Path, paragraphs: list[list[str]]) -> None:
     path = tmp_path / "a.txt"
     texts = ["\n".join(lines) for lines in paragraphs]

@@ -28,7 +28,7 @@ def steps_counted_out(topology, stages, *, before, num_bins):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_steps_and_positions_counted_out(scheduled, data):
     num_bins, epoch = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 3))
     topology, stages = data.draw(scheduled(num_bins, epochs=4))
@@ -63,7 +63,7 @@ def test_steps_and_positions_counted_out(scheduled, data):
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_resumed_run_takes_the_steps_that_are_left(scheduled, data):
     """From any optimizer step on, and under any number of ranks that divides the sizes."""
     num_bins = data.draw(st.integers(1, 60))

@@ -9,7 +9,7 @@ from packhorse.topology import Balance, RemainderPolicy, Topology
 
 def test_steps_and_positions_counted_out(topologies):
     @given(st.data(), st.integers(0, 60))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     def check(data, num_bins):
         topology = data.draw(topologies(num_bins))
         left = list(range(topology.start_position, num_bins))
@@ -43,7 +43,7 @@ def test_steps_and_positions_counted_out(topologies):
 
 def test_workers_take_turns(topologies):
     @given(st.data(), st.integers(0, 60), st.integers(0, 70))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     def check(data, num_bins, first_step):
         topology = data.draw(topologies(num_bins))
         every = range(topology.num_steps(num_bins))

@@ -97,7 +97,7 @@ def oracle(case, *, shift, flatten, masked, continue_positions):
     return batch | {"cu_seqlens": np.cumsum([0, *lengths]).tolist(), "max_seqlen": max(lengths, default=0)}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(cases(), st.booleans(), st.booleans(), st.booleans(), st.booleans())
 def test_assembly_equals_the_oracle(case, shift, flatten, masked, continue_positions):
     max_seq_len, align, extra, name, bins, sequences, masks = case

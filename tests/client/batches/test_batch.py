@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client.batches.batch import BatchAssembler
@@ -67,7 +67,6 @@ def packed_bins(draw):
     return max_seq_len, bins, sequences
 
 
-@settings(deadline=None)
 @given(packed_bins(), st.booleans(), st.sampled_from([0, 99]))
 def test_batch_equals_the_oracle(case, shift, pad_token_id):
     max_seq_len, bins, sequences = case
@@ -82,7 +81,6 @@ def test_batch_equals_the_oracle(case, shift, pad_token_id):
     assert type(batch["max_seqlen"]) is int
 
 
-@settings(deadline=None)
 @given(packed_bins())
 def test_offsets_are_those_of_the_tensors(case):
     max_seq_len, bins, sequences = case

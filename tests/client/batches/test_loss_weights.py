@@ -144,7 +144,7 @@ def assert_same(found, expected):
     shift=st.booleans(),
     flat=st.booleans(),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_any_packing_and_accumulation_gives_the_plain_mean(reduction, seed, order, num_batches, shift, flat):
     sequences = some_sequences(seed)
     sequences[0].is_target[:] = True  # at least one target

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import seqpack.masking
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -23,7 +23,6 @@ LABELS = hnp.arrays(
 ).map(torch.from_numpy)
 
 
-@settings(deadline=None)
 @given(LABELS, DTYPES, st.booleans())
 def test_of_labels_it_is_seqpacks(labels, dtype, ascending):
     """Ascending labels have one run each; others may come again after another."""
@@ -34,7 +33,6 @@ def test_of_labels_it_is_seqpacks(labels, dtype, ascending):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-@settings(deadline=None)
 @given(LABELS, st.booleans())
 def test_causal_also_blocks_the_future_and_no_row_is_all_blocked(labels, ascending):
     labels = labels.sort(dim=-1).values if ascending else labels
@@ -46,7 +44,6 @@ def test_causal_also_blocks_the_future_and_no_row_is_all_blocked(labels, ascendi
     assert (bias == 0).any(-1).all()
 
 
-@settings(deadline=None)
 @given(st.from_type(PackLayout), DTYPES, st.booleans())
 def test_of_a_layout_it_is_that_of_its_labels(allowed_pairs, layout, dtype, causal):
     bias = build_packing_attention_bias(layout, dtype, "cpu", causal=causal)
@@ -82,7 +79,6 @@ def test_out_is_written_whatever_was_there(two_rows):
             build_packing_attention_bias(apart, torch.float32, "cpu", out=wrong)
 
 
-@settings(deadline=None)
 @given(st.lists(st.from_type(PackLayout), min_size=2, max_size=4), st.booleans())
 def test_a_buffer_gives_every_batch_its_own_bias(layouts, causal):
     """Batches of fewer rows come between others."""

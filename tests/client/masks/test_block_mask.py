@@ -44,7 +44,7 @@ def rule(labels, causal, window):
     return mask_mod
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.from_type(PackLayout), st.booleans(), WINDOWS, BLOCK_SIZES, st.none() | st.integers(1, 3))
 def test_every_tensor_is_create_block_masks(layout, causal, window, block_size, num_heads):
     ours = build_block_mask(layout, "cpu", causal=causal, window=window, block_size=block_size, num_heads=num_heads)
@@ -55,7 +55,7 @@ def test_every_tensor_is_create_block_masks(layout, causal, window, block_size, 
     assert_equal_masks(ours, theirs)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.from_type(PackLayout), st.booleans(), WINDOWS)
 def test_mask_mod_says_the_same_of_every_pair(layout, causal, window):
     mask_mod = build_block_mask(layout, "cpu", causal=causal, window=window).mask_mod

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client.batches.layout import PackLayout
@@ -13,7 +13,6 @@ from packhorse.client.masks._on_device import pairs_of_equals, segment_index, to
 WINDOWS = st.none() | st.integers(1, 100)
 
 
-@settings(deadline=None)
 @given(st.from_type(PackLayout), st.booleans(), WINDOWS, st.booleans(), st.booleans())
 def test_true_where_attention_is_allowed(allowed_pairs, layout, causal, window, head_dim, mask_padding):
     mask = build_boolean_mask(layout, "cpu", causal=causal, window=window, head_dim=head_dim, mask_padding=mask_padding)
@@ -23,7 +22,6 @@ def test_true_where_attention_is_allowed(allowed_pairs, layout, causal, window, 
     assert mask_padding or mask.any(-1).all()
 
 
-@settings(deadline=None)
 @given(st.from_type(PackLayout), st.booleans(), WINDOWS)
 def test_comparing_labels_as_devices_do_gives_the_same(allowed_pairs, layout, causal, window):
     band = Band.of(causal=causal, window=window)
@@ -35,7 +33,6 @@ def test_comparing_labels_as_devices_do_gives_the_same(allowed_pairs, layout, ca
     assert torch.equal(pairs_of_equals(labels, band) & (labels != 0)[:, :, None], expected)
 
 
-@settings(deadline=None)
 @given(st.from_type(PackLayout), st.sampled_from([torch.int64, torch.int32]))
 def test_labels_count_sequences_from_one_and_padding_is_zero(layout, dtype):
     mask = build_labelled_mask(layout, "cpu", dtype=dtype)

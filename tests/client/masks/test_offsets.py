@@ -29,7 +29,7 @@ def scan_as_devices_do(labels, mask):
 
 
 @pytest.mark.parametrize("scan", [build_packing_cu_seqlens, scan_as_devices_do])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(case=labels_and_mask())
 def test_scanned_offsets_are_seqpacks(scan, case):
     labels, mask = case

@@ -83,7 +83,7 @@ def allowed(layout, causal, mask_padding=False):
 
 def test_dense_masks_show_prefixes():
     @given(layouts(), st.booleans(), st.booleans())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def check(layout, causal, mask_padding):
         expected = torch.from_numpy(allowed(layout, causal, mask_padding))
         mask = build_boolean_mask(layout, "cpu", causal=causal, head_dim=False, mask_padding=mask_padding)
@@ -101,7 +101,7 @@ def test_dense_masks_show_prefixes():
 
 def test_a_buffer_forgets_the_prefixes_of_the_batch_before():
     @given(layouts(), layouts())
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     def check(first, second):
         if ROW_TOKENS not in (first.row_tokens, second.row_tokens) or first.row_tokens != second.row_tokens:
             return

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import build_unpadding
 
 
-@settings(deadline=None)
 @given(st.from_type(PackLayout), st.sampled_from([(), (3,), (2, 2)]))
 def test_tokens_come_in_the_order_of_the_sequences_and_go_back(layout, tail):
     unpadding = build_unpadding(layout, "cpu")

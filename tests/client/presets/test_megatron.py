@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client.presets import get_preset, megatron_lm_preset, megatron_preset
@@ -20,7 +20,6 @@ def padding_mask(cu_seqlens, cu_seqlens_padded):
     return mask
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.sampled_from([1, 2, 4]), st.booleans())
 def test_offsets_say_what_is_padding(assemble, lengths, align, is_static):
     max_seq_len = 48

@@ -59,7 +59,7 @@ OPTIONS = [
 ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(tokens, min_size=1, max_size=8), st.sampled_from(OPTIONS))
 def test_keys_are_those_of_the_collator_of_transformers(assemble, sequences, options):
     preset = padding_free_preset(**options)
@@ -67,7 +67,7 @@ def test_keys_are_those_of_the_collator_of_transformers(assemble, sequences, opt
     assert_same(ours, DataCollatorWithFlattening(**options)([{"input_ids": sequence} for sequence in sequences]))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(tokens, min_size=1, max_size=8), st.data())
 def test_loss_masks_are_labels_of_the_collator(assemble, sequences, data):
     masks = [data.draw(st.lists(st.integers(0, 1), min_size=len(s), max_size=len(s))) for s in sequences]
@@ -80,7 +80,7 @@ def test_loss_masks_are_labels_of_the_collator(assemble, sequences, data):
     assert_same(ours, DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)(features))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(tokens, min_size=1, max_size=8))
 def test_keys_are_those_of_the_collator_of_trl(assemble, sequences):
     preset = get_preset("trl")

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client import (
@@ -80,7 +80,6 @@ def check(batches, rollouts, rewards, dones, *, row_tokens, shift):
                 assert torch.equal(batch[name][row], torch.tensor(values, dtype=batch[name].dtype)), name
 
 
-@settings(deadline=None)
 @given(
     num_rollouts=st.integers(24, 48),  # enough for any multiple of bins asked for below
     seed=st.integers(0, 2**32),

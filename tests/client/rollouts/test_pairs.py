@@ -29,7 +29,7 @@ def some_pairs(num_pairs, seed=0):
     )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     num_pairs=st.integers(16, 30),  # enough for any multiple of bins asked for below
     seed=st.integers(0, 2**32),

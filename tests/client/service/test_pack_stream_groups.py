@@ -58,7 +58,7 @@ def cases(draw):
 
 def test_groups_leave_whole(embedded):
     @given(cases())
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     def check(case):
         calls, options = case
         bins, groups, lengths = [], [], []

@@ -40,7 +40,7 @@ def test_fixed_size_lists(tmp_path, write_arrow, token_table, gather):
     assert gather(source, [6, 2], [1, 2], first_tokens=np.array([1, 0])) == [[61], [20, 21]]
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=12),
     width=st.none() | st.integers(1, 3),

@@ -28,7 +28,7 @@ def test_lengths(sources, sequences, gather, kind):
     assert sources[kind].lengths(np.array([], np.int64)).tolist() == []
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 320), st.none() | st.integers(0, 320)), max_size=5))
 def test_read_slices_and_pieces_are_gathered(sources, sequences, gather, slices):
     expected = [sequences[i][start:].tolist()[:length] for i, start, length in slices]
@@ -39,7 +39,7 @@ def test_read_slices_and_pieces_are_gathered(sources, sequences, gather, slices)
         assert gather(source, ids, lengths, first_tokens=np.array(starts, np.int64)) == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_sequences_go_anywhere_in_the_buffer(sources, sequences, data):
     """In any order, some side by side and some apart; the oracle copies one by one."""

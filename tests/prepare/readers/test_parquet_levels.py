@@ -40,7 +40,7 @@ values = st.none() | st.integers(0, 30_000)
 lists = st.none() | st.lists(values, max_size=20) | st.builds(lambda n: [7] * n, st.sampled_from([8, 9, 64, 500, 3000]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.lists(lists, min_size=1, max_size=60),
     repeat=st.sampled_from([1, 1, 40]),
