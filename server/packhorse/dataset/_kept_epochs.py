@@ -13,8 +13,8 @@ from packhorse.epoch import Source
 MORE_EPOCHS = 64
 """Epochs used last that are remembered whatever they are of: ranks of a run may be in several of one component."""
 
-
 _MOST_RUNS = 2
+"""Of a mixture of a thousand shards, a run's epochs take 45 MB."""
 
 
 class KeptEpochs:
