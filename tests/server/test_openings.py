@@ -1,13 +1,14 @@
 """Streams that open in a wave: what others send next waits until it is over."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
 from packhorse.server import openings as module
 from packhorse.server.lanes import Lanes
 from packhorse.server.metrics import Metrics
-from packhorse.server.openings import MOST_SECONDS, QUIET_SECONDS, Openings
+from packhorse.server.openings import MANY, MOST_SECONDS, QUIET_SECONDS, Openings
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.stream_limit import StreamLimit
 from packhorse.v1 import packing_pb2 as pb
@@ -29,59 +30,89 @@ class Clock:
 
 
 @pytest.fixture
+def streams():
+    with ExitStack() as streams:
+        yield streams
+
+
+@pytest.fixture
 def lanes():
     lanes = Lanes.for_this_machine()
     yield lanes
     lanes.close()
 
 
-def test_one_stream_makes_no_wave_and_two_do_until_it_is_quiet():
+def test_many_streams_make_a_wave_until_it_is_quiet(streams):
     async def run():
         clock, openings = Clock(), Openings()
-        openings.note()
-        assert not openings.are_many()
-        await clock.pass_on(QUIET_SECONDS * 1.5)
-        openings.note()
+        for _ in range(MANY - 1):
+            streams.enter_context(openings.stream())
         assert not openings.are_many()
         await clock.pass_on(QUIET_SECONDS / 2)
-        openings.note()
+        streams.enter_context(openings.stream())
         assert openings.are_many()
         waiting = asyncio.ensure_future(openings.over())
+        await clock.pass_on(QUIET_SECONDS / 2)
+        streams.enter_context(openings.stream())
         await clock.pass_on(QUIET_SECONDS / 2)
         assert openings.are_many()
         assert not waiting.done()
         await clock.pass_on(QUIET_SECONDS)
         assert not openings.are_many()
         assert waiting.done()
+        streams.enter_context(openings.stream())
+        assert not openings.are_many()  # another wave, of one
 
     asyncio.run(run())
 
 
-def test_who_waits_goes_on_in_time_where_streams_open_without_end():
+def test_streams_that_have_left_are_none_of_the_wave(streams):
     async def run():
         clock, openings = Clock(), Openings()
-        openings.note()
-        first = asyncio.ensure_future(openings.over())
+        for _ in range(3 * MANY):
+            with openings.stream():
+                assert not openings.are_many()
+        before = openings.stream()
+        before.__enter__()
+        await clock.pass_on(2 * QUIET_SECONDS)
+        for _ in range(MANY):
+            streams.enter_context(openings.stream())
+        before.__exit__(None, None, None)  # it was of another wave
+        assert openings.are_many()
+
+    asyncio.run(run())
+
+
+def test_nobody_waits_where_streams_open_without_end(streams):
+    async def run():
+        clock, openings = Clock(), Openings()
+        for _ in range(MANY):
+            streams.enter_context(openings.stream())
+        waiting = asyncio.ensure_future(openings.over())
         seconds = 0.0
-        while not first.done():
-            openings.note()
+        while not waiting.done():
+            streams.enter_context(openings.stream())
             await clock.pass_on(QUIET_SECONDS / 2)
             seconds += QUIET_SECONDS / 2
             assert seconds <= MOST_SECONDS + 2 * QUIET_SECONDS
         assert seconds >= MOST_SECONDS
-        second = asyncio.ensure_future(openings.over())
-        await clock.pass_on(QUIET_SECONDS / 2)
-        assert not second.done()
+        for _ in range(2 * MANY):
+            streams.enter_context(openings.stream())
+            assert not openings.are_many()
+            await clock.pass_on(QUIET_SECONDS / 2)
         await clock.pass_on(2 * QUIET_SECONDS)
-        assert second.done()
+        for _ in range(MANY):
+            streams.enter_context(openings.stream())
+        assert openings.are_many()  # another wave
 
     asyncio.run(run())
 
 
-def test_who_left_meanwhile_holds_up_nobody():
+def test_who_left_meanwhile_holds_up_nobody(streams):
     async def run():
         clock, openings = Clock(), Openings()
-        openings.note()
+        for _ in range(MANY):
+            streams.enter_context(openings.stream())
         left, stays = (asyncio.ensure_future(openings.over()) for _ in range(2))
         await clock.pass_on(0)
         left.cancel()
@@ -129,6 +160,7 @@ class Context:
 
 def test_a_second_block_is_made_once_no_others_open(lanes, monkeypatch):
     monkeypatch.setattr(module, "QUIET_SECONDS", 5.0)
+    monkeypatch.setattr(module, "MANY", 2)
     backend = Backend()
 
     async def run():

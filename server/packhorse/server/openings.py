@@ -8,67 +8,81 @@ request. Over connections that have been read from fast, streams would so take m
 """
 
 import asyncio
-from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 QUIET_SECONDS = 0.05
 """A wave is over when no stream has opened for so long. Streams of a wave come a millisecond or two apart, but where
 the processors are busy with other things, some come later."""
 
 MOST_SECONDS = 2.0
-"""No stream waits longer, however many open: a thousand take about a second on two cores."""
+"""A wave lasts no longer: a thousand streams open in about a second on two cores. Where streams come and go without
+end, nobody waits until it has been quiet."""
+
+
+MANY = 32
+"""So many streams make a wave, those not counted that have left again: who only comes and goes holds up nobody."""
 
 
 class Openings:
     """Knows how streams follow each other. Used from one event loop only.
 
     Example:
-        >>> async def open_two():
-        ...     openings = Openings()
-        ...     openings.note()
+        >>> async def open_many():
+        ...     openings, streams = Openings(), ExitStack()
+        ...     streams.enter_context(openings.stream())
         ...     print(openings.are_many())
-        ...     openings.note()
+        ...     for _ in range(MANY):
+        ...         streams.enter_context(openings.stream())
         ...     print(openings.are_many())
         ...     await openings.over()
         ...     print(openings.are_many())
-        >>> asyncio.run(open_two())
+        >>> from contextlib import ExitStack
+        >>> asyncio.run(open_many())
         False
         True
         False
     """
 
     def __init__(self) -> None:
-        self._newest = float("-inf")
-        self._is_wave = False
-        self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()
+        self._began = self._newest = float("-inf")
+        self._number = self._num_open = 0  # of the wave
+        self._waiting: list[asyncio.Future[None]] = []
 
-    def note(self) -> None:
-        """Notes that a stream opens."""
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Notes that a stream opens, and when it ends."""
         now = asyncio.get_running_loop().time()
-        self._is_wave = now - self._newest < QUIET_SECONDS
-        self._newest = now
+        if now - self._newest >= QUIET_SECONDS:
+            self._number, self._num_open, self._began = self._number + 1, 0, now
+        self._newest, number = now, self._number
+        self._num_open += 1
+        try:
+            yield
+        finally:
+            self._num_open -= number == self._number
 
     def are_many(self) -> bool:
-        """Whether streams open in a wave now: a single one makes none."""
-        return self._is_wave and not self._is_quiet()
+        """Whether streams open in a wave now."""
+        now = asyncio.get_running_loop().time()
+        is_wave = now - self._newest < QUIET_SECONDS and now - self._began < MOST_SECONDS
+        return is_wave and self._num_open >= MANY
 
     async def over(self) -> None:
-        """Waits until the wave is over, but no longer than MOST_SECONDS."""
+        """Waits until the wave is over."""
         loop = asyncio.get_running_loop()
         waiting = loop.create_future()
         if not self._waiting:
             loop.call_later(QUIET_SECONDS, self._look)
-        self._waiting.append((loop.time() + MOST_SECONDS, waiting))
+        self._waiting.append(waiting)
         await waiting
 
-    def _is_quiet(self) -> bool:
-        return asyncio.get_running_loop().time() - self._newest >= QUIET_SECONDS
-
     def _look(self) -> None:
-        """Lets go on who has waited for long enough; comes back as long as somebody waits."""
-        loop = asyncio.get_running_loop()
-        while self._waiting and (self._is_quiet() or self._waiting[0][0] <= loop.time()):
-            _, waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-        if self._waiting:
-            loop.call_later(QUIET_SECONDS, self._look)
+        """Lets go on who waits, if the wave is over; else comes back."""
+        if self.are_many():
+            asyncio.get_running_loop().call_later(QUIET_SECONDS, self._look)
+            return
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)

@@ -157,8 +157,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         """
         started = time.perf_counter()
         async with self._call(context) as memory:
-            with self._stream():
-                self._openings.note()
+            with self._stream(), self._openings.stream():
                 opening = self._lanes.small_blocks.submit(
                     self._opened, _admitted(request), head_start_seconds=OPENING_HEAD_START_SECONDS
                 )

@@ -23,6 +23,10 @@ _PATH = "/v1/traces"
 """Where a collector takes traces over HTTP."""
 
 
+_EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+"""The exporter's module, and so its logger."""
+
+
 class Tracing(Watcher):
     """Makes spans of calls; those of health and reflection are left out.
 
@@ -38,10 +42,10 @@ class Tracing(Watcher):
 
     def __init__(self, endpoint: str, version: str) -> None:
         sdk = require("opentelemetry.sdk.trace", "otel")
-        exporter = require("opentelemetry.exporter.otlp.proto.http.trace_exporter", "otel")
+        exporter = require(_EXPORTER_LOGGER, "otel")
         export = require("opentelemetry.sdk.trace.export", "otel")
         resources = require("opentelemetry.sdk.resources", "otel")
-        logging.getLogger(exporter.__name__).addFilter(Sparing())  # a line for every attempt to reach the collector
+        logging.getLogger(_EXPORTER_LOGGER).addFilter(Sparing())  # a line for every attempt to reach the collector
         self._api = require("opentelemetry.trace", "otel")
         self._parents = require("opentelemetry.trace.propagation.tracecontext", "otel").TraceContextTextMapPropagator()
         about = {"service.name": "packhorse", "service.version": version}
