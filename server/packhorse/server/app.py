@@ -85,7 +85,6 @@ _OPTIONS = (
     ("grpc.absolute_max_metadata_size", 32 << 10),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.bdp_probe", 0),  # it lets callers send ahead more and more; so a call that is not read holds 64 KiB
-    ("grpc.tsi.max_frame_size", 4 << 10),  # of TLS: each connection has buffers for one; 16 KiB are no faster
 )
 
 _MORE_CONNECTIONS = 256
