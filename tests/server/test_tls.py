@@ -1,12 +1,10 @@
-"""The server's certificates: gRPC is told of others once, and of nothing where they stay the same. Its TLS records."""
+"""The server's certificates: gRPC is told of others once, and of nothing where they stay the same."""
 
 import shutil
 
 import grpc
 import pytest
-from tests.chaos.proxy import Proxy
 
-from packhorse.client import connect
 from packhorse.server.tls import Certificates, TlsFiles
 
 
@@ -50,46 +48,3 @@ def test_every_port_is_told(files, asked):
         certificates.grpc_credentials()
     files("two")
     assert [[other() is None for _ in range(2)] for other in asked] == [[False, True]] * 2
-
-
-class Recording(Proxy):
-    """Keeps what passes, by connection and direction."""
-
-    def __init__(self, upstream):
-        super().__init__(upstream)
-        self.passed = []
-
-    async def _pump(self, reader, writer, cut_after, flip):
-        passed = bytearray()
-        self.passed.append(passed)
-
-        class Reader:
-            async def read(self, most):
-                data = await reader.read(most)
-                passed.extend(data)
-                return data
-
-        await super()._pump(Reader(), writer, cut_after, flip)
-
-
-def records_of(passed):
-    """Sizes of TLS records, without their headers of five bytes."""
-    sizes = []
-    while len(passed) >= 5 and len(passed) >= 5 + (size := int.from_bytes(passed[3:5], "big")):
-        sizes.append(size)
-        passed = passed[5 + size :]
-    return sizes
-
-
-def test_records_are_small_so_that_a_connection_takes_little_memory(corpus, authority, make_server):
-    own = authority.issue("server")
-    positions = [*range(100)] * 100
-    with (
-        make_server(corpus.root, "--tls-cert", own.cert, "--tls-key", own.key) as server,
-        Recording(server.target) as proxy,
-        connect(proxy.target, ca=authority.ca) as client,
-    ):
-        assert len(client.get_bins("rows", epoch=0, seed=1, positions=positions).bin_ends) == len(positions)
-        sizes = max(map(records_of, proxy.passed), key=sum)
-    assert sum(sizes) > 100_000
-    assert 1 << 10 < max(sizes) <= 4 << 10
