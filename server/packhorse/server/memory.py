@@ -5,6 +5,9 @@ Owns the counting and the waiting; leaves how much a request needs to the backen
 
 import asyncio
 
+DECODED_BYTES_PER_BYTE = 8
+"""A decoded request takes at most so many times its size on the wire: a number of one byte becomes one of eight."""
+
 
 class OutOfMemoryBudgetError(Exception):
     """Other requests hold the memory, and did not give it back in time."""

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import grpc
 
 from packhorse.server.faults import ServiceError, too_many_requests
-from packhorse.server.memory import MemoryBudget, OutOfMemoryBudgetError
+from packhorse.server.memory import DECODED_BYTES_PER_BYTE, MemoryBudget, OutOfMemoryBudgetError
 from packhorse.server.status import abort
 
 MOST_AT_ONCE = 16
@@ -33,9 +33,6 @@ MEMORY_BYTES = 256 << 20
 
 MEMORY_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
-
-BYTES_PER_REQUEST_BYTE = 9
-"""A decoded request takes at most eight times its size on the wire: a number of one byte becomes one of eight."""
 
 
 class _Arriving:
@@ -133,7 +130,7 @@ class Receiving(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return nullcontext()
         memory = self._memory.share()
         try:
-            await memory.hold(BYTES_PER_REQUEST_BYTE * len(data))
+            await memory.hold((1 + DECODED_BYTES_PER_BYTE) * len(data))
         except OutOfMemoryBudgetError:
             await self._refuse(too_many_requests("other requests hold the memory that this one needs"), context)
         return memory

@@ -21,7 +21,7 @@ from packhorse.server.backend import Backend
 from packhorse.server.blocks_ahead import LARGE_BLOCK_BYTES, BlocksAhead
 from packhorse.server.faults import RETRY_AFTER_SECONDS, ServiceError, too_many_requests
 from packhorse.server.lanes import OPENING_HEAD_START_SECONDS, Lane, LaneFullError, Lanes
-from packhorse.server.memory import MemoryBudget, MemoryShare, OutOfMemoryBudgetError
+from packhorse.server.memory import DECODED_BYTES_PER_BYTE, MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.metrics import Metrics
 from packhorse.server.open_stream import OpenStream
 from packhorse.server.openings import Openings
@@ -46,9 +46,6 @@ UNREAD_SECONDS = 1.0
 
 LOOK_AGAIN_SECONDS = 1.0
 """A block that has waited longer for its consumer is sent if nothing has changed by file since it was made."""
-
-BYTES_PER_REQUEST_BYTE = 8
-"""A decoded request takes at most so many times its size on the wire: a number of one byte becomes one of eight."""
 
 BLOCKS_IN_MEMORY = 4
 """A large block counts as often: as message and as bytes on their way, and the next one as message and in arrays."""
@@ -153,7 +150,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     ) -> AsyncIterator[pb.StreamBinsResponse]:
         """Streams a header and blocks, making next blocks while one is sent. The first comes with the header.
 
-        The second is made once no others open.
+        Where streams open in a wave, the second is made once it is over.
         """
         started = time.perf_counter()
         async with self._call(context) as memory:
@@ -217,7 +214,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self, lane: Lane, method: Callable[[_Request], Pieces[_Result]], request: _Request, memory: MemoryShare
     ) -> _Result:
         """Runs a method in a lane; its memory counts until the answer has been read, or another request begins."""
-        request_bytes = BYTES_PER_REQUEST_BYTE * _admitted(request).ByteSize()
+        request_bytes = DECODED_BYTES_PER_BYTE * _admitted(request).ByteSize()
         await memory.hold(request_bytes)
         return await lane.run(method(request), lambda num_bytes: memory.hold(request_bytes + num_bytes))
 
