@@ -1,7 +1,6 @@
 """Groups through `prepare`: what ends up in the folder, for every kind of input, and what is refused."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,46 +9,26 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.prepare.grouped_rows import IDS, LENGTHS, MEMBERS, PROMPTS, TABLE, by_group, write_index
 
 from packhorse.cli import main
-from packhorse.dataset import PreparedDatasetError, open_prepared, versions_of
+from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.packing import lower_bound
-from packhorse.prepare import _sort, dry_run, prepare
-from packhorse.prepare._grouping import Grouped
-
-LENGTHS = [5, 3, 9, 1, 1, 1, 7, 8, 2]
-PROMPTS = [40, 40, 7, 7, 7, 7, 12, 50, 50]
-IDS = [900, 3, 17, 18, 19, 2, 77, 1, 0]
-MEMBERS = {40: [900, 3], 7: [17, 18, 19, 2], 12: [77], 50: [1, 0]}
+from packhorse.prepare import _sort, prepare
 
 
-@pytest.fixture
-def table():
-    return pa.table({"n": LENGTHS, "prompt": PROMPTS, "id": IDS})
-
-
-def by_group(folder):
-    """Group → its sequences' ids, in order, as an epoch's bins have them."""
-    epoch = open_prepared(folder).epoch(0, seed=1)
-    bins = epoch.bins(np.arange(epoch.num_bins))
-    found = {}
-    for group, sequence in zip(bins.group_ids.tolist(), bins.ids.tolist(), strict=True):
-        found.setdefault(group, []).append(sequence)
-    return found
-
-
-def test_every_kind_of_input_gives_the_same_folder(tmp_path, table):
-    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=2)  # groups lie across row groups
+def test_every_kind_of_input_gives_the_same_folder(tmp_path):
+    pq.write_table(TABLE, tmp_path / "rows.parquet", row_group_size=2)  # groups lie across row groups
     tokens = pa.table({"n": [list(range(n)) for n in LENGTHS], "prompt": PROMPTS, "id": IDS})
     pq.write_table(tokens, tmp_path / "tokens.parquet", row_group_size=4)
-    feather.write_feather(table, tmp_path / "rows.arrow", chunksize=4, compression="uncompressed")
+    feather.write_feather(TABLE, tmp_path / "rows.arrow", chunksize=4, compression="uncompressed")
     array = np.array(list(zip(LENGTHS, PROMPTS, IDS, strict=True)), [("n", "i4"), ("prompt", "u2"), ("id", "i8")])
     np.save(tmp_path / "rows.npy", array)
     columns = {"length_column": "n", "id_column": "id", "group_column": "prompt"}
     inputs = [tmp_path / name for name in ("rows.parquet", "tokens.parquet", "rows.arrow", "rows.npy")]
     digests = set()
-    for number, given in enumerate([*inputs, table, array]):
+    for number, given in enumerate([*inputs, TABLE, array]):
         source = {"input": given} if isinstance(given, Path) else {"lengths": given}
         output = tmp_path / str(number)
         digests.add(prepare(**source, **columns, max_seq_len=12, output=output, progress=False).digest)
@@ -57,9 +36,9 @@ def test_every_kind_of_input_gives_the_same_folder(tmp_path, table):
     assert len(digests) == 1
 
 
-def test_the_manifest_counts_sequences_and_groups(tmp_path, table):
+def test_the_manifest_counts_sequences_and_groups(tmp_path):
     manifest = prepare(
-        lengths=table,
+        lengths=TABLE,
         length_column="n",
         id_column="id",
         group_column="prompt",
@@ -93,24 +72,6 @@ def test_pairs_of_an_index_are_groups_of_two(tmp_path):
         lengths=[3, 4, 5, 6, 1, 2], groups=[0, 0, 1, 1, 2, 2], max_seq_len=11, output=tmp_path / "held", progress=False
     )
     assert held.digest == open_prepared(tmp_path / "set").manifest.digest
-
-
-def test_groups_that_are_too_long_are_left_out_whole(tmp_path, table):
-    arguments = {"length_column": "n", "id_column": "id", "group_column": "prompt", "progress": False}
-    with pytest.raises(ValueError, match=r"group 7 \(rows 2 to 5, 4 sequences\) has 12 tokens together, over max_seq"):
-        prepare(lengths=table, max_seq_len=11, output=tmp_path / "set", **arguments)
-    assert not (tmp_path / "set").exists()
-    arguments |= {"lengths": table, "max_seq_len": 9, "over_length": "drop", "output": tmp_path / "set"}
-    tried = dry_run(**arguments)
-    manifest = prepare(**arguments)
-    assert by_group(tmp_path / "set") == {40: [900, 3], 12: [77]}
-    ledger = manifest.over_length
-    assert tried.over_length == ledger
-    assert (ledger.sequences, ledger.tokens, ledger.source_tokens) == (6, 22, 22)
-    assert manifest.groups is not None
-    assert manifest.groups.n_dropped == 2
-    assert open_prepared(tmp_path / "set").over_length().tolist() == [[0, 2], [1, 8], [2, 1], [17, 9], [18, 1], [19, 1]]
-    assert tried.stats.n_sequences == manifest.n_sequences == 3
 
 
 def test_workers_and_resume_change_no_byte(tmp_path, monkeypatch):
@@ -165,9 +126,9 @@ def test_workers_and_resume_change_no_byte(tmp_path, monkeypatch):
         ({"id_column": "twice"}, "id 5 occurs 2 times"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path, table, options, message):
+def test_what_makes_no_sense_is_refused(tmp_path, options, message):
     lengths = [5, 3, 9, 2, 1, 1, 7, 8, 1]
-    table = table.set_column(0, "n", [lengths])
+    table = TABLE.set_column(0, "n", [lengths])
     table = table.append_column("name", [["a"] * 9]).append_column("below", [[0] * 8 + [-1]])
     table = table.append_column("missing", [pa.array([1, 1, None, 2, 2, 2, 2, 3, 3])])
     table = table.append_column("twice", [[5, *range(10, 17), 5]])
@@ -194,21 +155,14 @@ def write_mds(folder, **columns):
     return folder
 
 
-def write_index(path, lengths):
-    with MegatronWriter(path, vocab_size=9, overwrite=True) as writer:
-        for length in lengths:
-            writer.append(np.zeros(length, dtype=np.int64))
-    return path.with_suffix(".idx")
-
-
-def test_token_files_have_groups_by_a_column_or_a_file(tmp_path, table):
+def test_token_files_have_groups_by_a_column_or_a_file(tmp_path):
     arguments = {"max_seq_len": 12, "progress": False}
     write_mds(tmp_path / "shards", n=LENGTHS, prompt=PROMPTS)
     prepare(tmp_path / "shards", length_column="n", group_column="prompt", output=tmp_path / "mds", **arguments)
     index = write_index(tmp_path / "rows", LENGTHS)
     np.save(tmp_path / "groups.npy", np.array(PROMPTS, dtype=np.uint16))
     prepare(index, groups=tmp_path / "groups.npy", output=tmp_path / "megatron", **arguments)
-    table = table.drop_columns("id")
+    table = TABLE.drop_columns("id")
     prepare(lengths=table, length_column="n", group_column="prompt", output=tmp_path / "held", **arguments)
     held = open_prepared(tmp_path / "held").manifest
     for name, by in (("mds", "column 'prompt'"), ("megatron", "groups")):
@@ -263,131 +217,11 @@ def test_resume_notices_another_file_of_groups(tmp_path, monkeypatch):
         prepare(resume=True, **arguments)
 
 
-NEW = {"n": [4, 6, 20, 2, 3], "prompt": [90, 90, 8, 3, 3], "id": [5, 4, 200, 1000, 6]}
-"""Rows that come later; group 8 is too long."""
-
-
-@pytest.mark.parametrize("with_ids", [True, False])
-def test_groups_are_added(tmp_path, table, with_ids):
-    """What was appended in two steps is what is prepared at once."""
-    arguments = {"length_column": "n", "group_column": "prompt", "max_seq_len": 16, "over_length": "drop"}
-    arguments |= {"align": 2, "progress": False} | ({"id_column": "id"} if with_ids else {})
-    table = pa.concat_tables([pa.table({"n": [17], "prompt": [1], "id": [321]}), table])  # too long
-    parts = [table, pa.table(NEW), pa.table({"n": [5, 5], "prompt": [2, 91], "id": [11, 12]})]
-    for number, part in enumerate(parts):
-        output = tmp_path / "grown"
-        tried = dry_run(lengths=part, output=output, append=number > 0, **arguments)
-        manifest = prepare(lengths=part, output=output, append=number > 0, **arguments)
-        assert tried.stats.n_sequences == manifest.n_sequences
-    whole = prepare(lengths=pa.concat_tables(parts), output=tmp_path / "whole", **arguments)
-    assert manifest.version == 3
-    assert manifest.digest == whole.digest
-    assert (manifest.groups, manifest.over_length, manifest.own_tokens) == (
-        whole.groups,
-        whole.over_length,
-        whole.own_tokens,
-    )
-    names = ["groups.npy", "members.npy", "pools.npy", "over_length.npy", "dropped_groups.npy"]
-    names += ["member_order.npy"] * with_ids
-    for name in names:
-        assert (tmp_path / "grown" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert [version.number for version in versions_of(tmp_path / "grown")] == [3, 2, 1]
-    assert by_group(tmp_path / "grown" / "versions" / "1").keys() == MEMBERS.keys()
-    assert CliRunner().invoke(main, ["verify", str(tmp_path / "grown"), "--all-versions"]).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("rows", "changes", "message"),
-    [
-        ({"prompt": [50, 90]}, {}, "group 50 is in set already, and more of its sequences come: --append adds whole"),
-        ({"prompt": [90, 40]}, {}, "group 40 is in set already"),
-        ({"prompt": [90, 90]}, {"group_column": None}, "it was planned by column 'prompt', and is to go on without"),
-        ({"prompt": [90, 90]}, {"group_column": None, "group_size": 2}, "and is to go on by every 2 rows"),
-        ({"prompt": [90, 90], "id": [77, 5]}, {}, "id 77 is in set already and comes again"),
-        ({"prompt": [90, 91], "n": [13, 14]}, {"over_length": "error"}, "group 90 .* has 13 tokens together"),
-    ],
-)
-def test_what_is_no_new_group_is_not_added(tmp_path, table, rows, changes, message):
-    arguments = {"length_column": "n", "id_column": "id", "group_column": "prompt", "max_seq_len": 12}
-    arguments |= {"output": tmp_path / "set", "progress": False}
-    before = prepare(lengths=table, **arguments)
-    rows = pa.table({"n": [1, 2], "id": [5000, 5001]} | rows)
-    with pytest.raises(ValueError, match=message):
-        prepare(lengths=rows, append=True, **arguments | changes)
-    assert open_prepared(tmp_path / "set").manifest == before
-    plain = {**arguments, "group_column": None, "output": tmp_path / "plain"}
-    prepare(lengths=table, **plain)
-    with pytest.raises(ValueError, match="it was planned without groups, and is to go on by column 'prompt'"):
-        prepare(lengths=table, append=True, **plain | {"group_column": "prompt"})
-
-
-def test_groups_of_a_token_file_that_grew(tmp_path):
-    output, groups = tmp_path / "set", tmp_path / "groups.npy"
-    arguments = {"groups": groups, "max_seq_len": 30, "output": output, "progress": False}
-
-    def grow(numbers, lengths, append=True):
-        np.save(groups, np.array(numbers))
-        return prepare(write_index(tmp_path / "rows", lengths), append=append, **arguments)
-
-    grow([4, 4, 2], [5, 6, 7], append=False)
-    with pytest.raises(ValueError, match=r"group 2 is in set already, and goes on in what rows\.idx adds"):
-        grow([4, 4, 2, 2], [5, 6, 7, 1])
-    with pytest.raises(ValueError, match="does not hold what set was prepared from"):
-        grow([4, 5, 2, 3], [5, 6, 7, 1])
-    with pytest.raises(ValueError, match="does not hold what set was prepared from"):
-        grow([4, 4, 2, 3], [5, 6, 8, 1])
-    manifest = grow([4, 4, 2, 3, 3], [5, 6, 7, 1, 1])
-    assert manifest.version == 2
-    assert by_group(output) == {4: [0, 1], 2: [2], 3: [3, 4]}
-
-
-@pytest.mark.parametrize("steps", [1, 2])
-def test_a_group_that_was_left_out_is_no_new_one(tmp_path, table, steps):
-    """As when all is prepared at once, where its rows would be apart."""
-    arguments = {"length_column": "n", "group_column": "prompt", "max_seq_len": 10, "over_length": "drop"}
-    arguments |= {"output": tmp_path / "set", "progress": False}
-    assert prepare(lengths=table, **arguments).groups.n_dropped == 1  # group 7
-    if steps == 2:  # the version between keeps it in mind, and leaves out another
-        manifest = prepare(lengths=pa.table({"n": [9, 2, 3], "prompt": [3, 3, 90]}), append=True, **arguments)
-        assert (manifest.groups.n_dropped, manifest.groups.n_dropped_listed) == (2, 2)
-        assert open_prepared(tmp_path / "set").dropped_groups().tolist() == [3, 7]
-    before = open_prepared(tmp_path / "set").manifest
-    later = pa.table({"n": [4, 2], "prompt": [91, 7]})
-    for add in (dry_run, prepare):
-        with pytest.raises(ValueError, match="group 7 was left out of set as too long, and more of its sequences come"):
-            add(lengths=later, append=True, **arguments)
-    assert open_prepared(tmp_path / "set").manifest == before
-    with pytest.raises(ValueError, match="the rows of group 7 do not follow each other"):
-        prepare(lengths=pa.concat_tables([table.drop_columns("id"), later]), **arguments | {"output": tmp_path / "all"})
-
-
-def test_groups_by_size_have_no_numbers_that_could_come_again(tmp_path):
-    arguments = {"group_size": 2, "max_seq_len": 8, "over_length": "drop", "output": tmp_path / "set"}
-    manifest = prepare(lengths=[3, 4, 9, 1], **arguments, progress=False)
-    assert (manifest.groups.n_dropped, manifest.groups.n_dropped_listed) == (1, 0)
-    assert not (tmp_path / "set" / "dropped_groups.npy").exists()
-    manifest = prepare(lengths=[1, 1, 5, 5], append=True, **arguments, progress=False)
-    assert (manifest.groups.n_dropped, manifest.groups.n_dropped_listed) == (2, 0)
-
-
-def test_a_version_that_does_not_list_them_is_gone_on_with(tmp_path, table, monkeypatch):
-    """As one that an earlier release prepared."""
-    arguments = {"length_column": "n", "group_column": "prompt", "max_seq_len": 10, "over_length": "drop"}
-    arguments |= {"output": tmp_path / "set", "progress": False}
-    record = Grouped.record
-    with monkeypatch.context() as patch:
-        patch.setattr(Grouped, "record", lambda self, plan: replace(record(self, plan), n_dropped_listed=0))
-        assert prepare(lengths=table, **arguments).groups.n_dropped_listed == 0
-    manifest = prepare(lengths=pa.table({"n": [9, 2, 3], "prompt": [3, 3, 90]}), append=True, **arguments)
-    assert (manifest.groups.n_dropped, manifest.groups.n_dropped_listed) == (2, 1)
-    assert open_prepared(tmp_path / "set").dropped_groups().tolist() == [3]
-
-
 @pytest.mark.parametrize("name", ["groups.npy", "members.npy", "member_order.npy", "dropped_groups.npy", "pools.npy"])
-def test_an_altered_table_is_refused(tmp_path, table, name):
+def test_an_altered_table_is_refused(tmp_path, name):
     output = tmp_path / "set"
     columns = {"length_column": "n", "id_column": "id", "group_column": "prompt", "over_length": "drop"}
-    prepare(lengths=table, **columns, max_seq_len=10, output=output, progress=False)
+    prepare(lengths=TABLE, **columns, max_seq_len=10, output=output, progress=False)
     data = bytearray((output / name).read_bytes())
     data[-1] ^= 1
     (output / name).write_bytes(data)
@@ -395,7 +229,7 @@ def test_an_altered_table_is_refused(tmp_path, table, name):
         open_prepared(output)
 
 
-def test_the_command_line_prepares_inspects_and_verifies(tmp_path, table):
+def test_the_command_line_prepares_inspects_and_verifies(tmp_path):
     tokens = pa.table({"tokens": [list(range(n)) for n in LENGTHS], "prompt": PROMPTS, "id": IDS})
     pq.write_table(tokens, tmp_path / "x.parquet")
     folder = str(tmp_path / "set")

@@ -202,6 +202,29 @@ def test_no_secret_is_told(tmp_path: Path) -> None:
     assert "hidden" not in str(failure.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_seq_len": 4}, r"sequence 1 \(row 1 of http://[^?]*/x\.parquet\) has 5 tokens"),
+        ({"id_column": "id"}, r"id 7 occurs 2 times \(row 0 of http://[^?]*/x\.parquet, length 3; row 1 of http"),
+        ({"id_column": "id", "group_size": 3}, r"id 7 occurs 2 times \(row 0 of http://[^?]*/x\.parquet, length 3"),
+        ({"group_column": "group"}, r"http://[^?]*/x\.parquet: row 2 is of group -1"),
+        ({"over_length": "split"}, r"http://[^?]*/x\.parquet: row 2 has 2199023255552 tokens"),
+    ],
+)
+def test_a_refused_row_is_named_without_the_signature(
+    bucket: Bucket, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    lengths = [3, 5, 1 << 41 if "over_length" in options else 2]
+    pq.write_table(pa.table({"n": lengths, "id": [7, 7, 8], "group": [0, 0, -1]}), tmp_path / "x.parquet")
+    bucket.put("x.parquet", tmp_path / "x.parquet")
+    url = f"http://127.0.0.1:{bucket.port}/{bucket.name}/x.parquet?X-Amz-Signature=hidden"
+    arguments = {"length_column": "n", "max_seq_len": 16, "progress": False} | options
+    with pytest.raises(ValueError, match=message) as failure:
+        prepare(url, output=tmp_path / "out", **arguments)
+    assert "hidden" not in str(failure.value)
+
+
 def test_a_dry_run_reads_it_too(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
     url = bucket.put("lengths.npy", folder / "lengths.npy")
     arguments = ["--input", url, "--max-seq-len", "64", "--output", str(tmp_path / "out"), "--dry-run"]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import OverLengthLedger, PreparedDataset, PrepareOptions
-from packhorse.prepare._grouping import Grouped
+from packhorse.prepare._group_tables import Grouped
 from packhorse.prepare._growth import added_ledgers, counts_of, id_range
-from packhorse.prepare._passes import CountTask, RoomCounts, TaskCounts
+from packhorse.prepare._passes import CountTask, RoomCounts, TaskCounts, stored_dtype
 from packhorse.prepare._records import Skipped
 
 
@@ -112,7 +112,7 @@ class Counted:
             over_length=ledger,
             own_tokens=own_tokens,
             id_range=(low, high),
-            id_dtype="uint32" if low >= 0 and high < 2**32 else "int64",
+            id_dtype=stored_dtype(low, high),
             start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
         )
 
@@ -153,7 +153,7 @@ def _start_dtype(found: Sequence[TaskCounts], options: PrepareOptions) -> Litera
     if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):
         return None
     last = (longest - 1) // limit * limit if options.over_length == "split" else longest - limit
-    return "uint32" if last < 2**32 else "int64"
+    return stored_dtype(0, last)
 
 
 def _merged(*parts: RoomCounts) -> RoomCounts:

@@ -1,20 +1,22 @@
 """Ids that occur twice, found over the whole dataset in bounded memory.
 
-Owns cutting the ids' range into windows of few enough ids, and looking through one window. Leaves ascending segments to
-`_passes` and the message to `_sort`.
+Owns cutting the ids' range into windows of few enough ids, looking through one window, and what people are told. Leaves
+ascending segments and finding an id's rows to `_passes`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset import PreparedDataset
 from packhorse.prepare._kernels import find_entries, gather
 from packhorse.prepare._passes import PoolMap, map_pool
 
 WINDOW_IDS = 1 << 22
 """The most ids that are looked at together."""
+_MOST_ROWS_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,27 @@ def find_duplicate(task: WindowTask) -> int | None:
     window.sort()
     repeated = window[1:] == window[:-1]
     return int(window[int(np.argmax(repeated))]) if repeated.any() else None
+
+
+def duplicate_error(repeated: int, rows: Sequence[tuple[str, int, int]], before: PreparedDataset | None) -> ValueError:
+    """Returns the error for an id that occurs twice.
+
+    Args:
+        repeated: the id.
+        rows: all that have it, as `find_rows` gives them.
+        before: the version that they are added to.
+    """
+    named = "; ".join(f"row {row} of {path}, length {length}" for path, row, length in rows[:_MOST_ROWS_NAMED])
+    named += "; …" if len(rows) > _MOST_ROWS_NAMED else ""
+    if before is not None and len(rows) == 1:
+        return ValueError(
+            f"id {repeated} is in {before.name} already and comes again ({named}); every id must occur once: repair "
+            "the id column, or append new sequences only"
+        )
+    return ValueError(
+        f"id {repeated} occurs {len(rows)} times ({named}); every id must occur once: repair the id column, or leave "
+        "out --id-column to use row numbers"
+    )
 
 
 def _entries_before(pool: PoolMap, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:

@@ -8,13 +8,14 @@ and the order of passes to `_sort`.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset import PrepareOptions, sync
+from packhorse.formats.object_store import without_secrets
 from packhorse.prepare._kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
 from packhorse.prepare.readers import Batch, Span, changed
 
@@ -161,7 +162,7 @@ def count_task(task: CountTask) -> TaskCounts:
         if is_split and longest > LONGEST_SPLIT:
             at = int(np.argmax(lengths > LONGEST_SPLIT))
             raise ValueError(
-                f"{path}: row {batch.row(at)} has {int(lengths[at])} tokens; sequences of up to "
+                f"{without_secrets(path)}: row {batch.row(at)} has {int(lengths[at])} tokens; sequences of up to "
                 f"{LONGEST_SPLIT} can be split: repair the length, or choose --over-length drop"
             )
         histogram = _grown(histogram, min(longest, limit) + 1)
@@ -169,7 +170,7 @@ def count_task(task: CountTask) -> TaskCounts:
         if num_over_here:
             over = lengths > limit
             at = int(np.argmax(over))
-            first_over = first_over or (int(ids[at]), int(lengths[at]), path, batch.row(at))
+            first_over = first_over or (int(ids[at]), int(lengths[at]), without_secrets(path), batch.row(at))
             num_over += num_over_here
             tokens_over += exact_sum(lengths[over])
             pieces_over += exact_sum((lengths[over] - 1) // limit + 1)
@@ -278,12 +279,12 @@ def map_pool(path: str, *, writable: bool = False) -> PoolMap:
     return np.asarray(np.load(path, mmap_mode="r+" if writable else "r", allow_pickle=False))
 
 
-def find_rows(task: tuple[CountTask, int]) -> list[tuple[str, int, int]]:
-    """Returns (file, row, length) of every sequence with a certain id in a task."""
-    source, wanted = task
+def find_rows(task: tuple[Sequence[Span], int]) -> list[tuple[str, int, int]]:
+    """Returns (file, row, length) of every sequence with a certain id in some spans."""
+    spans, wanted = task
     return [
-        (path, batch.row(int(at)), int(batch.lengths[at]))
-        for path, batch in _batches(source.spans)
+        (without_secrets(path), batch.row(int(at)), int(batch.lengths[at]))
+        for path, batch in _batches(spans)
         for at in np.flatnonzero(batch.ids == wanted)
     ]
 
@@ -319,6 +320,11 @@ def _grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     grown = np.zeros(size, dtype=np.int64)
     grown[: len(histogram)] = histogram
     return grown
+
+
+def stored_dtype(low: int, high: int) -> Literal["uint32", "int64"]:
+    """Returns what integers from `low` to `high` are stored as."""
+    return "uint32" if low >= 0 and high < 2**32 else "int64"
 
 
 def exact_sum(values: NDArray[np.int64]) -> int:

@@ -18,8 +18,8 @@ from packhorse.jobs import Engine, Progress
 from packhorse.packing import PackingPlan, pack_histogram
 from packhorse.prepare._arrays import Arrays, claim
 from packhorse.prepare._counted import Counted
-from packhorse.prepare._duplicates import cut_windows, find_duplicate
-from packhorse.prepare._grouping import Grouped
+from packhorse.prepare._duplicates import cut_windows, duplicate_error, find_duplicate
+from packhorse.prepare._group_tables import Grouped
 from packhorse.prepare._growth import counts_of, run_of
 from packhorse.prepare._merge import Merged, is_merged, merge_task
 from packhorse.prepare._passes import (
@@ -206,20 +206,9 @@ class Sort:
         sizes = [window.num_ids for window in windows]
         for duplicate in self._run("comparing ids", find_duplicate, windows, sizes):
             if duplicate is not None:
-                wanted = [(source, duplicate) for source in counted.tasks]
+                wanted = [(source.spans, duplicate) for source in counted.tasks]
                 rows = self._run("finding its rows", find_rows, wanted, [source.num_rows for source in counted.tasks])
-                found = [row for part in rows for row in part]
-                named = "; ".join(f"row {row} of {path}, length {length}" for path, row, length in found[:4])
-                named += "; …" if len(found) > 4 else ""
-                if self.before is not None and len(found) == 1:
-                    raise ValueError(
-                        f"id {duplicate} is in {self.before.name} already and comes again ({named}); every id must "
-                        "occur once: repair the id column, or append new sequences only"
-                    )
-                raise ValueError(
-                    f"id {duplicate} occurs {len(found)} times ({named}); every id must occur once: repair the id "
-                    "column, or leave out --id-column to use row numbers"
-                )
+                raise duplicate_error(duplicate, [row for part in rows for row in part], self.before)
 
     def _run(
         self,

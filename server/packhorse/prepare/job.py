@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 from packhorse.dataset import PreparedDataset, PrepareOptions, open_prepared, refuse_holding, refuse_output
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import AnyEngineKind, check_engine, open_chosen_engine, show_progress
-from packhorse.prepare._grouping import Grouping, gather_groups, options_of_groups
+from packhorse.prepare._group_tables import gather_groups, options_of_groups
+from packhorse.prepare._grouping import Grouping
 from packhorse.prepare._growth import continued, refuse_growth
 from packhorse.prepare._input_names import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.prepare._sort import Sort
