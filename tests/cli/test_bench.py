@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from packhorse.cli.bench import _facts, _lines
 from packhorse.cli.load import Load, Measured
 from packhorse.client import Access
+from packhorse.prepare import prepare
 from packhorse.topology import Topology
 
 LOAD = Load(
@@ -54,6 +56,25 @@ def test_a_stream_that_fails_fails_the_bench():
     facts = _facts(LOAD, [Measured(error="it is full"), Measured([0.1], [], 1, 1, 1, 1.0)], 0.1, 2)
     assert (facts["failed_streams"], facts["first_error"], facts["next_block_seconds"]) == (1, "it is full", None)
     assert "1 streams: it is full" in "\n".join(_lines(facts))
+
+
+def test_streams_beyond_the_limit_are_counted_and_told(packhorse, make_server, tmp_path):
+    """Of an epoch so long, and read so slowly, that the server has not sent a stream's end when the bench is over."""
+    prepare(lengths=np.full(1_000_000, 7), output=tmp_path / "long", max_seq_len=7, progress=False)
+    with make_server(tmp_path, "--max-streams", 2) as server:
+        bench = ("bench", server.target, "--seconds", 1, "--world-size", 5, "--processes", 1, "--steps-per-second", 1)
+        result = packhorse(*bench, "--json")
+        facts = json.loads(result.stdout)
+    assert (result.exit_code, facts["streams"], facts["refused_streams"], facts["failed_streams"]) == (1, 5, 3, 3)
+    assert facts["first_error"] == "it was never let in"
+    assert facts["first_block_seconds"]["count"] == 2
+
+
+def test_the_way_out_of_a_refusal_is_told():
+    refused, let_in = Measured(was_refused=True, error="it was never let in"), Measured([0.1], [], 1, 1, 1, 1.0)
+    text = "\n".join(_lines(_facts(LOAD, [refused, let_in], 0.1, 2)))
+    assert "refused      1 streams at first: servers had as many streams as they take: raise --max-streams" in text
+    assert "refused" not in "\n".join(_lines(_facts(LOAD, [let_in], 0.1, 2)))
 
 
 @pytest.mark.parametrize(

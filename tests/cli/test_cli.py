@@ -179,6 +179,8 @@ def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, targe
     assert [location.position for location in locations] == [3, -1, 16]
     for line, location in zip(json_lines(result.stdout), locations, strict=True):
         assert line == {name: getattr(location, name) for name in location.__slots__ if name != "component"}
+    (row,) = (row for row in packhorse("locate", *flags, *ids).stdout.splitlines() if "left out" in row)
+    assert str(ids[1]) in row
 
 
 @pytest.mark.parametrize("command", ["stream", "audit", "locate"])

@@ -30,6 +30,16 @@ def test_stages_and_components_are_shown(root):
     assert (result.exit_code, "rows is no mixture, but a prepared dataset" in result.output) == (1, True)
 
 
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+@pytest.mark.parametrize("given", ["staged", "staged.mixture.toml"])
+def test_commands_for_one_folder_tell_what_to_do_with_a_mixture(root, command, given):
+    result = CliRunner().invoke(main, [command, str(root / given)])
+    assert result.exit_code == 1
+    told = "staged is a mixture, a file that names prepared folders: give the folder of one component"
+    assert told in result.output
+    assert f"`packhorse mixture show staged --target embedded:{root}`" in result.output
+
+
 def test_what_is_drawn_at_once_is_shown(root):
     shown = ("show", "staged", "--target", f"embedded:{root}")
     assert "in a row" not in run(*shown).output

@@ -54,6 +54,25 @@ def test_a_task_of_unknown_size_says_what_is_known(clock: Clock) -> None:
     ]
 
 
+def test_time_left_is_told_once_more_is_done_than_to_start(clock: Clock) -> None:
+    """A first piece that took six seconds of starting says nothing of a million others; a minute does."""
+    stream = io.StringIO()
+    with Lines(stream, clock).task("auditing", 1_000_000, "bins") as advance:
+        for seconds, count in ((6, 6), (6, 20_994)):
+            clock.now += seconds
+            advance(count)
+    with Lines(stream, clock).task("preparing", 1_000_000, "rows") as advance:
+        clock.now += 60
+        advance(6_000)
+    assert stream.getvalue().splitlines() == [
+        "auditing: 6 of 1,000,000 bins (0%), 1/s",
+        "auditing: 21,000 of 1,000,000 bins (2%), 1,750/s, 9:19 min left",
+        "auditing: 21,000 bins done in 12 s",
+        "preparing: 6,000 of 1,000,000 rows (1%), 100/s, 2:45:40 h left",
+        "preparing: 6,000 rows done in 1:00 min",
+    ]
+
+
 def test_a_short_task_and_one_that_fails_say_nothing_more(clock: Clock) -> None:
     stream = io.StringIO()
     lines = Lines(stream, clock)

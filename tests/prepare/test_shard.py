@@ -48,6 +48,8 @@ def test_a_column_says_which_shard_a_sequence_is_in(table, tmp_path):
         assert sorted(dataset.pool.tolist()) == rows.tolist()
         assert dataset.manifest.id_column is None
         assert dataset.manifest.own_tokens == lengths[rows].sum()
+        shown = CliRunner().invoke(main, ["inspect", str(dataset.path)]).output
+        assert f"read: Parquet, column 'length', {len(rows)} rows\n" in shown
     with connect(f"embedded:{root}") as client:
         info = client.get_dataset("web")
         assert [component.name for component in info.components] == ["web-de", "web-en", "web-zh-Hant"]

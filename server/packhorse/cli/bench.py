@@ -60,7 +60,7 @@ def command(
     than the server's, or both share the processor. With --steps-per-second the wait for a block should be near 0 at
     every percentile; without, the rate is what the server, the network or this machine can do at most.
 
-    Exits with 1 where a stream failed.
+    Exits with 1 where a stream failed, or found no place because servers take no more (--max-streams of serve).
     """
     if target.startswith("embedded:"):
         raise click.UsageError("TARGET embedded:DIR is no server; give one by HOST:PORT")
@@ -94,7 +94,7 @@ def command(
 
 def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_cores: int) -> dict[str, Any]:
     good = [stream for stream in streams if not stream.error]
-    took = max(stream.seconds for stream in streams)
+    took = max(stream.seconds for stream in good or streams)  # one that found no place waits beyond the others' end
     rates = [stream.num_ids / stream.seconds for stream in good]
     median = statistics.median(rates) if rates else 0.0
     return {
@@ -107,6 +107,7 @@ def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_co
         "seconds": took,
         "streams": len(streams),
         "failed_streams": len(streams) - len(good),
+        "refused_streams": sum(stream.was_refused for stream in streams),
         "first_error": next((stream.error for stream in streams if stream.error), None),
         "first_block_seconds": _percentiles([each for stream in streams for each in stream.first_seconds]),
         "next_block_seconds": _percentiles([each for stream in streams for each in stream.next_seconds]),
@@ -144,6 +145,9 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     own = f"{facts['bench_cores']:.1f} of this machine's {facts['machine_cores']} cores went into reading"
     is_busy = facts["bench_cores"] > _BUSY_SHARE * facts["machine_cores"]
     lines.append(f"{'bench':<12} {own}{': it, and not the server, may be the limit' if is_busy else ''}")
+    if facts["refused_streams"]:
+        full = "servers had as many streams as they take: raise --max-streams of serve, or add replicas"
+        lines.append(f"{'refused':<12} {facts['refused_streams']} streams at first: {full}")
     if facts["failed_streams"]:
         lines.append(f"{'failed':<12} {facts['failed_streams']} streams: {facts['first_error']}")
     return lines

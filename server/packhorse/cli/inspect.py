@@ -159,10 +159,12 @@ def _print(
     if (inputs := manifest.inputs) is not None:
         column = "" if inputs.length_column is None else f", column {inputs.length_column!r}"
         size_bytes = sum(file.size_bytes for file in inputs.files)
-        files = f"{inputs.num_files:,} files, the first {len(inputs.files)} of {size_bytes:,} bytes"
-        if inputs.num_files <= len(inputs.files):
-            files = f"{inputs.num_files:,} file{'s' * (inputs.num_files != 1)} of {size_bytes:,} bytes"
-        console.print(f"read: {inputs.kind}{column}, {inputs.rows:,} rows, {files}", markup=False)
+        files = f", {inputs.num_files:,} files, the first {len(inputs.files)} of {size_bytes:,} bytes"
+        if not inputs.num_files:  # a shard, or what was held in memory
+            files = ""
+        elif inputs.num_files <= len(inputs.files):
+            files = f", {inputs.num_files:,} file{'s' * (inputs.num_files != 1)} of {size_bytes:,} bytes"
+        console.print(f"read: {inputs.kind}{column}, {inputs.rows:,} rows{files}", markup=False)
         if inputs.skipped.rows:
             console.print(f"bad rows: {inputs.skipped.rows:,} skipped; manifest.json or skipped.jsonl names them")
     if manifest.plan_cut_off:

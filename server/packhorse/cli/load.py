@@ -13,11 +13,14 @@ from multiprocessing.synchronize import Barrier
 from threading import Thread
 from typing import Any
 
-from packhorse.client import Access, PackhorseError, RetryPolicy, connect
+from packhorse.client import Access, PackhorseError, RetryPolicy, TooManyStreamsError, connect
 from packhorse.topology import Topology
 
 PATIENT = RetryPolicy(deadline_seconds=60)
 """A server that takes longer than the bench is measured, too."""
+
+NO_PLACE = "it was never let in"
+"""What is told of a stream that found no place as long as the others were read."""
 
 START_SECONDS = 120.0
 """How long the processes may take to start."""
@@ -58,8 +61,10 @@ class Measured:
     num_tokens: int = 0
     seconds: float = 0.0
     """From the first request to the last block."""
+    was_refused: bool = False
+    """Whether servers had as many streams as they take when it asked for its place."""
     error: str = ""
-    """Why it ended early."""
+    """Why it ended early, or read nothing."""
 
 
 def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
@@ -109,9 +114,9 @@ def _read_part(load: Load, places: Sequence[tuple[int, int]], barrier: Barrier, 
     """Reads some of the streams, each in a thread, and sends what they measured."""
     measured = [Measured() for _ in places]
     barrier.wait(START_SECONDS)
-    used = time.process_time()
+    used, began = time.process_time(), time.perf_counter()
     threads = [
-        Thread(target=_read, args=(load, rank, worker, into), daemon=True)
+        Thread(target=_read, args=(load, rank, worker, began, into), daemon=True)
         for (rank, worker), into in zip(places, measured, strict=True)
     ]
     for thread in threads:
@@ -121,8 +126,7 @@ def _read_part(load: Load, places: Sequence[tuple[int, int]], barrier: Barrier, 
     answer.send((measured, time.process_time() - used))
 
 
-def _read(load: Load, rank: int, worker: int, measured: Measured) -> None:
-    began = time.perf_counter()
+def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) -> None:
     end = began + load.seconds
     options: dict[str, Any] = {"seed": load.seed, "rank": rank, "worker": worker, "topology": load.topology}
     access = {name: getattr(load.access, name) for name in load.access.given}
@@ -134,6 +138,11 @@ def _read(load: Load, rank: int, worker: int, measured: Measured) -> None:
                     asked, times = opened, measured.first_seconds
                     for block in stream:
                         now = time.perf_counter()
+                        if not measured.num_bins and stream.was_refused:
+                            measured.was_refused = True
+                            if now >= end:  # the others have made room
+                                measured.error = NO_PLACE
+                                break
                         times.append(now - asked)
                         measured.num_bins += len(block)
                         measured.num_ids += len(block.ids)
@@ -148,4 +157,5 @@ def _read(load: Load, rank: int, worker: int, measured: Measured) -> None:
                 epoch += 1
     except PackhorseError as error:
         measured.error = str(error)
+        measured.was_refused |= not measured.num_bins and isinstance(error.__cause__, TooManyStreamsError)
     measured.seconds = time.perf_counter() - began

@@ -10,6 +10,9 @@ from packhorse.cli.console import output_console
 from packhorse.cli.options import epoch_options, target_option, topology_options
 from packhorse.cli.service import asking, timeout_option
 
+_LEFT_OUT = -1
+"""The position of a bin that is skipped."""
+
 _COLUMNS = ("id", "component", "first_token", "length", "position", "index_in_bin", "step", "rank", "worker", "slot")
 
 
@@ -25,7 +28,8 @@ def command(
 ) -> None:
     """Tell at which position, step, rank and slot each of IDS comes in an epoch.
 
-    Of a mixture there is a row for each component that has the id, and for each time that it comes.
+    Of a mixture there is a row for each component that has the id, and for each time that it comes. A bin that --skip
+    or NAME.takedown.toml leaves out has no position: the table says "left out", and JSON -1.
 
     Exits with 1 when the dataset lacks one of them.
     """
@@ -41,8 +45,15 @@ def command(
     else:
         table = Table(*columns)
         for location in locations:
-            cells = ["-" if location[column] is None else str(location[column]) for column in columns]
+            cells = [_cell(column, location[column]) for column in columns]
             table.add_row(*cells) if location["found"] else table.add_row(str(location["id"]), "not in the dataset")
         console.print(table)
     if not all(location["found"] for location in locations):
         click.get_current_context().exit(1)
+
+
+def _cell(column: str, value: int | str | None) -> str:
+    """Returns a fact of a location as the table shows it."""
+    if column == "position" and value == _LEFT_OUT:
+        return "left out"
+    return "-" if value is None else str(value)

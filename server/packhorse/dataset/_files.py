@@ -1,7 +1,7 @@
 """Reading the files of a folder that anything may have been put into.
 
-Owns that only plain files are opened, that nothing waits for a fifo, and how messages name a file; leaves what the
-bytes mean to `manifest`, `layout` and `arrays`.
+Owns that only plain files are opened, that nothing waits for a fifo, how messages name a file, and what is told of a
+folder that is none; leaves what the bytes mean to `manifest`, `layout` and `arrays`.
 """
 
 import errno
@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.mixture_file import MIXTURE_SUFFIX
 
 _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 
@@ -19,6 +20,23 @@ _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.EN
 def named(path: Path) -> str:
     """Returns how messages name a file: with its folder's name, without the folder's path."""
     return f"{path.parent.name}/{path.name}"
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses what cannot be a prepared folder, because it is none; says so of a mixture's file.
+
+    Raises:
+        PreparedDatasetError: it is something else, or nothing.
+    """
+    if folder.is_dir():
+        return
+    name = folder.name.removesuffix(MIXTURE_SUFFIX)
+    if folder.with_name(f"{name}{MIXTURE_SUFFIX}").is_file():
+        raise PreparedDatasetError(
+            f"{name} is a mixture, a file that names prepared folders: give the folder of one component; `packhorse "
+            f"mixture show {name} --target embedded:{folder.parent}` shows all of them"
+        )
+    raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")
 
 
 def open_file(path: Path) -> io.BufferedReader:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset._files import named, read_file, sha256_of
+from packhorse.dataset._files import check_folder, named, read_file, sha256_of
 from packhorse.dataset.arrays import map_array
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.layout import (
@@ -158,8 +158,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
         PreparedDatasetError: a file is missing, truncated, altered, or inconsistent with the others.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")
+    check_folder(folder)
     if (folder / SEQPACK_POOLS).is_dir():
         raise PreparedDatasetError(
             f"{folder.name} has seqpack's layout, which `packhorse.prepare.load_prepared` reads; to serve or inspect "

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.dataset._files import named, read_file
+from packhorse.dataset._files import check_folder, named, read_file
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.layout import FILES, MANIFEST, VERSIONS
 from packhorse.dataset.lock import locked
@@ -142,8 +142,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _manifest(folder: Path) -> Manifest:
-    if not folder.is_dir():
-        raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")
+    check_folder(folder)
     return Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
 
 

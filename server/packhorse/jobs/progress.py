@@ -19,6 +19,8 @@ Total = int | Callable[[], int] | None
 """How many units a task has: a number, a function that estimates it anew whenever it is shown, or nobody knows."""
 
 _SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_TO_START = 60.0
+"""Until then a task's rate may be mostly how long it took to start: time left is told once a hundredth is done."""
 
 
 class Progress(ABC):
@@ -133,9 +135,10 @@ class Lines(Progress):
             line = f"{name}: {done:,}{behind_number}, {rate:,.0f}/s"
             whole = _now(total)
             if whole and rate:
-                left = _duration(max(0, whole - done) / rate)
                 of = f"{whole:,}" if isinstance(total, int) else f"about {whole:,}"
-                line = f"{name}: {done:,} of {of}{behind_number} ({done / whole:.0%}), {rate:,.0f}/s, {left} left"
+                line = f"{name}: {done:,} of {of}{behind_number} ({done / whole:.0%}), {rate:,.0f}/s"
+                if 100 * done >= whole or now - began >= _SECONDS_TO_START:
+                    line += f", {_duration(max(0, whole - done) / rate)} left"
             print(line, file=self._stream, flush=True)
 
         yield advance

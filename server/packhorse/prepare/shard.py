@@ -174,6 +174,7 @@ def shard(
         shown.task("preparing shards", len(shards), "shards") as advance,
     ):
         cutting = _Cutting(
+            kind=opened.kind,
             columns=opened.columns,
             source=name_of_inputs(sources),
             options=options,
@@ -206,6 +207,8 @@ class _Shard:
 class _Cutting:
     """What the shards of a corpus have in common; it travels to other processes by pickle."""
 
+    kind: str
+    """What the corpus's reader calls it."""
     columns: Columns
     """Of the corpus, that lengths and ids come from."""
     source: str
@@ -230,7 +233,7 @@ class _Cutting:
         held = open_held(shard.rows, columns, skips_bad_rows=False, where=f"shard {shard.folder.name}")
         job = Job(
             folder=shard.folder,
-            opened=replace(held, columns=self.columns),
+            opened=replace(held, kind=self.kind, columns=self.columns),
             source=self.source,
             options=self.options,
             time_limit_seconds=self.time_limit_seconds,

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
-from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, StreamInterruptedError, TransientError
+from packhorse.client.errors import (
+    DamagedAnswerError,
+    ServerUnavailableError,
+    StreamInterruptedError,
+    TooManyStreamsError,
+    TransientError,
+)
 from packhorse.client.service._retry import Attempts
 from packhorse.client.service._templates import Templates
 from packhorse.client.service._transport import STREAM_BINS, Transport
@@ -96,6 +102,8 @@ class BinStream:
         self._header: pb.StreamHeader | None = None
         self._templates = Templates()
         self._facts: StreamHeader | None = None
+        self.was_refused = False
+        """Whether it has had to wait for its place, because servers had as many streams as they take."""
 
     @property
     def header(self) -> StreamHeader:
@@ -161,7 +169,11 @@ class BinStream:
     def _open(self) -> Iterator[pb.StreamBinsResponse]:
         self._attempts.begin()
         messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds())
-        first = next(messages, None)
+        try:
+            first = next(messages, None)
+        except TooManyStreamsError:
+            self.was_refused = True
+            raise
         if first is None or not first.HasField("header"):
             raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
         if header_checksum(self._request, first.header) != first.header.checksum:
