@@ -13,18 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+MOST_STEPS = 12
+"""After so many a trainer waits to be killed: on a busy machine one would have ended its epoch before."""
+
 TRAINER = """
 import json, sys, time
 from packhorse.client import create_packed_dataloader
 options = json.loads(sys.argv[1])
 cursor = options.pop("cursor")
 target, tokens = options.pop("target"), options.pop("tokens")
+most_steps = options.pop("most_steps")
 loader = create_packed_dataloader(target, "rows", tokens, seed=4, remainder="empty", **options)
 if cursor is not None:
     loader.load_state_dict(cursor)
-for batch in loader:
+for step, batch in enumerate(loader, 1):
     print(json.dumps({"ids": batch["ids"].tolist(), "cursor": batch["cursor"]}), flush=True)
-    time.sleep(0.02)
+    time.sleep(600 if step == most_steps else 0.02)
 print(json.dumps("end"), flush=True)
 """
 
@@ -46,7 +50,7 @@ def train(folder, options, world_size, chance, is_last):
     paths = [folder / f"{chance.random()}" for _ in range(world_size)]
     trainers = []
     for rank, path in enumerate(paths):
-        own = options | {"rank": rank, "world_size": world_size}
+        own = options | {"rank": rank, "world_size": world_size, "most_steps": None if is_last else MOST_STEPS}
         with path.open("wb") as output, (folder / "stderr").open("ab") as errors:
             command = [sys.executable, "-c", TRAINER, json.dumps(own)]
             trainers.append(subprocess.Popen(command, stdout=output, stderr=errors))
