@@ -3,6 +3,7 @@
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
@@ -14,7 +15,7 @@ from packhorse.server.tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
-TOKENS = {name: new_token() for name in ("good", "expired", "nothing", "bins")}
+TOKENS = {name: new_token() for name in ("good", "expired", "soon", "nothing", "bins")}
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +25,7 @@ def secured(corpus, make_server, authority, tmp_path_factory):
     scopes = {
         "good": {},
         "expired": {"expires": parse_time("2020-01-01")},
+        "soon": {"expires": datetime.now(UTC) + timedelta(days=3, hours=1)},
         "nothing": {"datasets": ("none",)},
         "bins": {"methods": ("StreamBins",)},
     }
@@ -133,6 +135,33 @@ def test_auth(examined, secured, authority, token, message):
     status, signs, (step, text) = examined(secured.target, "--ca", authority.ca, *arguments)
     assert (status, signs, step) == (1, "✓✓✓✗", "auth")
     assert message in text
+
+
+def test_a_token_that_expires_soon_is_warned_of(packhorse, secured, authority):
+    result = packhorse("doctor", secured.target, "--ca", authority.ca, "--token-file", secured.folder / "soon")
+    assert result.exit_code == 0
+    (line,) = (line for line in result.stdout.splitlines() if " auth " in line)
+    assert line.startswith("! ")
+    assert "the server accepts the token, for 3 more days: make another with `packhorse token new`" in line
+
+
+@pytest.mark.parametrize(
+    ("days", "sign", "told"),
+    [
+        (20, "✓", "and this client's fits, good for 20 days"),
+        (5, "!", "good for 5 days: have another issued, and put it in place of"),
+        (-1, "✗", "have another issued by the CA of the server's --tls-client-ca"),
+    ],
+)
+def test_own_certificate_is_looked_at(packhorse, corpus, make_server, authority, days, sign, told):
+    server, own = authority.issue("mutual"), authority.issue(f"own{days}", days=days)
+    flags = ("--tls-cert", server.cert, "--tls-key", server.key, "--tls-client-ca", authority.ca)
+    with make_server(corpus.root, *flags) as running:
+        result = packhorse("doctor", running.target, "--ca", authority.ca, "--cert", own.cert, "--key", own.key)
+    (line,) = (line for line in result.stdout.splitlines() if " TLS " in line)
+    assert line.startswith(f"{sign} TLS")
+    assert told in line
+    assert result.exit_code == (1 if sign == "✗" else 0)
 
 
 def test_another_service_than_packhorse(examined, running_server):

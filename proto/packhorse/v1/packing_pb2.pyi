@@ -313,12 +313,14 @@ class ListDatasetsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListDatasetsResponse(_message.Message):
-    __slots__ = ("datasets", "server_version")
+    __slots__ = ("datasets", "server_version", "token_expires_seconds")
     DATASETS_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_EXPIRES_SECONDS_FIELD_NUMBER: _ClassVar[int]
     datasets: _containers.RepeatedCompositeFieldContainer[Dataset]
     server_version: str
-    def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., server_version: _Optional[str] = ...) -> None: ...
+    token_expires_seconds: int
+    def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., server_version: _Optional[str] = ..., token_expires_seconds: _Optional[int] = ...) -> None: ...
 
 class GetDatasetRequest(_message.Message):
     __slots__ = ("name",)

@@ -42,7 +42,7 @@ class Caller:
         """Raises a ServiceError where the caller may not go on with an open stream."""
 
     def seen(self, response: pb.ListDatasetsResponse) -> pb.ListDatasetsResponse:
-        """Returns the datasets that the caller may know of."""
+        """Returns the datasets that the caller may know of, and until when."""
         return response
 
     def seen_activity(self, activity: pb.GetActivityResponse) -> pb.GetActivityResponse:
@@ -82,9 +82,13 @@ class HolderOfToken(Caller):
         self._tokens.check_again(self._grant)
 
     def seen(self, response: pb.ListDatasetsResponse) -> pb.ListDatasetsResponse:
-        """Returns the datasets that the token is for."""
-        datasets = [dataset for dataset in response.datasets if self._grant.allows_dataset(dataset.name)]
-        return pb.ListDatasetsResponse(datasets=datasets, server_version=response.server_version)
+        """Returns the datasets that the token is for, and when it expires."""
+        expires = self._grant.expires
+        return pb.ListDatasetsResponse(
+            datasets=[dataset for dataset in response.datasets if self._grant.allows_dataset(dataset.name)],
+            server_version=response.server_version,
+            token_expires_seconds=0 if expires is None else int(expires.timestamp()),
+        )
 
     def seen_activity(self, activity: pb.GetActivityResponse) -> pb.GetActivityResponse:
         """Returns the activity without streams of datasets that the token is not for."""

@@ -9,6 +9,7 @@ import time
 from datetime import UTC, datetime
 
 from packhorse.client.errors import AccessDeniedError
+from packhorse.client.service._certificates import days_until
 from packhorse.client.service.access import Access
 
 SECONDS = 1.0
@@ -56,8 +57,7 @@ def days_left(host: str, port: int, server_name: str, access: Access) -> float:
     """
     with _secure_connection(host, port, server_name, access) as connection:
         certificate = connection.getpeercert() or {}
-    end = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
-    return (end - datetime.now(UTC)).total_seconds() / 86_400
+    return days_until(datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC))
 
 
 def _closes_at_once(host: str, port: int, server_name: str, access: Access) -> bool:

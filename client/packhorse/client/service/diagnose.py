@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 
 from packhorse.client.api import Client
 from packhorse.client.errors import AccessDeniedError, PackhorseError, UnauthenticatedError
+from packhorse.client.service._certificates import days_until, end_of
 from packhorse.client.service._grpc import GrpcTransport
 from packhorse.client.service._handshake import days_left, refusal_of
 from packhorse.client.service._papers import Papers
@@ -26,9 +29,10 @@ from packhorse.wire import is_local
 STEPS = ("DNS", "TCP", "TLS", "auth", "versions", "health", "datasets", "first bin")
 
 SOON_DAYS = 14
-"""A certificate that is good for less is worth a warning."""
+"""A certificate or token that is good for less is worth a warning."""
 
 _MOST_NAMES = 5
+_ANOTHER_TOKEN = "make another with `packhorse token new` at the server"
 _SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
 
 
@@ -171,6 +175,8 @@ class _Examination:
         if self._place is None:
             return Finding("TLS", "none: nobody on the network can read a unix socket")
         _, port, server_name = self._place
+        if self._access.cert is not None:
+            self._refuse_expired(self._access.cert)
         days = []
         for address in self._addresses:
             refusal = refusal_of(address, port, server_name, self._access, uses_tls=self._papers.uses_tls)
@@ -193,9 +199,24 @@ class _Examination:
                 f"{text}: whoever is on the way can read it; serve with --tls-cert, and give --ca",
                 is_warning=True,
             )
-        own = " and this client's fits" if self._access.cert else ""
-        text = f"the server's certificate is for {server_name}, good for {min(days):.0f} days{own}"
+        text = f"the server's certificate is for {server_name}, good for {min(days):.0f} days"
+        if self._access.cert is not None:
+            days.append(days_until(end_of(self._access.cert)))
+            text += f", and this client's fits, good for {days[-1]:.0f} days"
+            if days[-1] < SOON_DAYS:
+                text += f": have another issued, and put it in place of {self._access.cert}; it is read anew"
         return Finding("TLS", text, is_warning=min(days) < SOON_DAYS)
+
+    def _refuse_expired(self, cert: str | Path) -> None:
+        try:
+            end = end_of(cert)
+        except (ValueError, OSError) as error:
+            raise _FailedError(f"the client's certificate: {error}") from None
+        if days_until(end) <= 0:
+            raise _FailedError(
+                f"the client's certificate {cert} expired at {end:%Y-%m-%d %H:%M} UTC: have another issued by the CA "
+                "of the server's --tls-client-ca, and put it in its place; it is read anew"
+            )
 
     def _auth(self) -> Finding:
         sends = bool(self._papers.metadata)
@@ -203,7 +224,7 @@ class _Examination:
             with self._transport() as transport:
                 self._listed = transport.answer(LIST_DATASETS, pb.ListDatasetsRequest(), self._seconds)
         except UnauthenticatedError as error:
-            where = "make another with `packhorse token new` at the server" if sends else _where_tokens_come_from()
+            where = _ANOTHER_TOKEN if sends else _where_tokens_come_from()
             raise _FailedError(f"{error}; {where}") from None
         except AccessDeniedError as error:
             if error.metadata.get("cause") != "method":
@@ -215,8 +236,14 @@ class _Examination:
             raise _FailedError(
                 f"no answer to ListDatasets: {error}; is a packhorse server behind this port, and not another service?"
             ) from None
+        if self._listed.token_expires_seconds:
+            days = days_until(datetime.fromtimestamp(self._listed.token_expires_seconds, UTC))
+            text = f"the server accepts the token, for {days:.0f} more days"
+            if days >= SOON_DAYS:
+                return Finding("auth", text)
+            return Finding("auth", f"{text}: {_ANOTHER_TOKEN}, and replace this one's file", is_warning=True)
         if sends:
-            return Finding("auth", "the server accepts the token, or asks for none")
+            return Finding("auth", "the server accepts the token, which never expires, or asks for none")
         return Finding("auth", "the server asks for no token", is_warning=not is_local(self._host))
 
     def _versions(self) -> Finding:
