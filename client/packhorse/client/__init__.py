@@ -12,7 +12,8 @@ it is first asked for; connecting, streaming and locating do without, and so doe
 
 Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, DevicePrefetcher,
             PackedBins for loaders and samplers of other people's making
-Stacks      PackedData, PackedDataModule; trainers for Hugging Face, TRL and torchdata are below packhorse.client.stacks
+Stacks      PackedData, PackedDataModule, sees_other_sequences; trainers for Hugging Face, TRL and torchdata are below
+            packhorse.client.stacks
 Service     connect, Client, DatasetInfo, Component, Stage, BinStream, StreamHeader, BinBlock, SequenceLocation,
             PackStream, RetryPolicy, Access, diagnose, Finding, ask_health, ask_activity, ServerActivity,
             StreamActivity, MemoryDatasets, Takedown, Redaction, TakenPositions
@@ -163,6 +164,7 @@ if TYPE_CHECKING:
         create_megatron_iterator,
         get_megatron_batch,
     )
+    from packhorse.client.stacks.separation import sees_other_sequences
 
 _TORCH_PARTS = {
     "BatchAssembler": "batches.batch",
@@ -240,6 +242,7 @@ _TORCH_PARTS = {
     "MegatronIterator": "stacks",
     "create_megatron_iterator": "stacks",
     "get_megatron_batch": "stacks",
+    "sees_other_sequences": "stacks.separation",
 }
 
 __all__ = [
@@ -371,6 +374,7 @@ __all__ = [
     "pair_log_probs",
     "per_dataset_metrics",
     "rows_preset",
+    "sees_other_sequences",
     "sequence_log_probs",
     "sum_over_sequences",
     "to_open_instruct",

@@ -15,7 +15,8 @@ def rows_preset() -> Preset:
 
     Legend: B bins, L tokens in a row. Keys: `input_ids`, `labels` and `position_ids` int64 [B, L], `seq_idx` int32
     [B, L]. There is no `attention_mask`: such a model then makes a mask of its own for each row, from where positions
-    do not go on by 1, and only while no cache is made: `use_cache=False`, as Hugging Face's trainers have it.
+    do not go on by 1, and only while no cache is made: `use_cache=False`, as Hugging Face's trainers have it. Some
+    models make none; `sees_other_sequences` tells.
 
     Attention costs B · L², where one row of all tokens costs (B · L)² unless FlashAttention skips what is masked.
 

@@ -5,6 +5,7 @@ batches to `loading` and their keys to `presets`. `PackedTrainerMixin` does it f
 """
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import torch
 
 from packhorse.client.loading.loader import PackedDataLoader
+from packhorse.client.presets.preset import Preset
 from packhorse.client.stacks._data import PackedData, ValidationBatches, refuse_schedule
+from packhorse.client.stacks.separation import sees_other_sequences
 from packhorse.topology import StreamMode
 
 try:
@@ -24,6 +27,8 @@ except ModuleNotFoundError as error:
     raise ImportError(f"PackedTrainer needs {error.name}: install packhorse[transformers]") from None
 
 STATE_FILE = "trainer_state.json"
+
+_LOG = logging.getLogger(__name__)
 
 
 class PackhorseCursor(TrainerCallback, ExportableState):
@@ -95,6 +100,8 @@ class PackedTrainerMixin(_AnyTrainer):
       processes, batch size and accumulation. Steps are counted on, and epochs end when they are done. With
       `num_train_epochs` the learning rate goes on at the share of the run that is done, with `max_steps` at the step.
     - **eval_loss** is the mean over all targets, each sequence once, whatever was packed with what.
+    - **A model** whose packed sequences see each other is refused before the first step, by `sees_other_sequences`.
+      A subclass that wants such a model anyway sets `may_see_other_sequences = True`.
 
     Example:
         >>> trainer = PackedTrainer(
@@ -115,6 +122,8 @@ class PackedTrainerMixin(_AnyTrainer):
         ValueError: an option contradicts packed data.
     """
 
+    may_see_other_sequences: bool = False
+    """Whether a model is trained even if its packed sequences see each other."""
     train_dataset: PackedData | None
     eval_dataset: Any
     _batches: "TrainingBatches | None" = None
@@ -139,6 +148,7 @@ class PackedTrainerMixin(_AnyTrainer):
         if options.get("data_collator") is not None:
             raise ValueError("data_collator has no part in packed batches; leave it out, or give PackedData a preset")
         self._of_validation: dict[int, ValidationBatches] = {}
+        self._presets_asked: set[str] = set()
         stand_in = self._stand_in()
         super().__init__(
             model,
@@ -274,6 +284,7 @@ class PackedTrainerMixin(_AnyTrainer):
             "batch_size",
             "a Trainer counts every epoch by per_device_train_batch_size; loop over a loader yourself",
         )
+        self._refuse_model_that_sees_others((options | data.options)["preset"])
         loader = data.loader(**options)
         if loader.dataset.topology.mode is StreamMode.INDEPENDENT:
             raise ValueError("mode 'independent' gives an epoch no length, by which a Trainer counts; leave it out")
@@ -293,6 +304,29 @@ class PackedTrainerMixin(_AnyTrainer):
             raise ValueError(
                 "context and sequence parallelism of accelerate attend over whole rows, across the sequences packed "
                 "there; train with cp_size=1 and sp_size=1, or on sequences that are not packed"
+            )
+
+    def _refuse_model_that_sees_others(self, preset: str | Preset | None) -> None:
+        """Asks the model once for each form of batches; one that gives no answer is trained, and the log says why."""
+        if self.may_see_other_sequences or preset is None:
+            return
+        name = preset if isinstance(preset, str) else preset.name
+        if name in self._presets_asked:
+            return
+        self._presets_asked.add(name)
+        model = type(self.model).__name__
+        try:
+            sees = sees_other_sequences(self.model, preset)
+        except Exception as error:  # whatever a model of the user's may raise
+            _LOG.warning("%s could not be asked whether packed sequences see each other: %s", model, error)
+            return
+        if sees:
+            raise ValueError(
+                f"packed sequences would see each other in {model} with attn_implementation="
+                f"{self.model.config._attn_implementation!r}: it does not find their borders in position_ids. "
+                "Take FlashAttention if the model has it (attn_implementation='flash_attention_2'), or give a loop of "
+                "your own attention_mask=build_packing_attention_bias(…); a subclass of the trainer with "
+                "may_see_other_sequences = True trains it as it is"
             )
 
     def _close(self) -> None:
