@@ -61,7 +61,7 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
             writer.append([1], [True])
             writer.append([9], [True])
 
-    with pytest.raises(ValueError, match=r"sequence 1 holds a token id outside \[0, 9\)"):
+    with pytest.raises(ValueError, match=r"sequence 1 holds the token id 9; with vocab_size 9 ids are in \[0, 9\)"):
         write()
     assert list(tmp_path.iterdir()) == []
 
@@ -69,8 +69,8 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "mask", "match"),
     [
-        ([], [], "a sequence is a list of integers"),
-        ([1.5], [True], "a sequence is a list of integers"),
+        ([], [], "a sequence is a list of at least one"),
+        ([1.5], [True], "a sequence is a list of at least one"),
         ([1, 2], [True], "2 tokens and a loss mask of bool of shape"),
         ([1], [1], "a loss mask is one bool for each token"),
     ],

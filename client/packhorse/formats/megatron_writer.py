@@ -5,14 +5,12 @@ Owns streaming a corpus into the pair; leaves the layout's constants and reading
 
 import os
 import shutil
-from array import array
-from types import TracebackType
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.formats.atomic import AtomicFiles
 from packhorse.formats.mapping import CHUNK_ELEMENTS
 from packhorse.formats.megatron import (
     DTYPES,
@@ -20,16 +18,15 @@ from packhorse.formats.megatron import (
     MAGIC,
     VERSION,
     MegatronTokens,
-    megatron_paths,
-    token_dtype,
 )
+from packhorse.formats.sequence_writer import SequenceWriter
 
 COPIED_BYTES = 1 << 22
 """How much is copied at once where one file takes up another."""
 _BUFFERED_TOKENS = 1 << 18
 
 
-class MegatronWriter:
+class MegatronWriter(SequenceWriter):
     """Writes sequences one by one, each a document of its own, as a context manager.
 
     The files are written beside their place and renamed at the end: after an exception nothing is left. Memory is
@@ -43,46 +40,12 @@ class MegatronWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, vocab_size: int, overwrite: bool = False) -> None:
-        """Begins the files.
-
-        Args:
-            path: `X`, `X.bin` or `X.idx`.
-            vocab_size: token ids are in [0, vocab_size); below 65,500 they take 2 bytes each, else 4.
-            overwrite: whether files already there are replaced.
-
-        Raises:
-            FileExistsError: one of the files is there and overwrite is False.
-            ValueError: vocab_size is out of range.
-        """
-        self.dtype = token_dtype(vocab_size)
-        self.bin_path, self.idx_path = megatron_paths(path)
-        self._vocab_size = vocab_size
-        self._lengths = array("i")
-        self._num_tokens = 0
+        super().__init__(path, vocab_size=vocab_size, overwrite=overwrite)
         self._buffer = np.empty(_BUFFERED_TOKENS, dtype=self.dtype)
         self._buffered = 0
-        # The index last: it is what a reader looks for.
-        self._files = AtomicFiles([self.bin_path, self.idx_path], overwrite=overwrite)
 
-    def __enter__(self) -> "MegatronWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._files.discard()
-        else:
-            self.close()
-
-    def __len__(self) -> int:
-        """Number of sequences written."""
-        return len(self._lengths)
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens written."""
-        return self._num_tokens
+    def _paths(self) -> list[Path]:
+        return [self.bin_path, self.idx_path]
 
     def append(self, tokens: ArrayLike) -> None:
         """Adds one sequence.
@@ -93,15 +56,9 @@ class MegatronWriter:
         Raises:
             ValueError: the tokens are not such a list.
         """
-        values = np.asarray(tokens)
-        if values.ndim != 1 or not 1 <= len(values) < 1 << 31 or not np.issubdtype(values.dtype, np.integer):
-            raise ValueError(
-                f"sequence {len(self)} is a {values.dtype} array of shape {values.shape}; "
-                "a sequence is a list of at least one and fewer than 2^31 integers"
-            )
-        self._check_ids(values, f"sequence {len(self)} holds")
+        values = self._checked(tokens)
         self._write(values)
-        self._lengths.append(len(values))
+        self._written.append(len(values))
         self._num_tokens += len(values)
 
     def append_many(self, tokens: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
@@ -125,8 +82,7 @@ class MegatronWriter:
         if len(tokens):
             self._check_ids(tokens, f"one of the sequences {len(self)} to {len(self) + len(lengths) - 1} holds")
         self._write(tokens)
-        self._lengths.frombytes(lengths.astype(np.intc).tobytes())
-        self._num_tokens += len(tokens)
+        self._count(lengths)
 
     def extend(self, tokens: MegatronTokens) -> None:
         """Adds all sequences of another pair, which was written with the same vocab_size.
@@ -149,28 +105,11 @@ class MegatronWriter:
         self._flush()
         with tokens.path.open("rb") as file:
             shutil.copyfileobj(file, self._files.files[0], COPIED_BYTES)
-        lengths = np.array(tokens.lengths)
-        self._lengths.frombytes(lengths.astype(np.intc).tobytes())
-        self._num_tokens += int(lengths.sum(dtype=np.int64))
+        self._count(np.array(tokens.lengths))
 
-    def close(self) -> None:
-        """Writes the index, syncs and renames both files; the context manager calls it."""
-        try:
-            self._flush()
-            lengths = np.frombuffer(self._lengths, dtype=np.intc) if len(self) else np.empty(0, dtype=np.intc)
-            write_index(self._files.files[1], lengths, self.dtype)
-        except BaseException:
-            self._files.discard()
-            raise
-        self._files.publish()
-
-    def _check_ids(self, values: NDArray[Any], what: str) -> None:
-        low, high = int(values.min()), int(values.max())
-        if low < 0 or high >= self._vocab_size:
-            raise ValueError(
-                f"{what} the token id {low if low < 0 else high}; "
-                f"with vocab_size {self._vocab_size} ids are in [0, {self._vocab_size})"
-            )
+    def _finish(self) -> None:
+        self._flush()
+        write_index(self._files.files[1], self._lengths, self.dtype)
 
     def _write(self, values: np.ndarray) -> None:
         if self._buffered + len(values) > len(self._buffer):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import sys
 from enum import Enum
 from typing import Any
 
@@ -56,9 +57,12 @@ def described(where: str, found: Any) -> str:
 def class_parts(where: str, found: type, doc: Docstring) -> list[str]:
     if issubclass(found, Exception):
         return []
+    classes = described_with(found)
     made_by = vars(found).get("__init__")
-    if made_by is not None and made_by.__doc__:
-        doc.parameters |= read_docstring(where, made_by.__doc__).parameters
+    if made_by is not None:
+        makers = [vars(cls)["__init__"].__doc__ for cls in classes if "__init__" in vars(cls)]
+        for made in filter(None, makers):
+            doc.parameters |= read_docstring(where, made).parameters
     docs = attribute_docs(found) | doc.parameters
     if issubclass(found, Enum):
         missing = [member.name for member in found if member.name not in docs]
@@ -76,10 +80,22 @@ def class_parts(where: str, found: type, doc: Docstring) -> list[str]:
         rows = parameter_rows(where, found.__init__, docs)
         if rows:
             parts.append(table(("parameter", "default", "meaning"), rows))
-    methods = [(name, method) for name, method in vars(found).items() if is_public_method(name, method)]
+    members = {name: member for cls in classes for name, member in vars(cls).items()}
+    methods = [(name, method) for name, method in members.items() if is_public_method(name, method)]
     if methods and not is_record:
         parts.append(table(("method", "what it does"), [method_row(f"{where}.{name}", name, m) for name, m in methods]))
     return parts
+
+
+def described_with(found: type) -> list[type]:
+    """A class behind those bases of ours that no page describes, themselves or by what they are made of."""
+    bases = [base for base in found.__mro__[1:] if base.__module__.startswith("packhorse.")]
+    return [*(base for base in reversed(bases) if not any(map(is_exported, base.__mro__))), found]
+
+
+def is_exported(cls: type) -> bool:
+    package = sys.modules.get(cls.__module__.rpartition(".")[0])
+    return cls.__module__.startswith("packhorse.") and cls.__name__ in getattr(package, "__all__", ())
 
 
 def is_public_method(name: str, method: Any) -> bool:
