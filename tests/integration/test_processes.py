@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import signal
 import threading
 import urllib.request
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from packhorse.client import RetryPolicy, StreamInterruptedError, TooManyStreamsError, connect
+from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, TooManyStreamsError, connect
 from packhorse.server.config import ServeConfig
 from packhorse.topology import Topology
 
@@ -90,6 +91,42 @@ def read_all(server, topology, epoch):
     for thread in threads:
         thread.join(120)
     return bins
+
+
+def test_a_process_that_knows_only_the_new_version_leads_to_its_sibling(
+    corpus, make_server, tmp_path, wait_until, joined
+):
+    """A folder is replaced, and of two processes one is killed: a run finds the old version at the other."""
+    root = tmp_path / "root"
+    shutil.copytree(corpus.root / "few", root / "data")
+    with make_server(root, "--processes", "2") as server, connect(server.target, retry=PATIENT) as client:
+        old = client.get_dataset("data")
+        whole = joined(client.stream_bins("data"))
+        shutil.copytree(corpus.root / "rows", root / ".new")
+        (root / "data").rename(root / ".old")
+        (root / ".new").rename(root / "data")
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: server.log().count("data was replaced") == 2)
+        killed, kept = children_of(server)
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: len(children_of(server)) == 2 and killed not in children_of(server))
+        wait_until(lambda: {older_digests_at_a_new_connection(server) for _ in range(30)} == {(old.digest,), ()})
+        for _ in range(20):
+            with connect(server.target, retry=PATIENT) as other:
+                assert joined(other.stream_bins("data", expected_digest=old.digest)) == whole
+        assert kept in children_of(server)
+        os.kill(kept, signal.SIGKILL)
+        with (
+            connect(server.target, retry=PATIENT) as other,
+            pytest.raises(DigestMismatchError, match=r"or start a new run \(16 connections to .* gave the same answer"),
+        ):
+            other.get_bins("data", positions=[0], expected_digest=old.digest)
+
+
+def older_digests_at_a_new_connection(server):
+    """Which older versions the process has that a new connection leads to."""
+    with connect(server.target, retry=PATIENT) as client:
+        return client.get_dataset("data").older_digests
 
 
 def test_many_streams_of_two_processes_are_one_epoch(server, embedded):

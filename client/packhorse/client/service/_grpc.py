@@ -53,6 +53,9 @@ READ_AHEAD_BYTES = 64 << 10
 """What the network may hold of a stream behind the message that is read: a thousand bins or more."""
 AVOID_SECONDS = 10.0
 """How long a replica that failed is asked after all others."""
+MOST_CONNECTIONS = 16
+"""How many connections are tried where a replica has another version of a dataset: of the processes behind one address
+one may have begun after the dataset's folder was replaced, and its siblings serve the old version still."""
 
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
@@ -278,7 +281,7 @@ class GrpcTransport:
         for number, replica in enumerate(replicas):
             share = max(end - time.monotonic(), 0.1) / (len(replicas) - number)
             try:
-                answer = ask(replica, min(share, most_seconds))
+                answer = self._ask_processes(ask, replica, min(share, most_seconds))
             except PackhorseError as failure:
                 if isinstance(failure, TransientError):
                     trouble = failure
@@ -295,6 +298,29 @@ class GrpcTransport:
         if refusal is not None:
             trouble.args = (f"{trouble}; another replica: {refusal}",)
         raise trouble
+
+    def _ask_processes(self, ask: Callable[[_Replica, float], _Answer], replica: _Replica, seconds: float) -> _Answer:
+        """Asks a replica, and as long as it has another version asks again, over a connection of its own each time.
+
+        Args:
+            ask: as `_ask` takes it.
+            replica: who is asked.
+            seconds: how long all of it may take.
+        """
+        end = time.monotonic() + seconds
+        number = 0
+        while True:
+            number += 1
+            try:
+                return ask(replica, max(end - time.monotonic(), 0.1))
+            except DigestMismatchError as mismatch:
+                replica.renew()
+                if number >= MOST_CONNECTIONS or time.monotonic() >= end:
+                    mismatch.args = (
+                        f"{mismatch} ({number} connections to {replica.name}, behind which several processes may "
+                        "listen, gave the same answer)",
+                    )
+                    raise
 
     def _messages(
         self,
