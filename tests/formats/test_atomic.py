@@ -1,6 +1,10 @@
 """Files that belong together are published together, and old ones stay until then."""
 
+import logging
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +60,34 @@ def test_a_folder_is_never_replaced(pair: list[Path], tmp_path: Path) -> None:
         write([pair[0], tmp_path / "y.idx"])
     assert pair[0].read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bin", "x.idx", "y.idx"]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from packhorse.formats.atomic import AtomicFiles
+files = AtomicFiles([Path(path) for path in sys.argv[1:]], overwrite=True)
+files.files[0].write(b"half")
+files.files[0].flush()
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(
+    pair: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    command = [sys.executable, "-c", KILLED, *map(str, pair)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        partial = {path.name for path in pair[0].parent.iterdir()} - {path.name for path in pair}
+        assert partial == {f".x.{kind}.{process.pid}.partial" for kind in ("bin", "idx")}
+        write(pair)
+        assert {path.name for path in pair[0].parent.iterdir()} == {*partial, "x.bin", "x.idx"}
+        process.send_signal(signal.SIGKILL)
+    with caplog.at_level(logging.WARNING, "packhorse"):
+        write(pair)
+    assert sorted(pair[0].parent.iterdir()) == pair
+    assert [path.read_text() for path in pair] == ["new", "new"]
+    assert len([record for record in caplog.records if "a process that was killed has left" in record.message]) == 2

@@ -181,3 +181,12 @@ def test_any_number_of_workers_writes_the_same(rows: Path) -> None:
     found = contents(rows.parent, "one")
     assert found == contents(rows.parent, "two")
     assert len(found) == 6
+
+
+def test_a_description_that_was_half_written_when_the_process_was_killed_is_no_obstacle(make: Make, rows: Path) -> None:
+    folder = rows.parent / "a.tokenizing"
+    folder.mkdir()
+    for name in (".job.json.4711.partial", "lock"):
+        (folder / name).touch()
+    make("a")
+    assert not folder.exists()

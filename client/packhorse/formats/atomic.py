@@ -1,20 +1,28 @@
 """Files that appear whole or not at all: written beside their place, synced, then renamed.
 
-Owns the order of those steps for one or several files that belong together; leaves the contents to the formats.
+Owns the order of those steps for one or several files that belong together, and removes what a killed process left of
+them; leaves the contents to the formats.
 """
 
+import fcntl
+import glob
+import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
+
+_LOG = logging.getLogger(__name__)
 
 
 class AtomicFiles:
     """Several files that are published together, as a context manager; an exception leaves none of them.
 
-    Each is written under a temporary name in its own folder. On success all are synced and renamed in the given
-    order, so the last name is the one that says that the others are there.
+    Each is written under a temporary name in its own folder, and locked as long as it has that name. On success all are
+    synced and renamed in the given order, so the last name is the one that says that the others are there. Temporary
+    files of a process that was killed are locked by nobody, and removed by the next that writes to the same place.
     """
 
     def __init__(self, paths: Sequence[Path], *, overwrite: bool = False) -> None:
@@ -36,6 +44,10 @@ class AtomicFiles:
             for temporary in self._temporary:
                 temporary.parent.mkdir(parents=True, exist_ok=True)
                 self.files.append(temporary.open("wb"))
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(self.files[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in self._paths:
+                _remove_abandoned(path)
         except OSError:
             self.discard()
             raise
@@ -59,7 +71,6 @@ class AtomicFiles:
             for file in self.files:
                 file.flush()
                 os.fsync(file.fileno())
-                file.close()
             # Old files go first, last name first: a crash in between must not leave a pair that does not match.
             for temporary, path in reversed(list(zip(self._temporary, self._paths, strict=True))):
                 if path.exists():
@@ -68,6 +79,8 @@ class AtomicFiles:
             for temporary, path in zip(self._temporary, self._paths, strict=True):
                 os.replace(temporary, path)
                 renamed.append(path)
+            for file in self.files:
+                file.close()
         except BaseException:
             for path in reversed(renamed):
                 path.unlink()
@@ -87,6 +100,15 @@ class AtomicFiles:
             file.close()
         for temporary in self._temporary:
             temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Removes what processes that were killed have left of a file."""
+    for name in glob.glob(f".{glob.escape(path.name)}.*.partial", root_dir=path.parent):
+        with suppress(OSError), path.with_name(name).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where a process writes to it
+            path.with_name(name).unlink()
+            _LOG.warning("removed %s, which a process that was killed has left", path.with_name(name))
 
 
 def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:

@@ -60,7 +60,7 @@ from packhorse.dataset.takedown_file import (
     TakedownFile,
     parse_ids,
 )
-from packhorse.dataset.text_files import replace_text, text_of
+from packhorse.dataset.text_files import locked_folder, replace_text, text_of
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_versions, prune_version, versions_of
 from packhorse.dataset.whole import sync, written_whole
@@ -123,6 +123,7 @@ __all__ = [
     "link_versions",
     "load_seqpack_layout",
     "locked",
+    "locked_folder",
     "open_prepared",
     "parse_ids",
     "parts_at",

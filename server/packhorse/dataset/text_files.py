@@ -41,15 +41,18 @@ def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
 def replace_text(path: Path, text: str) -> None:
     """Puts a text into a file's place at once; the file's permissions stay, where there is one.
 
+    Callers hold `locked_folder`: what one of them writes, and leaves where it is killed, has the same name each time.
+
     Example:
-        >>> replace_text(Path("note.txt"), "the new text")
+        >>> with locked_folder(Path.cwd()):
+        ...     replace_text(Path("note.txt"), "the new text")
         >>> Path("note.txt").read_text()
         'the new text'
 
     Raises:
         OSError: it cannot be written; the file stays as it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = path.with_name(f".{path.name}.partial")
     try:
         with temporary.open("wb") as file:
             if path.exists():

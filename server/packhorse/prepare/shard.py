@@ -21,6 +21,7 @@ from packhorse.dataset import (
     OverLength,
     PrepareOptions,
     StageEntry,
+    locked_folder,
     open_prepared,
     refuse_output,
     render_stage,
@@ -187,7 +188,8 @@ def shard(
             manifests[each.folder.name] = manifest
             advance(1)
         stage = StageEntry(weights={shard_name: manifest.n_bins for shard_name, manifest in manifests.items()})
-        replace_text(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}")
+        with locked_folder(root):
+            replace_text(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}")
     return manifests
 
 

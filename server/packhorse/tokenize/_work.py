@@ -164,7 +164,7 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
     description = job.describe()
     with _locked(folder):
         kept = json.loads((folder / _JOB).read_bytes()) if (folder / _JOB).exists() else None
-        if kept is None and {entry.name for entry in folder.iterdir()} - {_LOCK}:
+        if kept is None and any(not entry.name.startswith((_LOCK, f".{_JOB}.")) for entry in folder.iterdir()):
             raise FileExistsError(f"{folder} holds files that tokenizing did not write; choose another --output")
         if kept is not None and resume:
             if kept != description:

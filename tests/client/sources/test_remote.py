@@ -177,6 +177,18 @@ def test_the_block_that_was_opened_last_stays(make, tmp_path):
     assert 1 not in left
 
 
+def test_what_a_killed_process_left_is_removed_after_an_hour(make, expected, tmp_path):
+    source = make(cache_bytes=6 * 4096)
+    folder = tmp_path / "cache" / "of an object"
+    folder.mkdir()
+    old, young = (folder / f".{name}.{number}.partial" for number, name in enumerate(("whole", "0000000001.block")))
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 4000,) * 2)
+    assert (all_tokens(source) == expected).all()
+    assert (old.exists(), young.exists()) == (False, True)
+
+
 def test_a_full_disk_costs_the_cache_and_nothing_else(make, expected, monkeypatch, tmp_path, caplog):
     source = make()
 

@@ -25,6 +25,8 @@ _LOCKS = 64
 _KEPT_SHARE = 0.9
 """What stays of the limit when old blocks are removed, so that this is not done for every new one."""
 _LOOKS_PER_LIMIT = 32
+_ABANDONED_SECONDS = 3600.0
+"""A file that was to be kept, and nobody has written to for so long, is of a process that was killed."""
 _WAIT_SECONDS = 0.02
 
 
@@ -139,10 +141,12 @@ class BlockCache:
             blocks: list[tuple[int, int, str]] = []
             for folder in (entry for entry in os.scandir(self.folder) if entry.is_dir() and entry.name != "locks"):
                 for entry in os.scandir(folder):
-                    if not entry.name.startswith("."):  # what is being written
-                        with suppress(FileNotFoundError):
-                            status = entry.stat()
+                    with suppress(FileNotFoundError):
+                        status = entry.stat()
+                        if not entry.name.startswith("."):
                             blocks.append((status.st_mtime_ns, status.st_size, entry.path))
+                        elif time.time() - status.st_mtime > _ABANDONED_SECONDS:  # else it is being written
+                            os.unlink(entry.path)
             left = sum(size for _, size, _ in blocks)
             if left <= self.max_bytes:
                 return
