@@ -324,8 +324,13 @@ def test_what_makes_no_rows_says_what_to_do(make_bins, options):
 
 def test_arguments_out_of_range_are_refused(make_bins, corpus):
     for options, message in (
-        ({"num_epochs": 0}, "num_epochs must be at least 1, got 0"),
-        ({"num_bins_multiple_of": 0}, "num_bins_multiple_of must be at least 1"),
+        ({"num_epochs": 0}, "num_epochs must be an integer of at least 1, got 0"),
+        ({"num_epochs": "2"}, "num_epochs must be an integer"),
+        ({"num_bins_multiple_of": 2.5}, "num_bins_multiple_of must be an integer of at least 1"),
+        ({"seed": 2**64}, "seed must be an integer in"),
+        ({"seed": None}, "seed must be an integer in"),
+        ({"epoch": -1}, "epoch must be an integer of at least 0, got -1"),
+        ({"name": ""}, "dataset must be the dataset's name, got ''"),
         ({"output": "jax"}, "output must be 'torch' or 'numpy', got 'jax'"),
         ({"preset": "padding-free", "flatten": False}, "contradicts preset"),
     ):

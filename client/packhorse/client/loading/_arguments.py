@@ -106,6 +106,23 @@ class SkipsByEpoch:
         return "; ".join(f"{epoch}: {skips}" for epoch, skips in sorted(self._of_some.items()))
 
 
+def checked_name(dataset: object) -> str:
+    """Returns the name of a dataset; a ValueError where it is none."""
+    if not isinstance(dataset, str) or not dataset:
+        raise ValueError(f"dataset must be the dataset's name, got {shortened(dataset)}")
+    return dataset
+
+
+def checked_seed(seed: object) -> int:
+    """Returns the seed of a run; a ValueError where it is none."""
+    return checked_integer("seed", seed, 0, 2**64 - 1)
+
+
+def checked_epoch(epoch: object) -> int:
+    """Returns the number of an epoch; a ValueError where it is none."""
+    return checked_integer("epoch", epoch, 0)
+
+
 def _check_target(target: object) -> None:
     """Refuses what no server could ever listen at, before workers are started for it."""
     if isinstance(target, str):

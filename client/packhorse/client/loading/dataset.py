@@ -14,14 +14,21 @@ from torch.utils.data import IterableDataset, get_worker_info
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.batches.separators import Separators
-from packhorse.client.loading._arguments import Connection, Skip, SkipsByEpoch, Target
+from packhorse.client.loading._arguments import (
+    Connection,
+    Skip,
+    SkipsByEpoch,
+    Target,
+    checked_epoch,
+    checked_name,
+    checked_seed,
+)
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._dispatching import refuse_dispatching
 from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading._ranks import find_rank
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
-from packhorse.client.service._messages import shortened
 from packhorse.client.service.access import Access
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.cursor import (
@@ -148,8 +155,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         retry: RetryPolicy | None = None,
         access: Access | None = None,
     ) -> None:
-        if not isinstance(dataset, str) or not dataset:
-            raise ValueError(f"dataset must be the dataset's name, got {shortened(dataset)}")
+        self.dataset = checked_name(dataset)
         self.rank, self.world_size = find_rank(rank, world_size, device_mesh)
         self.topology = Topology(
             world_size=self.world_size,
@@ -160,10 +166,9 @@ class PackedDataset(IterableDataset[PackedBatch]):
             accumulation=accumulation,
             cost_linear=cost_linear,
         )
-        self.dataset = dataset
         self.batch_size = self.topology.batch_size
         self.skip = SkipsByEpoch(skip)
-        self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
+        self.seed = checked_seed(seed)
         self._connection = Connection(target, timeout_seconds, retry, access)
         self.maker = BatchMaker(
             tokens,
@@ -179,7 +184,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         )
         if self.maker.preset is not None:
             self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)
-        self.progress = SharedResume(Resume(epoch=checked_integer("epoch", epoch, 0)))
+        self.progress = SharedResume(Resume(epoch=checked_epoch(epoch)))
         self._own: Resume | None = None  # a worker's, loaded by a StatefulDataLoader
         self._state: tuple[int, dict[str, Any]] | None = None  # of which choice, and where it stands
         self._num_steps: tuple[Resume, int] | None = None
@@ -205,7 +210,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         Raises:
             ValueError: the epoch is negative, or was done before the cursor that was loaded.
         """
-        self.progress.set_epoch(checked_integer("epoch", epoch, 0))
+        self.progress.set_epoch(checked_epoch(epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where this copy of the dataset stands; what a StatefulDataLoader saves for each worker.

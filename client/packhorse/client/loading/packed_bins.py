@@ -19,7 +19,15 @@ from torch.utils.data import Dataset, get_worker_info
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.batches.batch import PackedBatch
 from packhorse.client.batches.separators import Separators
-from packhorse.client.loading._arguments import Connection, Skip, SkipsByEpoch, Target
+from packhorse.client.loading._arguments import (
+    Connection,
+    Skip,
+    SkipsByEpoch,
+    Target,
+    checked_epoch,
+    checked_name,
+    checked_seed,
+)
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._bins_reader import BinsReader
 from packhorse.client.loading._indices import Indices, Place
@@ -32,7 +40,7 @@ from packhorse.client.service.blocks import BinBlock, joined
 from packhorse.client.service.cursor import Cursor, Resume
 from packhorse.client.service.stream import StreamHeader
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.topology import Topology
+from packhorse.topology import Topology, checked_integer
 
 _ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")
 """Of PackedBatch, what a row holds without a preset. No `attention_mask`: with one, a model of Hugging Face would look
@@ -134,16 +142,13 @@ class PackedBins(Dataset[dict[str, Any]]):
         retry: RetryPolicy | None = None,
         access: Access | None = None,
     ) -> None:
-        for name, value in (("num_epochs", num_epochs), ("num_bins_multiple_of", num_bins_multiple_of)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
         if output not in ("torch", "numpy"):
             raise ValueError(f"output must be 'torch' or 'numpy', got {output!r}")
-        self.dataset = dataset
-        self.seed = seed
+        self.dataset = checked_name(dataset)
+        self.seed = checked_seed(seed)
         self.skip = SkipsByEpoch(skip)
-        self.num_epochs = num_epochs
-        self.num_bins_multiple_of = num_bins_multiple_of
+        self.num_epochs = checked_integer("num_epochs", num_epochs, 1)
+        self.num_bins_multiple_of = checked_integer("num_bins_multiple_of", num_bins_multiple_of, 1)
         self._connection = Connection(target, timeout_seconds, retry, access)
         self._output = output
         self._maker = BatchMaker(
@@ -157,7 +162,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             continue_positions=continue_positions,
             shared_prefix=shared_prefix,
         )
-        self._resume = SharedResume(Resume(epoch=epoch))
+        self._resume = SharedResume(Resume(epoch=checked_epoch(epoch)))
         self._headers: dict[tuple[str, int], StreamHeader] = {}  # by what is skipped and where the epoch begins
         self._indices: Indices | None = None
         self._reader: BinsReader | None = None
@@ -176,7 +181,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         Raises:
             ValueError: the epoch is negative, or was done before the cursor that was loaded.
         """
-        self._resume.set_epoch(epoch)
+        self._resume.set_epoch(checked_epoch(epoch))
 
     def cursor_after(self, num_rows: int) -> Cursor:
         """Returns where training stands when rows [0, num_rows) have been trained on, by all ranks together.
