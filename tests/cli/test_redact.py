@@ -95,3 +95,21 @@ def test_what_is_refused_writes_nothing(root, arguments, message):
 def test_a_dataset_s_own_folder_is_no_data_root(root):
     result = run("redact", "rows", "--ids", "1", "--data-root", root / "rows")
     assert (result.exit_code, "give the folder that it is in" in result.output) == (2, True)
+
+
+def test_an_edited_file_is_checked(root):
+    (root / "rows.takedown.toml").write_text("[[redact]]\nids = [1, 2]\n[[redact]]\nids_file = 'more.txt'")
+    (root / "more.txt").write_text("3\n")
+    result = redact(root, "rows", "--check")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "rows.takedown.toml: 2 redactions, 0 skips" in result.stdout
+    (root / "more.txt").write_text("3\n2000\n")
+    result = redact(root, "rows", "--check")
+    assert result.exit_code == 1
+    assert "redact[1]: 2 ids of rows, 1 of them not there" in result.stdout
+    assert result.stderr == "WRONG: redact[1]: rows has no ids 2000\n"
+    (root / "staged.takedown.toml").write_text("[[redact]]\nids = [1]")
+    result = redact(root, "staged", "--check")
+    assert (result.exit_code, "redact[0].component must be one of rows, named, truncated" in result.stderr) == (1, True)
+    result = redact(root, "rows", "--check", "--ids", 3)
+    assert (result.exit_code, "leave --ids and --ids-file out" in result.stderr) == (2, True)

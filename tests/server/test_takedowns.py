@@ -1,6 +1,7 @@
 """What is taken away by file while a server runs: what is taken, what is refused, and that streams go on."""
 
 import re
+import signal
 from collections import Counter
 
 import numpy as np
@@ -359,6 +360,27 @@ def _topology():
     )
 
 
+def test_the_log_warns_once_of_ids_that_are_not_there(root, caplog):
+    mixtures = Mixtures(LazyCatalog(root, set()))
+
+    def warned(name, text):
+        caplog.clear()
+        take_away(root, name, text)
+        mixtures.takedown(mixtures.get(name))
+        mixtures.tell_unknown_ids()
+        return [record.getMessage() for record in caplog.records if "no such sequence" in record.getMessage()]
+
+    assert warned("rows", "[[redact]]\nids = [3, 4]") == []
+    edited = "[[redact]]\nids = [3, 4]\n[[redact]]\nids = [2001, 5, 2000]"
+    assert warned("rows", edited) == [
+        "rows.takedown.toml: redact[1] names ids 2000, 2001, and there is no such sequence; `packhorse redact rows "
+        "--check` looks at every id"
+    ]
+    assert warned("rows", f"{edited}\n[[redact]]\nids = [7]") == []
+    (told,) = warned("staged", "[[redact]]\ncomponent = 'truncated'\nids = [399, 400]")
+    assert "redact[0] names ids 400, and" in told
+
+
 def test_a_server_notices_the_file_and_gives_what_an_embedded_client_gets(
     root, client, make_server, joined, wait_until
 ):
@@ -369,6 +391,10 @@ def test_a_server_notices_the_file_and_gives_what_an_embedded_client_gets(
         ours, theirs = whole(client, "staged"), whole(served, "staged")
         assert joined(ours) == joined(theirs)
         assert redacted(ours) == redacted(theirs) != {}
+        take_away(root, "rows", "[[redact]]\nids = [2000]")
+        assert served.get_dataset("rows").takedown
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "rows.takedown.toml: redact[0] names ids 2000, and there is no such" in server.log())
         take_away(root, "staged", "[[redact]]\nids = [1")
         wait_until(lambda: served.get_dataset("staged") and "staged.takedown.toml is no TOML" in server.log())
         assert redacted(whole(served, "staged")) == redacted(theirs)

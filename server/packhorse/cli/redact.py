@@ -3,23 +3,19 @@
 from pathlib import Path
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 
 from packhorse.dataset import (
     MANIFEST,
     TAKEDOWN_SUFFIX,
     MixtureDataset,
-    PreparedDataset,
     Redaction,
     TakedownFile,
+    ids_reader,
     parse_ids,
     redact,
     takedown_text,
 )
 from packhorse.server.served import Served
-
-_MOST_NAMED = 10
 
 
 @click.command("redact", context_settings={"show_default": True})
@@ -53,7 +49,17 @@ _MOST_NAMED = 10
     help="With --seed, the position of that run (epoch times bins, plus the position there) from which on they go.",
 )
 @click.option("--reason", default="", show_default=False, help="Why, for those who read the file or an audit.")
+@click.option(
+    "--check",
+    "is_check",
+    is_flag=True,
+    help="Change nothing: say whether NAME.takedown.toml, which may have been edited, is right, and names ids that "
+    "there are.",
+)
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     name: str,
     data_root: Path,
     ids: str | None,
@@ -63,40 +69,50 @@ def command(
     seed: int | None,
     from_position: int | None,
     reason: str,
+    is_check: bool,
 ) -> None:
     """Take sequences of the dataset or mixture NAME away from training; every bin and position stays as it was.
 
     Their tokens are masked from the loss, or with --replace become another token, and are masked too. It is written
     into NAME.takedown.toml, which servers notice by themselves: streams that are open go on with it. Cursors stay
     valid. What is taken from a dataset is taken from every mixture of it.
+
+    With --check it exits with 1 when the file names an id that is not there.
     """
     from packhorse.server.faults import ServiceError
     from packhorse.server.lazy_catalog import LazyCatalog
     from packhorse.server.mixtures import Mixtures
-    from packhorse.server.takedowns import put_together
+    from packhorse.server.takedowns import some_ids, unknown_ids
 
-    if (ids is None) == (ids_file is None):
+    if is_check and (ids is not None or ids_file is not None):
+        raise click.UsageError("--check looks at the file as it is; leave --ids and --ids-file out")
+    if not is_check and (ids is None) == (ids_file is None):
         raise click.UsageError("give --ids or --ids-file, one of them")
     if (seed is None) != (from_position is None):
         raise click.UsageError("--seed and --from-position belong together: which run had come how far")
     if (data_root / MANIFEST).exists():
         raise click.UsageError(f"--data-root {data_root} is a dataset itself; give the folder that it is in")
-    wanted = parse_ids(ids, "--ids") if ids is not None else parse_ids(takedown_text(ids_file), str(ids_file))  # type: ignore[arg-type]
     try:
         served = Mixtures(LazyCatalog(data_root, set())).get(name)
     except ServiceError as error:
         raise ValueError(error.message) from None
+    path = data_root / f"{name}{TAKEDOWN_SUFFIX}"
+    if is_check:
+        context.exit(0 if _is_right(served, path) else 1)
+    wanted = parse_ids(ids, "--ids") if ids is not None else parse_ids(takedown_text(ids_file), str(ids_file))  # type: ignore[arg-type]
     _check_component(component, served)
     redaction = Redaction(
         ids=wanted, token=token, component=component, seed=seed, from_position=from_position or 0, reason=reason
     )
 
     def check(file: TakedownFile) -> None:
-        num_components = len(served.datasets) if isinstance(served, MixtureDataset) else 0
-        put_together(served, (file, *(TakedownFile() for _ in range(num_components))))
-        _refuse_unknown(wanted, served, component)
+        _check_fields(file, served)
+        if len(missing := unknown_ids(served, redaction)):
+            raise ValueError(
+                f"{component or name} has no {some_ids(missing)}; packhorse explain tells the ids of a step"
+            )
 
-    file = redact(data_root / f"{name}{TAKEDOWN_SUFFIX}", redaction, check)
+    file = redact(path, redaction, check)
     of_component = f" of {component}" if component else ""
     action = "masked" if token is None else f"replaced by token {token}"
     click.echo(f"{name}{TAKEDOWN_SUFFIX}: {len(wanted):,} ids{of_component} {action}")
@@ -113,13 +129,27 @@ def _check_component(component: str, served: Served) -> None:
         raise click.UsageError(f"{served.name} is no mixture, and has no --component {component}; leave it out")
 
 
-def _refuse_unknown(ids: NDArray[np.int64], served: Served, component: str) -> None:
-    dataset: PreparedDataset | Served = served
-    if isinstance(served, MixtureDataset):
-        dataset = next(each for each in served.datasets if each.name == component)
-    found = dataset.epoch(0, 0).locate(ids)
-    missing = np.setdiff1d(ids, found.ids[found.lengths >= 0])
-    if len(missing):
-        named = ", ".join(map(str, missing[:_MOST_NAMED].tolist()))
-        more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
-        raise ValueError(f"{dataset.name} has no ids {named}{more}; packhorse explain tells the ids of a step")
+def _check_fields(file: TakedownFile, served: Served) -> None:
+    """Refuses a file that names a component which is none."""
+    from packhorse.server.takedowns import put_together
+
+    num_components = len(served.datasets) if isinstance(served, MixtureDataset) else 0
+    put_together(served, (file, *(TakedownFile() for _ in range(num_components))))
+
+
+def _is_right(served: Served, path: Path) -> bool:
+    """Says of every redaction of a file how many ids it names, and which of them are not there."""
+    from packhorse.server.takedowns import some_ids, unknown_ids
+
+    file = TakedownFile.parse(takedown_text(path), path.name, ids_reader(path))
+    _check_fields(file, served)
+    click.echo(f"{path.name}: {len(file.redactions)} redactions, {len(file.skips)} skips")
+    is_right = True
+    for number, redaction in enumerate(file.redactions):
+        missing = unknown_ids(served, redaction)
+        owner = redaction.component or served.name
+        click.echo(f"redact[{number}]: {len(redaction.ids):,} ids of {owner}, {len(missing):,} of them not there")
+        if len(missing):
+            is_right = False
+            click.echo(f"WRONG: redact[{number}]: {owner} has no {some_ids(missing)}", err=True)
+    return is_right

@@ -159,7 +159,7 @@ async def serve(
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     probing = asyncio.create_task(_probe((lanes.streams, lanes.small_blocks), health_servicer))
-    watching = asyncio.create_task(_watch(catalog, looking))
+    watching = asyncio.create_task(_watch(catalog, mixtures, looking))
     ready(listening.address, None if metrics_server is None else metrics_server.url, mixtures.names())
     if sibling is not None:
         sibling.begin(metrics.registry, mixtures.names())
@@ -219,14 +219,15 @@ async def _compile(stopping: asyncio.Event, *, wide: bool) -> None:
         compiled.result()
 
 
-async def _watch(catalog: Catalog, asked: asyncio.Event) -> None:
-    """Looks for datasets that are new or were prepared anew, now and then and when it is asked."""
+async def _watch(catalog: Catalog, mixtures: Mixtures, asked: asyncio.Event) -> None:
+    """Looks for datasets that are new or were prepared anew, now and then and when it is asked; and at takedowns."""
     while True:
         with suppress(TimeoutError):
             await asyncio.wait_for(asked.wait(), _WATCH_EVERY_SECONDS)
         asked.clear()
         try:
             await asyncio.to_thread(catalog.refresh)
+            await asyncio.to_thread(mixtures.tell_unknown_ids)
         except OSError as error:
             _LOG.error("the data root cannot be read: %s", error)
 

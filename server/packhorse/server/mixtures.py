@@ -69,6 +69,10 @@ class Mixtures:
         """Digests of a dataset's older versions; a mixture's digest tells by itself whether it may go on."""
         return [] if self._path(name) is not None else self._catalog.older_digests(name)
 
+    def tell_unknown_ids(self) -> None:
+        """Warns of ids in takedowns that their dataset has not; see `Takedowns`."""
+        self._takedowns.tell_unknown_ids()
+
     def get(self, name: str, digest: str = "") -> Served:
         """Returns a dataset or a mixture; a ServiceError where there is none of that name, or where it is wrong.
 

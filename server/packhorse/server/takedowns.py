@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packhorse.dataset import (
     MANIFEST,
     TAKEDOWN_SUFFIX,
     MixtureDataset,
     PreparedDatasetError,
+    Redaction,
     Takedown,
     TakedownError,
     TakedownFile,
@@ -33,9 +37,13 @@ FRESH_SECONDS = 0.25
 """A stream that goes on has files looked at again when it is longer ago: it asks at every block, and a mixture may have
 a file for each of a thousand components."""
 
+MOST_LOOKED_UP = 10_000
+"""Ids of a redaction that the log may tell of: each takes some 70 microseconds of a processor to look up."""
+
 NOTHING = Takedown()
 """Where no file takes anything away."""
 
+_MOST_NAMED = 10
 _NO_FILE = TakedownFile()
 
 Stamps = tuple[tuple[Path, FileStamp | None], ...]
@@ -93,6 +101,8 @@ class Takedowns:
         self._read: dict[str, _Read] = {}
         self._in_force: weakref.WeakKeyDictionary[Served, _InForce] = weakref.WeakKeyDictionary()
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._changed: dict[str, Served] = {}  # whose file was read since ids were looked up
+        self._looked_up: set[tuple[str, str]] = set()  # (name, digest) of redactions
 
     def of(self, served: Served, *, goes_on: bool = False) -> Takedown:
         """Returns what is taken away from a dataset or a mixture now.
@@ -132,6 +142,24 @@ class Takedowns:
             ours = [reader for reader in self._readers if reader.name == name]
         return max(ours, key=lambda reader: reader.run_position, default=None)
 
+    def tell_unknown_ids(self) -> None:
+        """Warns of ids in files that changed since the last call which their dataset has not; it may take a second."""
+        with self._lock:
+            changed = {name: (served, self._read[name].file) for name, served in self._changed.items()}
+            self._changed.clear()
+        for name, (served, file) in changed.items():
+            for number, (redaction, digest) in enumerate(zip(file.redactions, file.chain, strict=True) if file else ()):
+                if (name, digest) in self._looked_up:
+                    continue
+                self._looked_up.add((name, digest))
+                ids = unknown_ids(served, redaction, most=MOST_LOOKED_UP)
+                if len(ids):
+                    _LOG.warning(
+                        "%s%s: redact[%d] names %s, and there is no such sequence; `packhorse redact %s --check` looks "
+                        "at every id",
+                        *(name, TAKEDOWN_SUFFIX, number, some_ids(ids), name),
+                    )
+
     def _file(self, name: str, served: Served) -> TakedownFile:
         """Returns what a file says; that of before where it is wrong.
 
@@ -166,6 +194,7 @@ class Takedowns:
             read.refused = ()  # it is asked again: the streams may end
             return
         read.file = file
+        self._changed[name] = served
         read.stamps = (stamps[0], *self._stamps(path, read)[1:])
         if before is not None and (late := self._late(name, before, file)):
             _LOG.warning("%s: %s", path.name, late)
@@ -240,6 +269,33 @@ def put_together(served: Served, files: tuple[TakedownFile, ...]) -> Takedown:
         return Takedown.of_dataset(own)
     except TakedownError as error:
         raise TakedownError(f"{served.name}{TAKEDOWN_SUFFIX}: {error}") from None
+
+
+def unknown_ids(served: Served, redaction: Redaction, *, most: int | None = None) -> NDArray[np.int64]:
+    """Returns the ids of a redaction that its dataset, or its component of a mixture, has not: int64 [n], ascending.
+
+    Args:
+        served: what it is of.
+        redaction: as it stands in a file that `put_together` takes.
+        most: ids that are looked up, the lowest; None for all.
+    """
+    dataset = served
+    if isinstance(served, MixtureDataset):
+        dataset = next(each for each in served.datasets if each.name == redaction.component)
+    ids = redaction.ids[:most]
+    found = dataset.epoch(0, 0).locate(ids)
+    return np.setdiff1d(ids, found.ids[found.lengths >= 0])
+
+
+def some_ids(ids: NDArray[np.int64]) -> str:
+    """Returns the first of some ids, and how many more there are.
+
+    Example:
+        >>> some_ids(np.arange(12))
+        'ids 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more'
+    """
+    more = f" and {len(ids) - _MOST_NAMED:,} more" if len(ids) > _MOST_NAMED else ""
+    return f"ids {', '.join(map(str, ids[:_MOST_NAMED].tolist()))}{more}"
 
 
 def _epochs_to_compare(before: TakedownFile, now: TakedownFile, reached: int) -> Iterator[int]:
