@@ -81,7 +81,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 def main() -> None:
     """Parses, measures, shows."""
     parser = argparse.ArgumentParser(description="Measures packhorse beside the packages it is compared to.")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, to see that all works: two minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, to see that all works: some minutes")
     named = f"{', '.join(BENCHMARKS)}; when left out, all but {', '.join(ONLY_WHEN_NAMED)}"
     parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=named)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurements as JSON")
@@ -94,13 +94,16 @@ def main() -> None:
     names = arguments.only or [name for name in BENCHMARKS if name not in ONLY_WHEN_NAMED]
     chosen = {name: module for name, module in BENCHMARKS.items() if name in names}
     rows: list[Row] = []
+    took: list[str] = []
     with Workspace(QUICK if arguments.quick else FULL) as workspace:
         facts["data"] = workspace.description
         for name, module in chosen.items():
             started = time.perf_counter()
             print(f"{name} …", file=sys.stderr, end=" ", flush=True)
             rows += module.run(workspace)
-            print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
+            took.append(f"{name} {time.perf_counter() - started:.0f} s")
+            print(took[-1].removeprefix(name).strip(), file=sys.stderr)
+    facts["took"] = ", ".join(took)
     show(rows, facts)
     if arguments.output:
         arguments.output.write_text(json.dumps(as_json(rows, facts), indent=2, ensure_ascii=False) + "\n")

@@ -29,7 +29,8 @@ SMALL_REQUEST_BYTES = 64 << 10
 """Smaller ones do not count: no stream needs more, and the limit of streams bounds theirs."""
 
 MEMORY_BYTES = 256 << 20
-"""What larger requests take together until they are answered."""
+"""What larger requests take together until they are answered. A budget of its own, though the servicer counts a request
+again with its answer: in one for both, requests that arrive could leave no room to answer any of them."""
 
 MEMORY_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
