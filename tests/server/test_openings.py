@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from packhorse.server import openings as module
+from packhorse.server import together
 from packhorse.server.lanes import Lanes
 from packhorse.server.metrics import Metrics
 from packhorse.server.openings import MANY, MOST_SECONDS, QUIET_SECONDS, Openings
@@ -161,6 +162,7 @@ class Context:
 def test_a_second_block_is_made_once_no_others_open(lanes, monkeypatch):
     monkeypatch.setattr(module, "QUIET_SECONDS", 5.0)
     monkeypatch.setattr(module, "MANY", 2)
+    monkeypatch.setattr(together, "GATHER_SECONDS", 0.0)  # the clock stands still
     backend = Backend()
 
     async def run():

@@ -30,6 +30,7 @@ from packhorse.server.pieces import Pieces
 from packhorse.server.requests import check_wire_version
 from packhorse.server.status import abort, reason_name
 from packhorse.server.stream_limit import StreamLimit
+from packhorse.server.together import Together
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -83,6 +84,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
         self._limit = limit
         self._openings = Openings()
+        self._together = Together(lanes.small_blocks, OPENING_HEAD_START_SECONDS)
         self._activity = activity
         self._num_calls = 0
         self._num_sending = 0  # streams that wait for their consumer
@@ -155,9 +157,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         started = time.perf_counter()
         async with self._call(context) as memory:
             with self._stream(), self._openings.stream():
-                opening = self._lanes.small_blocks.submit(
-                    self._opened, _admitted(request), head_start_seconds=OPENING_HEAD_START_SECONDS
-                )
+                opening = self._together.submit(self._opened, _admitted(request), gathers=self._openings.are_many())
                 stream, messages = await self._unless_draining(opening)
                 ahead = BlocksAhead(stream, self._lanes, partial(self._timed, stream))
                 num_blocks = 0
