@@ -10,6 +10,14 @@ from torch.utils.data import DataLoader
 from packhorse.client import PackedDataset
 
 
+@pytest.fixture(scope="session", autouse=True)
+def workers_are_not_waited_for():
+    """A loader waits five seconds for each worker that it left in the middle, or that raised an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+        yield
+
+
 @pytest.fixture
 def make_dataset(running_server, corpus, no_launcher):
     """Function: a PackedDataset of the shared server; keywords as PackedDataset's, `name` of the dataset."""

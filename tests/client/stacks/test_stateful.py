@@ -1,6 +1,5 @@
 """A StatefulDataLoader's state goes on under any topology, or says how it would."""
 
-import gc
 from collections import Counter
 from itertools import islice
 
@@ -16,14 +15,6 @@ TOPOLOGIES = [  # world size, batch size, workers
     (2, 8, 0),
     (3, 4, 3),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _short_goodbyes(monkeypatch):
-    """A loader waits five seconds for each worker that it left in the middle."""
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
-    yield
-    gc.collect()
 
 
 @pytest.fixture
