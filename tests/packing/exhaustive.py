@@ -1,5 +1,7 @@
 """The fewest bins that sequences fit into, by exhaustive search."""
 
+from hypothesis import strategies as st
+
 
 def fewest_bins(lengths, max_seq_len, limit):
     """The optimum, by trying every way to put each sequence into a bin that is there, or a new one."""
@@ -23,3 +25,12 @@ def fewest_bins(lengths, max_seq_len, limit):
 
     place(0, [])
     return best
+
+
+@st.composite
+def small_problems(draw, most):
+    """(lengths, of which there are up to `most`; max_seq_len; the most sequences in a bin or None): soon searched."""
+    max_seq_len = draw(st.integers(1, 40))
+    lengths = draw(st.lists(st.integers(1, max_seq_len), max_size=most))
+    limit = draw(st.none() | st.integers(1, 5))
+    return lengths, max_seq_len, limit

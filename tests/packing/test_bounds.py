@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.packing.exhaustive import fewest_bins
+from tests.packing.exhaustive import fewest_bins, small_problems
 
 from packhorse.packing import lower_bound, pack_histogram
 
@@ -24,15 +24,7 @@ def textbook_bound(lengths, max_seq_len, limit):
     return max(bounds)
 
 
-@st.composite
-def cases(draw, most):
-    max_seq_len = draw(st.integers(1, 40))
-    lengths = draw(st.lists(st.integers(1, max_seq_len), max_size=most))
-    limit = draw(st.none() | st.integers(1, 5))
-    return lengths, max_seq_len, limit
-
-
-@given(cases(most=8))
+@given(small_problems(most=8))
 @settings(max_examples=200)
 def test_never_above_the_optimum(case):
     lengths, max_seq_len, limit = case
@@ -42,7 +34,7 @@ def test_never_above_the_optimum(case):
     assert optimum <= pack_histogram(counts, max_seq_len, max_sequences_per_bin=limit).num_bins
 
 
-@given(cases(most=40))
+@given(small_problems(most=40))
 @settings(max_examples=300)
 def test_equals_the_textbook_definition(case):
     lengths, max_seq_len, limit = case
@@ -67,7 +59,7 @@ def test_worked_cases(counts, max_seq_len, limit, expected):
     assert lower_bound(counts, max_seq_len, max_sequences_per_bin=limit) == expected
 
 
-@given(cases(most=30), st.integers(2**62, 2**70))
+@given(small_problems(most=30), st.integers(2**62, 2**70))
 @settings(max_examples=50)
 def test_counts_beyond_64_bits(case, scale):
     """Scaled counts reach the exact fractions of the bound, so no product may have wrapped around."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.packing.exhaustive import fewest_bins
+from tests.packing.exhaustive import fewest_bins, small_problems
 
 from packhorse.packing import _optimal as optimal
 from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram, registry
@@ -51,15 +51,7 @@ def lognormal(mean, max_seq_len, num, seed=5):
     return {int(length): int(count) for length, count in zip(*np.unique(lengths, return_counts=True), strict=True)}
 
 
-@st.composite
-def cases(draw, most):
-    max_seq_len = draw(st.integers(1, 40))
-    lengths = draw(st.lists(st.integers(1, max_seq_len), max_size=most))
-    limit = draw(st.none() | st.integers(1, 5))
-    return lengths, max_seq_len, limit
-
-
-@given(cases(most=9))
+@given(small_problems(most=9))
 @example(([7, 6, 5, 5, 4, 3, 3, 3], 12, None))
 @settings(max_examples=150)
 def test_equals_exhaustive_search(case):
@@ -256,7 +248,7 @@ def test_the_same_plan_every_time():
     assert plans[0] == plans[1]
 
 
-@given(cases(most=7))
+@given(small_problems(most=7))
 @settings(max_examples=150)
 def test_enumerated_bins_are_those_that_nothing_fits_into(case):
     lengths, max_seq_len, limit = case
