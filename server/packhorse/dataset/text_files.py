@@ -67,7 +67,12 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Keeps others who change files there waiting."""
+    """Keeps others who change files there waiting.
+
+    Example:
+        >>> with locked_folder(Path.cwd()):
+        ...     replace_text(Path("note.txt"), "nobody else's")
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
