@@ -6,7 +6,8 @@ dataset: what is taken away from bins is `takedown`'s.
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -158,13 +159,13 @@ class TakedownFile:
                 )
         redactions, ids_files = [], []
         for number, table in _tables(content, "redact", text, file):
-            with _at(file, text, "redact", number):
+            with _refused(file, text, "redact", number):
                 redactions.append(_redaction(table, read_ids))
                 if "ids_file" in table:
                     ids_files.append(table["ids_file"])
         skips = []
         for number, table in _tables(content, "skip", text, file):
-            with _at(file, text, "skip", number):
+            with _refused(file, text, "skip", number):
                 skips.append(_skip(table))
         return cls(tuple(redactions), tuple(skips), tuple(ids_files))
 
@@ -288,20 +289,14 @@ def _skip(table: dict[str, Any]) -> SkipEntry:
     )
 
 
-class _at:  # noqa: N801 a context manager that reads as a word
+@contextmanager
+def _refused(file: str, text: str, kind: str, number: int) -> Iterator[None]:
     """Says in which file, line and table a field is wrong."""
-
-    def __init__(self, file: str, text: str, kind: str, number: int) -> None:
-        self._where = file, text, kind, number
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FieldError):
-            file, text, table, number = self._where
-            line = line_of(text, error.field, array_header(table), number)
-            raise TakedownError(f"{file}, line {line}: {table}[{number}].{error.field}: {error}") from None
+    try:
+        yield
+    except FieldError as error:
+        line = line_of(text, error.field, array_header(kind), number)
+        raise TakedownError(f"{file}, line {line}: {kind}[{number}].{error.field}: {error}") from None
 
 
 def _tables(content: dict[str, Any], kind: str, text: str, file: str) -> Iterable[tuple[int, dict[str, Any]]]:

@@ -18,7 +18,6 @@ from packhorse.dataset._files import named, sha256_of
 from packhorse.dataset.layout import MANIFEST
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.jobs import Progress, open_engine
-from packhorse.topology import RoomRule
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 """Gives whole sequences' lengths in tokens, int64 [S], of ids int64 [S]; raises a ValueError where one is missing."""
@@ -201,8 +200,7 @@ class _Comparison:
     """Compares entries of one plan with lengths."""
 
     def __init__(self, dataset: PreparedDataset, lengths_of: LengthsOf, report: LengthReport) -> None:
-        options = dataset.manifest.options
-        self._rule = RoomRule(options.max_seq_len, options.align, options.extra_tokens)
+        self._rule = dataset.manifest.options.rooms
         self._dataset = dataset
         self._lengths_of = lengths_of
         self._report = report
