@@ -26,7 +26,7 @@ def test_sequences_are_masked_and_replaced_and_an_audit_tells_of_them(root, tmp_
     (tmp_path / "ids.txt").write_text("14\n15 # both\n")
     first = redact(root, "rows", "--ids", "3,14", "--reason", "private")
     assert first.exit_code == 0, first.output
-    assert first.output.startswith("rows.takedown.toml: 2 ids masked\n1 redactions, the last with digest ")
+    assert first.output.startswith("rows.takedown.toml: 2 ids masked\nredactions in force: 1, the last with digest ")
     second = redact(root, "rows", "--ids-file", tmp_path / "ids.txt", "--replace", 0, "--seed", 5, "--from-position", 0)
     assert second.output.startswith("rows.takedown.toml: 2 ids replaced by token 0\n2 redactions")
     assert (root / "rows.takedown.toml").read_text() == (

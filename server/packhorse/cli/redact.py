@@ -116,7 +116,7 @@ def command(
     of_component = f" of {component}" if component else ""
     action = "masked" if token is None else f"replaced by token {token}"
     click.echo(f"{name}{TAKEDOWN_SUFFIX}: {len(wanted):,} ids{of_component} {action}")
-    click.echo(f"{len(file.redactions)} redactions, the last with digest {file.chain[-1]}")
+    click.echo(f"redactions in force: {len(file.redactions)}, the last with digest {file.chain[-1]}")
 
 
 def _check_component(component: str, served: Served) -> None:

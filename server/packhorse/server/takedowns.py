@@ -199,7 +199,7 @@ class Takedowns:
         if before is not None and (late := self._late(name, before, file)):
             _LOG.warning("%s: %s", path.name, late)
         if before is None or not before.is_same(file):
-            _LOG.info("%s takes away %d redactions and %d skips", path.name, len(file.redactions), len(file.skips))
+            _LOG.info("%s is in force: redactions: %d, skips: %d", path.name, len(file.redactions), len(file.skips))
 
     def _stamps(self, path: Path, read: _Read) -> Stamps:
         ids_files = read.file.ids_files if read.file is not None else ()

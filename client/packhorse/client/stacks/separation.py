@@ -48,7 +48,10 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows") -> bool:
     """
     preset = get_preset(preset) if isinstance(preset, str) else preset
     if not hasattr(model, "get_input_embeddings"):
-        raise ValueError(f"{type(model).__name__} has no get_input_embeddings, so nothing tells what its tokens see")
+        raise ValueError(
+            f"{type(model).__name__} has no get_input_embeddings: give a model as transformers makes them, before "
+            "DDP or another wrapper takes it"
+        )
     embeddings = model.get_input_embeddings()
     device = next(embeddings.parameters()).device
     inputs: dict[str, Any] = {
