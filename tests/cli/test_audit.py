@@ -55,6 +55,10 @@ def test_what_a_run_has_not_come_to_is_told_apart(packhorse, target, client):
     assert result.stdout.endswith(f"\nthe other {came:,} sequences came exactly once\n")
     result = packhorse("audit", "--target", target, "--dataset", "rows", *flags[:-1], num_bins)
     assert result.stdout.endswith("\nexactly once: yes\n")
+    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags[:-1], num_bins + 1)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert f"--until {num_bins + 1} lies behind the {num_bins:,} bins of epoch 0: a cursor's position" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_sequences_are_masked_and_replaced_and_an_audit_tells_of_them(root, tmp_
     assert first.exit_code == 0, first.output
     assert first.output.startswith("rows.takedown.toml: 2 ids masked\nredactions in force: 1, the last with digest ")
     second = redact(root, "rows", "--ids-file", tmp_path / "ids.txt", "--replace", 0, "--seed", 5, "--from-position", 0)
-    assert second.output.startswith("rows.takedown.toml: 2 ids replaced by token 0\n2 redactions")
+    assert second.output.startswith("rows.takedown.toml: 2 ids replaced by token 0\nredactions in force: 2")
     assert (root / "rows.takedown.toml").read_text() == (
         '[[redact]]\nids = [3, 14]\nreason = "private"\n\n'
         '[[redact]]\nids = [14, 15]\naction = "replace"\ntoken = 0\nseed = 5\nfrom_position = 0\n'

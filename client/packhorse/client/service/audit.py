@@ -164,6 +164,9 @@ class EpochOfStreams:
         Args:
             on_bins: called with the number of bins of every block read, for progress.
             on_block: called with every block, and with the header of a stream of the epoch.
+
+        Raises:
+            ValueError: `until` lies behind the epoch's end.
         """
         report = AuditReport()
         tally = None
@@ -211,6 +214,11 @@ class EpochOfStreams:
                             f"{self.dataset.name!r} changed during the audit: it had digest {self.dataset.digest}, now "
                             f"a stream has {header.digest}; audit it again",
                             {"expected": self.dataset.digest, "actual": header.digest},
+                        )
+                    if self.until is not None and self.until > header.num_bins:
+                        raise ValueError(
+                            f"until={self.until} lies behind the {header.num_bins:,} bins of epoch {self.epoch}: a "
+                            "cursor's position counts from the beginning of its epoch"
                         )
                     for block in stream:
                         num_bins += len(block)
