@@ -67,6 +67,24 @@ def test_many_streams_make_a_wave_until_it_is_quiet(streams):
     asyncio.run(run())
 
 
+def test_a_wave_lasts_while_streams_get_their_first_blocks(streams):
+    async def run():
+        clock, openings = Clock(), Openings()
+        openings.got_first()
+        assert not openings.are_many()  # of a stream alone
+        for _ in range(MANY):
+            streams.enter_context(openings.stream())
+        for _ in range(4):
+            await clock.pass_on(QUIET_SECONDS * 0.75)
+            assert openings.are_many()
+            openings.got_first()
+        await clock.pass_on(2 * QUIET_SECONDS)
+        openings.got_first()
+        assert not openings.are_many()
+
+    asyncio.run(run())
+
+
 def test_streams_that_have_left_are_none_of_the_wave(streams):
     async def run():
         clock, openings = Clock(), Openings()

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 QUIET_SECONDS = 0.05
-"""A wave is over when no stream has opened for so long. Streams of a wave come a millisecond or two apart, but where
-the processors are busy with other things, some come later."""
+"""A wave is over when no stream has opened or got its first block for so long. Streams of a wave come a millisecond or
+two apart, but where the processors are busy with other things, some come later."""
 
 MOST_SECONDS = 2.0
 """A wave lasts no longer: a thousand streams open in about a second on two cores. Where streams come and go without
@@ -61,6 +61,11 @@ class Openings:
             yield
         finally:
             self._num_open -= number == self._number
+
+    def got_first(self) -> None:
+        """Notes that a stream has its first block: a wave is not over as long as streams get theirs."""
+        if self.are_many():
+            self._newest = asyncio.get_running_loop().time()
 
     def are_many(self) -> bool:
         """Whether streams open in a wave now."""

@@ -159,6 +159,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             with self._stream(), self._openings.stream():
                 opening = self._together.submit(self._opened, _admitted(request), gathers=self._openings.are_many())
                 stream, messages = await self._unless_draining(opening)
+                self._openings.got_first()
                 ahead = BlocksAhead(stream, self._lanes, partial(self._timed, stream))
                 num_blocks = 0
                 try:
