@@ -43,6 +43,7 @@ def check_against_lists(made, epoch, bins_of, data):
     assert bins.dataset_ids.tolist() == [dataset for dataset, _, _ in expected]
     whole = bins_of(bins)
     assert whole == [(p, tuple(ids), tuple(lengths)) for p, (_, ids, lengths) in enumerate(expected)]
+    assert bins.num_tokens() == sum(sum(lengths) for _, _, lengths in expected)
     assert source.costs(every, 7).tolist() == [sum(7 * n + n * n for n in lengths) for _, _, lengths in expected]
     assert max((len(ids) for _, ids, _ in expected), default=0) <= source.max_sequences_per_bin
     assert max((sum(lengths) for _, _, lengths in expected), default=0) <= source.max_seq_len

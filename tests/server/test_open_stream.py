@@ -53,6 +53,17 @@ def test_blocks_made_side_by_side_are_those_made_one_by_one(backend, threads, mo
         assert [block.result(20) for block in reversed(later)] == one_by_one[first : first + 4]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_positions_that_the_topology_tells_are_not_sent(corpus, workers):
+    backend = Backend(Mixtures(Catalog(corpus.root)))
+    for each in (3 - workers, workers):  # what is kept of the first serves the second
+        stream = request()
+        stream.topology.workers_per_rank = each
+        _, *messages = backend.stream_bins(stream)
+        assert len(messages) > 3
+        assert [len(message.block.bins.position_offsets) for message in messages[:-1]] == [0] * (len(messages) - 1)
+
+
 def test_a_block_waits_for_those_before_it_only_to_name_templates(backend, threads, monkeypatch):
     named, stream = threading.Event(), backend.open_stream(request())
     first, second, *_ = taken(stream)

@@ -19,9 +19,9 @@ from packhorse.epoch.source import Source
 Columns = Mapping[str, NDArray[Any]]
 """What bins have for every sequence beside its id and length, by the names of `Bins`: [S] each."""
 
-Fill = Callable[[NDArray[np.int64], PoolArray, NDArray[np.int32], Columns], None]
+Fill = Callable[[NDArray[np.int64], PoolArray, NDArray[np.int32], Columns], int]
 """Writes N bins, one after the other, into arrays of ids, lengths and columns, given where each begins there and where
-the last one ends: int64 [N + 1]."""
+the last one ends: int64 [N + 1]. Returns how many tokens they have."""
 
 _WITHOUT = {"first_tokens": 0, "group_ids": -1, "rows": 0}
 """Columns, and what stands there for bins that lack them."""
@@ -167,7 +167,7 @@ def made(outline: Outline, found: Found, positions: NDArray[np.int64]) -> Bins:
     """
     bounds = outline.bounds()
     ids, lengths, columns = _room(int(bounds[-1]), found.ids_dtype, found.columns)
-    found.fill(bounds, ids, lengths, columns)
+    num_tokens = found.fill(bounds, ids, lengths, columns)
     return Bins(
         ids=ids,
         lengths=lengths,
@@ -175,6 +175,7 @@ def made(outline: Outline, found: Found, positions: NDArray[np.int64]) -> Bins:
         positions=positions,
         dataset_ids=outline.dataset_ids,
         templates=outline.templates if found.have_templates else None,
+        known_tokens=num_tokens,
         **columns,
     )
 
@@ -189,20 +190,22 @@ def _room(
 
 def _fill_parts(
     parts: Sequence[Found], bounds: NDArray[np.int64], ids: PoolArray, lengths: NDArray[np.int32], columns: Columns
-) -> None:
-    first = 0
+) -> int:
+    first = num_tokens = 0
     for part in parts:
-        part.fill(bounds[first : first + part.num_bins + 1], ids, lengths, columns)
+        num_tokens += part.fill(bounds[first : first + part.num_bins + 1], ids, lengths, columns)
         first += part.num_bins
+    return num_tokens
 
 
-def _copy(bins: Bins, bounds: NDArray[np.int64], ids: PoolArray, lengths: NDArray[np.int32], columns: Columns) -> None:
+def _copy(bins: Bins, bounds: NDArray[np.int64], ids: PoolArray, lengths: NDArray[np.int32], columns: Columns) -> int:
     """Copies bins that are made already."""
     ours = slice(bounds[0], bounds[-1])
     ids[ours], lengths[ours] = bins.ids, bins.lengths
     for name, column in columns.items():
         if (own := getattr(bins, name)) is not None:
             column[ours] = own
+    return bins.num_tokens()
 
 
 def _fill_rearranged(
@@ -213,14 +216,15 @@ def _fill_rearranged(
     ids: PoolArray,
     lengths: NDArray[np.int32],
     columns: Columns,
-) -> None:
+) -> int:
     """Makes bins in their own order, and copies each from where it begins there: int64 [N]."""
     names = found.columns.keys()
     dtypes = {name: columns[name].dtype for name in names}
     own_ids, own_lengths, own_columns = _room(int(own_bounds[-1]) + WIDE_LANES, ids.dtype, dtypes)
-    found.fill(own_bounds, own_ids, own_lengths, own_columns)
+    num_tokens = found.fill(own_bounds, own_ids, own_lengths, own_columns)
     for own, out in ((own_ids, ids), (own_lengths, lengths), *((own_columns[name], columns[name]) for name in names)):
         _copy_bins(own, own_begins, bounds, out)
+    return num_tokens
 
 
 @numba.njit(nogil=True, cache=True)

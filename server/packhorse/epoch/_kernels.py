@@ -105,8 +105,8 @@ def draw_ids(
 
     Draws are made and permuted in blocks that stay in the first cache. While the next block's are made, memory is asked
     for this block's entries, which lie all over the pool; so they are at hand when they are fetched. Bins are written
-    one after the other, the first one where `begin` says. `words` is as `no_draws` takes it. Returns a number without
-    meaning, see `_load`.
+    one after the other, the first one where `begin` says. `words` is as `no_draws` takes it. Returns how many tokens
+    the bins have, int64, and a number without meaning, see `_load`.
     """
     loaded = 0
     if _LOADING_PAYS * len(templates) > len(tables.run_length):
@@ -115,12 +115,14 @@ def draw_ids(
         loaded += np.int64(_load(pool_rows.ravel()))
     draws, lengths = no_draws(words), np.empty(BLOCK, np.int32)
     entries = np.zeros(BLOCK, words.dtype)  # of the block before, whose memory is asked for
-    num = num_asked = first = np.uint64(0)  # unsigned: no index is checked for being below 0
+    num = num_asked = first = num_tokens = np.uint64(0)  # unsigned: no index is checked for being below 0
     done = np.uint64(begin)
     for p in range(len(templates)):
         for run in range(tables.first_run[templates[p]], tables.first_run[templates[p] + 1]):
             length_index, copies_left = np.uint64(tables.run_length[run]), np.uint64(tables.run_copies[run])
             draw = np.uint64(tables.run_first_draw[run] + copies[p] * tables.run_copies[run])
+            length = tables.lengths[length_index]
+            num_tokens += np.uint64(length) * copies_left
             while copies_left:
                 if num > _LAST_LANES:
                     _fetch(entries, num_asked, done, pool, first_tokens, ids_out, first_tokens_out)
@@ -129,7 +131,7 @@ def draw_ids(
                     _lay_out(lengths, num, done, lengths_out)
                     num_asked, num, first = num, np.uint64(0), np.uint64(0)
                 set_draws(draws, num, pool_rows, length_index, draw)
-                fill_lanes(lengths, num, tables.lengths[length_index])
+                fill_lanes(lengths, num, length)
                 if first < num_asked:
                     _ask(entries, first, pool, first_tokens)
                     first += _ASKED_AT_ONCE
@@ -140,7 +142,7 @@ def draw_ids(
     permute_pools(draws, num, entries)
     _lay_out(lengths, num, done, lengths_out)
     _fetch(entries, num, done, pool, first_tokens, ids_out, first_tokens_out)
-    return loaded
+    return np.int64(num_tokens), loaded
 
 
 @numba.njit(nogil=True, cache=True)

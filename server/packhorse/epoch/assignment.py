@@ -74,6 +74,8 @@ class Assignment:
             rank: in [0, world_size).
         """
         offsets = self._offsets(steps, rank)
+        if self.is_in_order(steps):
+            return self.source.bins(self.topology.start_position + offsets)
         num_full = self._num_full_bins
         is_filled = offsets >= num_full
         if not is_filled.any():
@@ -86,6 +88,10 @@ class Assignment:
         order[~is_filled] = np.arange(len(offsets) - len(filled))
         order[is_filled] = np.arange(len(offsets) - len(filled), len(offsets))
         return both if (np.diff(order) == 1).all() else both.take(order)
+
+    def is_in_order(self, steps: range) -> bool:
+        """Whether a rank's bins of some steps are at the positions that the topology alone tells."""
+        return self.topology.balance is Balance.NONE and (not steps or steps[-1] < self._num_full_steps)
 
     def bins_to_place(self) -> int:
         """How many bins are arranged, at most, to find the place of one sequence; 0 where none are."""

@@ -40,6 +40,8 @@ class Bins:
     rows: NDArray[np.uint16] | None = None
     """Which row of its bin every sequence stands in, ascending within each bin, where bins are joined of shorter ones:
     uint16 [S]; None where no bin is."""
+    known_tokens: int | None = None
+    """Sum of all lengths, where whoever made the bins knows it."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -62,7 +64,7 @@ class Bins:
 
     def num_tokens(self) -> int:
         """Sum of all lengths."""
-        return int(self.lengths.sum(dtype=np.int64))
+        return int(self.lengths.sum(dtype=np.int64)) if self.known_tokens is None else self.known_tokens
 
     def costs(self, cost_linear: int) -> NDArray[np.int64]:
         """Cost of every bin, Σ (cost_linear · L + L²) over its sequences' lengths L: int64 [N]."""

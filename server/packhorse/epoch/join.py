@@ -131,7 +131,7 @@ def _fill(
     ids: PoolArray,
     lengths: NDArray[np.int32],
     columns: Columns,
-) -> None:
+) -> int:
     """Makes long bins: short ones that were found, within bounds of their own, and the row of every sequence."""
-    found.fill(own_bounds + bounds[0], ids, lengths, columns)
     columns["rows"][bounds[0] : bounds[-1]] = rows
+    return found.fill(own_bounds + bounds[0], ids, lengths, columns)

@@ -142,9 +142,9 @@ class EpochView:
         ids: PoolArray,
         lengths: NDArray[np.int32],
         columns: Columns,
-    ) -> None:
-        """Makes bins that were found, between the bounds given."""
-        kernels.draw_ids(
+    ) -> int:
+        """Makes bins that were found, between the bounds given, and returns how many tokens they have."""
+        num_tokens, _ = kernels.draw_ids(
             self._plan.tables,
             self._pool_rows,
             self._pool,
@@ -157,6 +157,7 @@ class EpochView:
             lengths,
             None if self._first_tokens is None else columns["first_tokens"],
         )
+        return int(num_tokens)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N].

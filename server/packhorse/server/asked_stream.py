@@ -83,7 +83,10 @@ class AskedStream:
     """The run's; None where every stream has a seed of its own."""
     num_whole_bins: int
     """Bins of the epoch before anything is left out."""
+    topology: Topology
+    """How the epoch is divided, for this stream."""
     assignment: Assignment
+    """Bins by step and rank. It is shared by streams of any number of workers, so its topology may have another one."""
     rank: int
     steps: range
     """The worker's, from where the stream begins."""
@@ -127,17 +130,13 @@ class AskedStream:
             epoch=request.epoch,
             run_seed=None if is_independent else request.seed,
             num_whole_bins=run.num_whole_bins,
+            topology=of_stream,
             assignment=epochs.assignment(dataset, seed, request.epoch, skips, of_stream),
             rank=rank,
             steps=of_stream.worker_steps(worker, num_bins, first_step=first_step),
             reader=Reader(dataset.name, request.epoch, request.seed, run.num_whole_bins, skips.to_whole(begin)),
             header=header,
         )
-
-    @property
-    def topology(self) -> Topology:
-        """How the epoch is divided."""
-        return self.assignment.topology
 
     @property
     def batch_size(self) -> int:

@@ -47,25 +47,24 @@ class SentTemplates:
     """Which templates the reader of a stream knows by now: a byte for each, of 65,536 at most."""
 
     def __init__(self) -> None:
-        self._is_known = bytearray(1)  # the last one is for bins of none, whose number is -1
+        self._is_known = bytearray(1)  # the last one is of none, and never known
 
     def numbered(self, bins: Bins) -> "Numbered":
         """Numbers the bins' templates, and tells which of them the reader does not know; then it does."""
         own = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
         if len(own) <= _FEW_BINS:
             return self._numbered_few(own)
-        if self._knows(own):
-            return Numbered(own, np.empty(0, dtype=np.int64))
-        is_kept = (own >= 0) & (own < KEPT_TEMPLATES)
-        kept, others = np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
+        unknown = self._unknown(own)
+        if not len(unknown):
+            return Numbered(own, unknown)
+        is_kept = (own[unknown] >= 0) & (own[unknown] < KEPT_TEMPLATES)
+        kept, others = unknown[is_kept], unknown[~is_kept]
         numbers = own.copy() if len(others) else own
         numbers[others] = KEPT_TEMPLATES + np.arange(len(others))
-        self._make_room(int(own[kept].max(initial=-1)))
-        is_known = np.frombuffer(self._is_known, dtype=np.bool_)
-        unknown = kept[~is_known[own[kept]]]
-        new, where = np.unique(own[unknown], return_index=True)
-        is_known[new] = True
-        return Numbered(numbers, np.concatenate((unknown[where], others)))
+        new, where = np.unique(own[kept], return_index=True)
+        self._make_room(int(new.max(initial=-1)))
+        np.frombuffer(self._is_known, dtype=np.bool_)[new] = True
+        return Numbered(numbers, np.concatenate((kept[where], others)))
 
     def _numbered_few(self, own: NDArray[np.int64]) -> "Numbered":
         """As `numbered`, without arrays: each operation on one costs more than a look at a few bins."""
@@ -88,11 +87,12 @@ class SentTemplates:
         """Makes room for templates up to one."""
         self._is_known.extend(bytes(max(0, template + 2 - len(self._is_known))))
 
-    def _knows(self, templates: NDArray[np.int64]) -> bool:
-        try:
-            return bool(np.frombuffer(self._is_known, dtype=np.bool_).take(templates).all())
-        except IndexError:  # a greater number than any before
-            return False
+    def _unknown(self, templates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns which of some bins are of templates that the reader does not know, or of none: int64 [M]."""
+        # As an unsigned number, -1 is great too; what is too great stands for the last one, which is never known.
+        beyond = np.uint64(len(self._is_known) - 1)
+        is_known = np.frombuffer(self._is_known, dtype=np.bool_)
+        return np.flatnonzero(~is_known[np.minimum(templates.view(np.uint64), beyond)])
 
 
 class Numbered(NamedTuple):

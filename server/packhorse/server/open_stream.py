@@ -121,7 +121,9 @@ class OpenStream:
         block.first_step, block.num_steps = steps.start, len(steps)
         block.num_sequences, block.num_tokens = len(bins.ids), bins.num_tokens()
         context = block_context(asked.header.checksum, block)
-        positions = stream_positions(asked.topology, asked.rank, steps.start, len(bins))
+        positions = None
+        if not asked.assignment.is_in_order(steps):
+            positions = stream_positions(asked.topology, asked.rank, steps.start, len(bins))
         redacted = asked.takedown.redacted(
             bins, epoch=asked.epoch, seed=asked.run_seed, num_bins=asked.num_whole_bins, skips=asked.skips
         )
