@@ -85,6 +85,20 @@ def test_a_wave_lasts_while_streams_get_their_first_blocks(streams):
     asyncio.run(run())
 
 
+def test_a_wave_holds_up_its_own_streams_and_none_that_was_open_before(streams):
+    async def run():
+        clock, openings = Clock(), Openings()
+        before = streams.enter_context(openings.stream())
+        await clock.pass_on(2 * QUIET_SECONDS)
+        waves = [streams.enter_context(openings.stream()) for _ in range(MANY)]
+        assert all(openings.hold_up(wave) for wave in waves)
+        assert not openings.hold_up(before)
+        await clock.pass_on(2 * QUIET_SECONDS)
+        assert not any(openings.hold_up(wave) for wave in waves)
+
+    asyncio.run(run())
+
+
 def test_streams_that_have_left_are_none_of_the_wave(streams):
     async def run():
         clock, openings = Clock(), Openings()
@@ -142,7 +156,7 @@ def test_who_left_meanwhile_holds_up_nobody(streams):
 
 
 class Backend:
-    """Streams of a header and three blocks; keeps which were made."""
+    """Streams of a header and four blocks; keeps which were made."""
 
     def __init__(self):
         self.made = []
@@ -152,11 +166,11 @@ class Backend:
 
 
 class Stream:
-    header = pb.StreamHeader(num_steps=3)
+    header = pb.StreamHeader(num_steps=4)
 
     def __init__(self, name, made):
         self._name, self._made = name, made
-        self._left = [range(step, step + 1) for step in range(3)]
+        self._left = [range(step, step + 1) for step in range(4)]
 
     def take(self):
         return self._left.pop(0) if self._left else range(0)
@@ -177,7 +191,7 @@ class Context:
         pass
 
 
-def test_a_second_block_is_made_once_no_others_open(lanes, monkeypatch):
+def test_next_blocks_are_made_once_no_others_open(lanes, monkeypatch):
     monkeypatch.setattr(module, "QUIET_SECONDS", 5.0)
     monkeypatch.setattr(module, "MANY", 2)
     monkeypatch.setattr(together, "GATHER_SECONDS", 0.0)  # the clock stands still
@@ -199,15 +213,16 @@ def test_a_second_block_is_made_once_no_others_open(lanes, monkeypatch):
         assert (await anext(alone)).block.first_step == 1  # nobody else opens
         for other in others:
             await first_of(other)
-        seconds = [asyncio.ensure_future(anext(other)) for other in others]
+        assert (await anext(alone)).block.first_step == 2  # begun before others opened
+        last, *seconds = (asyncio.ensure_future(anext(stream)) for stream in (alone, *others))
         await clock.pass_on(0)
         for _ in range(3):
             await lanes.small_blocks.submit(int)  # what was put into the lane before is made now
-        assert [made for made in backend.made if made[0] != "alone"] == [("one", 0), ("two", 0)]
+        assert sorted(backend.made) == [("alone", 0), ("alone", 1), ("alone", 2), ("one", 0), ("two", 0)]
         await clock.pass_on(6.0)
-        assert [(await second).block.first_step for second in seconds] == [1, 1]
+        assert [(await each).block.first_step for each in (last, *seconds)] == [3, 1, 1]
         for other in others:
-            assert [each.block.first_step async for each in other] == [2]
+            assert [each.block.first_step async for each in other] == [2, 3]
             await clock.pass_on(0)
 
     asyncio.run(asyncio.wait_for(run(), 60))

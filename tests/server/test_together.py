@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
@@ -92,6 +93,31 @@ def test_the_loop_goes_on_where_work_takes_long(monkeypatch):
     slow = threading.Event()
     with lane_and_turns() as (lane, _):
         together = Together(lane)
+        asyncio.run(run())
+
+
+def test_the_loop_gives_way_again_to_a_thread_that_is_behind_and_works(monkeypatch):
+    waits = []
+    wait = threading.Event.wait
+    monkeypatch.setattr(module, "GIVE_WAY_SECONDS", 0.05)
+
+    async def run():
+        first = [together.submit(slow[number].wait, gathers=True) for number in range(2)]
+        await asyncio.sleep(4 * module.GATHER_SECONDS)
+        slow[0].set()
+        assert await asyncio.wait_for(asyncio.wrap_future(done), 20)  # one of two since the loop went on
+        monkeypatch.setattr(threading.Event, "wait", lambda self, *limit: (waits.append(limit), wait(self, *limit))[1])
+        second = [together.submit(int, gathers=True) for _ in range(2)]
+        await asyncio.sleep(4 * module.GATHER_SECONDS)
+        assert waits == [(0.05,)]
+        slow[1].set()
+        assert await asyncio.wait_for(asyncio.gather(*first, *second), 20) == [True, True, 0, 0]
+
+    slow, done = [threading.Event(), threading.Event()], Future()
+    with lane_and_turns() as (lane, _):
+        together = Together(lane)
+        count = together._count
+        monkeypatch.setattr(together, "_count", lambda: (count(), done.done() or done.set_result(True)))
         asyncio.run(run())
 
 

@@ -1,4 +1,4 @@
-"""Streams that open in a wave, as a run's ranks do: the second block of each waits until the wave is over.
+"""Streams that open in a wave, as a run's ranks do: the next block of each waits until the wave is over.
 
 Owns when that is; leaves blocks to the servicer, and the order of work in a lane to `threads`.
 
@@ -50,15 +50,15 @@ class Openings:
         self._waiting: list[asyncio.Future[None]] = []
 
     @contextmanager
-    def stream(self) -> Iterator[None]:
-        """Notes that a stream opens, and when it ends."""
+    def stream(self) -> Iterator[int]:
+        """Notes that a stream opens, and when it ends; gives the number of its wave."""
         now = asyncio.get_running_loop().time()
         if now - self._newest >= QUIET_SECONDS:
             self._number, self._num_open, self._began = self._number + 1, 0, now
         self._newest, number = now, self._number
         self._num_open += 1
         try:
-            yield
+            yield number
         finally:
             self._num_open -= number == self._number
 
@@ -72,6 +72,10 @@ class Openings:
         now = asyncio.get_running_loop().time()
         is_wave = now - self._newest < QUIET_SECONDS and now - self._began < MOST_SECONDS
         return is_wave and self._num_open >= MANY
+
+    def hold_up(self, number: int) -> bool:
+        """Whether the next block of a stream waits: it came with this wave, which is not over."""
+        return number == self._number and self.are_many()
 
     async def over(self) -> None:
         """Waits until the wave is over."""

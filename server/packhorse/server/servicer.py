@@ -152,11 +152,11 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     ) -> AsyncIterator[pb.StreamBinsResponse]:
         """Streams a header and blocks, making next blocks while one is sent. The first comes with the header.
 
-        Where streams open in a wave, the second is made once it is over.
+        Where streams open in a wave, the next ones are made once it is over.
         """
         started = time.perf_counter()
         async with self._call(context) as memory:
-            with self._stream(), self._openings.stream():
+            with self._stream(), self._openings.stream() as wave:
                 opening = self._together.submit(self._opened, _admitted(request), gathers=self._openings.are_many())
                 stream, messages = await self._unless_draining(opening)
                 self._openings.got_first()
@@ -166,8 +166,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                     while messages:
                         size = messages[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > LARGE_BLOCK_BYTES else 0)
-                        gives_way = num_blocks == 0 and self._openings.are_many()
-                        ahead.begin(size, self._openings.over if gives_way else None)
+                        ahead.begin(size, self._openings.over if self._openings.hold_up(wave) else None)
                         CALLER.get().check_again()
                         sent = time.monotonic()
                         for message in messages:

@@ -23,7 +23,8 @@ MOST_TOGETHER = 32
 """So many are not waited with any longer."""
 
 GIVE_WAY_SECONDS = 0.01
-"""How long the loop gives way at most. What takes longer waits for a disk, and the loop goes on meanwhile."""
+"""How long the loop gives way at once. Where nothing was done since, the thread waits for a disk, and the loop goes on
+until it does not."""
 
 
 class Together:
@@ -48,6 +49,7 @@ class Together:
         self._head_start_seconds = head_start_seconds
         self._gathered: list[_Piece] = []
         self._newest: _Turn | None = None
+        self._num_done = self._num_seen = 0
 
     def submit(self, work: Callable[..., _Result], *arguments: Any, gathers: bool) -> "asyncio.Future[_Result]":
         """Has work done in the lane's thread. Cancelled before its turn, it never runs.
@@ -59,7 +61,7 @@ class Together:
         """
         loop = asyncio.get_running_loop()
         awaited: asyncio.Future[_Result] = loop.create_future()
-        self._gathered.append(_Piece(awaited, work, arguments))
+        self._gathered.append(_Piece(awaited, work, arguments, self._count))
         if not gathers or len(self._gathered) == MOST_TOGETHER:
             self._hand_over()
         elif len(self._gathered) == 1:
@@ -73,9 +75,15 @@ class Together:
         before, self._newest = self._newest, turn
         done = self._lane.submit(turn.take, head_start_seconds=self._head_start_seconds)
         done.add_done_callback(turn.end)
-        if turn.is_of_many and (before is None or before.is_over.is_set()):
+        is_free = before is None or before.is_over.is_set()
+        if turn.is_of_many and (is_free or self._num_done > self._num_seen):
             turn.is_over.wait(GIVE_WAY_SECONDS)
+            self._num_seen = self._num_done
             turn.give()
+
+    def _count(self) -> None:
+        """Counts a piece that is done, in the thread."""
+        self._num_done += 1
 
 
 class _Piece:
@@ -85,10 +93,18 @@ class _Piece:
         awaited: what the caller waits for.
         work: is called in a thread.
         arguments: of it.
+        count: is called once it is done.
     """
 
-    def __init__(self, awaited: "asyncio.Future[Any]", work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        awaited: "asyncio.Future[Any]",
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        count: Callable[[], None],
+    ) -> None:
         self.awaited = awaited
+        self._count = count
         self._work = work
         self._arguments = arguments
         self._result: Any = None
@@ -104,6 +120,7 @@ class _Piece:
         except BaseException as error:
             self._error = error
         self._is_done = True
+        self._count()
 
     def give(self) -> None:
         """Hands over what came of it, in the loop; nothing where it is not done."""
