@@ -89,10 +89,13 @@ class SentTemplates:
 
     def _unknown(self, templates: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns which of some bins are of templates that the reader does not know, or of none: int64 [M]."""
-        # As an unsigned number, -1 is great too; what is too great stands for the last one, which is never known.
-        beyond = np.uint64(len(self._is_known) - 1)
         is_known = np.frombuffer(self._is_known, dtype=np.bool_)
-        return np.flatnonzero(~is_known[np.minimum(templates.view(np.uint64), beyond)])
+        try:
+            found = is_known.take(templates)  # -1 finds the last one, which is never known
+        except IndexError:  # a greater number than any before; it stands for the last one too
+            last = np.uint64(len(is_known) - 1)
+            found = is_known.take(np.minimum(templates.view(np.uint64), last).view(np.int64))
+        return np.flatnonzero(~found)
 
 
 class Numbered(NamedTuple):
