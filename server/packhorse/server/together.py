@@ -3,8 +3,8 @@
 Owns how much is gathered and for how long; leaves the thread to `lanes`, and when callers are many to whoever asks.
 
 A lane's thread and the event loop take turns on the interpreter. Where each of a thousand openings is handed over by
-itself, a third of its processor time goes into changing turns. So some are gathered, and the loop then gives way to the
-thread until these are done: both cannot run at the same time anyway.
+itself, a quarter of its processor time goes into changing turns. So some are gathered, and the loop then gives way to
+the thread until these are done: both cannot run at the same time anyway.
 """
 
 import asyncio
