@@ -126,19 +126,31 @@ class Mixed:
 
     def dealt(self, epoch):
         """The component of every position of an epoch."""
-        key = derive_key(self.seed, epoch, "mixture")
         per_epoch = self.num_bins // self.bins_per_draw
         begin, end = epoch * per_epoch, (epoch + 1) * per_epoch
         firsts = [0, *(until // self.bins_per_draw for _, until in self.stages[:-1])]
-        dealt = []
+        run = []
         for (weights, _), first, until in zip(self.stages, firsts, [*firsts[1:], end], strict=True):
-            a, b = max(first, begin) - begin, min(until, end) - begin
-            if a < b:
-                dealt += self.segment(weights, per_epoch - a, key, a)[: b - a]
-        return [component for component in dealt for _ in range(self.bins_per_draw)]
+            run += self.stage(weights, first, min(until, end), per_epoch)
+        return [component for component in run[begin:] for _ in range(self.bins_per_draw)]
+
+    def stage(self, weights, first, until, per_epoch):
+        """The component of every draw of a stage, in runs of epochs in which each component is due."""
+        shares = [Fraction(str(w)) for w in weights if w]
+        together = 1
+        while min(shares) / sum(shares) * together * per_epoch < 1:
+            together += 1
+        dealt, at = [], first
+        while at < until:
+            first_epoch = at // (together * per_epoch) * together
+            begin, end = first_epoch * per_epoch, (first_epoch + together) * per_epoch
+            key = derive_key(self.seed, first_epoch, "mixture")
+            dealt += self.segment(weights, at - first, end - at, key, at - begin)
+            at = end
+        return dealt[: max(until - first, 0)]
 
     @staticmethod
-    def segment(weights, length, key, tweak):
+    def segment(weights, due_before, length, key, tweak):
         weights = [Fraction(str(w)) for w in weights]
         scale = lcm(*(w.denominator for w in weights))
         parts = [int(w * scale) for w in weights]
@@ -156,9 +168,10 @@ class Mixed:
         edges = [*range(0, max(length // block, 1) * block, block), length]
         components = []
         for start, stop in pairwise(edges):
-            counts = [
-                floor(b * stop) - floor(a * stop) - floor(b * start) + floor(a * start) for a, b in pairwise(up_to)
-            ]
+            up_to_stop, up_to_start = ([floor(share * (due_before + at)) for share in up_to] for at in (stop, start))
+            ends = [b - a for a, b in zip(up_to_start, up_to_stop, strict=True)]
+            counts = [b - a for a, b in pairwise(ends)]
+            assert min(counts) >= 0
             slots = [d for d, count in enumerate(counts) for _ in range(count)]
             order = Permutation(stop - start, key, tweak + start).forward(np.arange(stop - start))
             components += [slots[o] for o in order.tolist()]

@@ -98,6 +98,33 @@ def test_far_epochs_cost_no_more():
     assert len(mixture.epoch(far).bins([29])) == 1
 
 
+@pytest.mark.parametrize("num_bins", [7, 1000, 2500])
+def test_a_weight_below_a_bin_an_epoch_is_exact_over_a_run(num_bins):
+    """It is due every 2,500 bins: not none in every epoch, nor one."""
+    weights = {"web": "0.6", "code": "0.3996", "rare": "0.0004"}
+    mixture = Mixture([counting(name, 40) for name in weights], [Stage(weights)], seed=1, num_bins=num_bins)
+    for num_epochs in (1, 4, 30):
+        given_bins = sum(np.bincount(dealt(mixture, epoch), minlength=3) for epoch in range(num_epochs))
+        begins = [epoch * 40 + position for epoch, position in mixture._begins(num_epochs)]
+        assert given_bins.tolist() == begins
+        for weight, num in zip(weights.values(), begins, strict=True):
+            assert abs(num - Fraction(weight) * num_epochs * num_bins) < (1 if num_bins >= 2500 else 40)
+    together = -(-2500 // num_bins)  # epochs that are dealt together
+    assert mixture._begins(together * 25 * 10**12)[2] == divmod(together * num_bins * 10**10, 40)
+
+
+def test_what_is_due_is_counted_on_where_a_stage_begins_within_an_epoch():
+    weights = {"web": 5, "code": 3, "rare": 1}
+    stages = [Stage({"web": 1}, until=13), Stage(weights)]
+    mixture = Mixture([counting(name, 40) for name in weights], stages, seed=1, num_bins=20)
+    given_bins = np.array([13, 0, 0])
+    given_bins += np.bincount(dealt(mixture)[13:], minlength=3)
+    for epoch in range(1, 40):
+        given_bins += np.bincount(dealt(mixture, epoch), minlength=3)
+        due = np.array([13, 0, 0]) + np.array([5, 3, 1]) * ((epoch + 1) * 20 - 13) / 9
+        assert (abs(given_bins - due) < 1).all()
+
+
 @pytest.mark.parametrize(
     ("stages", "message"),
     [

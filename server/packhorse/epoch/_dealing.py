@@ -83,7 +83,7 @@ class Dealing:
 
     def taken(self, num: int) -> NDArray[np.int64]:
         """Returns how many of the first `num` positions each component gets: int64 [C]."""
-        if num == self._length:
+        if num in (0, self._length):
             return self._shares.before(num)
         chunk = self._chunk_of_block(min(num // self._shares.block, self._num_blocks - 1))
         inside = chunk.components[: num - chunk.first]

@@ -6,6 +6,7 @@ Owns the weights of a stage as integers, and the length of its blocks. Which of 
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from copy import copy
 from fractions import Fraction
 from itertools import accumulate
 from math import gcd, lcm
@@ -56,8 +57,8 @@ class Shares:
         if self.whole <= MOST_BLOCK:
             self.block = -(-_LEAST_BLOCK // self.whole) * self.whole
         else:
-            due_once = -(-self.whole // min(part for part in self.parts if part))
-            self.block = max(_LEAST_BLOCK, 1 << (due_once - 1).bit_length())
+            self.block = max(_LEAST_BLOCK, 1 << (self.due_once - 1).bit_length())
+        self._first, self._before_first = 0, np.zeros(1 + len(parts), dtype=np.int64)
         self._most = most
         self._leaves_as = np.zeros(len(parts), dtype=np.int64)  # which of those with a weight, from the first to leave
         self._leave_at: list[int] = []
@@ -76,11 +77,32 @@ class Shares:
             self._leave_at.append(given - (-num * whole // part))
             given, whole = given + num, whole - part
 
+    def beginning_at(self, first: int) -> "Shares":
+        """Returns what these deal from their position `first` on, counted from there. Nobody leaves.
+
+        What is due is counted on, not rounded anew: so a component gets its due of everything, in however many pieces
+        it is dealt. Pieces begin where this one does, or are long enough that each component is due in them once.
+
+        Example:
+            >>> shares = Shares([2, 3])
+            >>> [shares.beginning_at(first).before(1).tolist() for first in range(5)]
+            [[0, 1], [0, 1], [1, 0], [0, 1], [1, 0]]
+        """
+        shares = copy(self)
+        shares._first = first % self.whole  # positions repeat after that
+        shares._before_first = _due(self._up_to, shares._first, self.whole)
+        return shares
+
+    @property
+    def due_once(self) -> int:
+        """The least number of positions in which each component is due at least once."""
+        return -(-self.whole // min(part for part in self.parts if part))
+
     def up_to(self, n: int) -> NDArray[np.int64]:
         """Returns how many of the first n positions the components before each one get, and n: int64 [C + 1]."""
         num_left = bisect_right(self._leave_at, n)
         if self._most is None or not num_left:
-            return _due(self._up_to, n, self.whole)
+            return _due(self._up_to, self._first + n, self.whole) - self._before_first
         has_left = self._leaves_as < num_left
         given = np.concatenate(([0], np.cumsum(np.where(has_left, self._most, 0))))
         up_to = np.concatenate(([0], np.cumsum(np.where(has_left, 0, self._parts))))
@@ -88,9 +110,10 @@ class Shares:
 
     def up_to_each(self, numbers: Sequence[int]) -> NDArray[np.int64]:
         """Returns `up_to` of K numbers, ascending: int64 [K, C + 1]."""
-        if (self._leave_at and numbers[-1] >= self._leave_at[0]) or self._parts.dtype == object or numbers[-1] >= 2**32:
+        last = self._first + numbers[-1]
+        if (self._leave_at and last >= self._leave_at[0]) or self._parts.dtype == object or last >= 2**32:
             return np.stack([self.up_to(n) for n in numbers])
-        return self._up_to * np.array(numbers)[:, np.newaxis] // self.whole
+        return self._up_to * (self._first + np.array(numbers))[:, np.newaxis] // self.whole - self._before_first
 
     def before(self, n: int) -> NDArray[np.int64]:
         """Returns how many of the first n positions each component gets: int64 [C]."""

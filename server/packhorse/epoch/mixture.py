@@ -13,8 +13,10 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise, zip_longest
+from operator import add
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.epoch._dealing import Dealing
 from packhorse.epoch._shares import MOST_BLOCK, Shares
@@ -121,6 +123,7 @@ class Mixture:
         _check_components(self.components)
         self.bins_per_draw = checked_integer("bins_per_draw", bins_per_draw, 1, _MOST_BINS)
         self._firsts = _firsts_of(self.stages, bins_per_draw)
+        self._first_draws = [first // bins_per_draw for first in self._firsts]
         self._shares = [_shares_of(stage, self.components, number) for number, stage in enumerate(self.stages)]
         most = [each.num_bins * self._most_epochs(each) // bins_per_draw for each in self.components]
         if self.when_out is not WhenOut.REPEAT and 0 in most and bins_per_draw > 1:
@@ -154,7 +157,7 @@ class Mixture:
     @property
     def chain(self) -> Chain:
         """Where each stage begins, and its digest: two runs are the same up to where their chains part."""
-        facts: dict[str, object] = {"version": 1, "num_bins": self.num_bins, "when_out": self.when_out}
+        facts: dict[str, object] = {"version": 2, "num_bins": self.num_bins, "when_out": self.when_out}
         if self.bins_per_draw > 1:
             facts["bins_per_draw"] = self.bins_per_draw
         chain = []
@@ -212,32 +215,67 @@ class Mixture:
         return MixtureEpoch(self.components, self._segments(number), self._begins(number), self.bins_per_draw)
 
     def _segments(self, epoch: int) -> list[Segment]:
-        """Returns the parts of an epoch, in draws.
-
-        What a stage deals goes on to the epoch's end, wherever the next one begins: so another stage can be appended.
-        """
+        """Returns the parts of an epoch, in draws."""
         per_epoch = self.num_bins // self.bins_per_draw
         begin, end = epoch * per_epoch, (epoch + 1) * per_epoch
-        firsts = [first // self.bins_per_draw for first in self._firsts]
-        key = derive_key(self.seed, epoch, "mixture")
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
-        for number, (first, until) in enumerate(pairwise([*firsts, end])):
-            a, b = max(first, begin) - begin, min(until, end) - begin
-            if a < b:
-                shares, length = self._shares[number], per_epoch - a
-                if self.when_out is WhenOut.REWEIGH:
-                    left = self._most - before
-                    shares, length = (
-                        Shares(shares.parts, left),
-                        min(length, int(left[np.array(shares.parts) > 0].sum())),
-                    )
-                    self._check_left(number, epoch, a + length, b)
-                dealing = Dealing(shares, length, key, a)
-                taken = dealing.taken(b - a)
-                segments.append(Segment(first=a, end=b, dealing=dealing, before=before, taken=taken))
-                before = before + taken
+        for number, (first, until) in enumerate(pairwise([*self._first_draws, end])):
+            a, b = max(first, begin), min(until, end)
+            if a >= b:
+                continue
+            if self.when_out is WhenOut.REWEIGH:
+                dealing, dealing_begin = self._dealing_of_those_left(number, epoch, a - begin, b - begin, before), a
+            else:
+                dealing, dealing_begin = self._dealing(number, a)
+            offset = a - dealing_begin
+            dealt = dealing.taken(offset)
+            taken = dealing.taken(offset + b - a) - dealt
+            segments.append(
+                Segment(
+                    first=a - begin,
+                    end=b - begin,
+                    dealing=dealing,
+                    offset=offset,
+                    dealt=dealt,
+                    before=before,
+                    taken=taken,
+                )
+            )
+            before = before + taken
         return segments
+
+    def _dealing(self, number: int, draw: int) -> tuple[Dealing, int]:
+        """Returns what deals a draw of the run in a stage, and its own first draw.
+
+        It goes on to its end, wherever the next stage begins: so another one can be appended. Where components are
+        repeated, what each is due is counted on from the stage's beginning, and so many epochs are dealt together that
+        every component is due in them. Otherwise each epoch counts afresh, as its components do.
+        """
+        shares, first = self._shares[number], self._first_draws[number]
+        per_epoch = self.num_bins // self.bins_per_draw
+        together = -(-shares.due_once // per_epoch) if self.when_out is WhenOut.REPEAT else 1
+        first_epoch = draw // per_epoch // together * together
+        begin = first_epoch * per_epoch
+        own_first = max(begin, first)
+        if self.when_out is WhenOut.REPEAT:
+            shares = shares.beginning_at(own_first - first)
+        length = together * per_epoch - (own_first - begin)
+        return Dealing(shares, length, self._key(first_epoch), own_first - begin), own_first
+
+    def _dealing_of_those_left(
+        self, number: int, epoch: int, begin: int, end: int, before: NDArray[np.int64]
+    ) -> Dealing:
+        """Returns what deals a stage's draws of an epoch to the components that have some left there."""
+        left = self._most - before
+        shares = Shares(self._shares[number].parts, left)
+        per_epoch = self.num_bins // self.bins_per_draw
+        length = min(per_epoch - begin, int(left[np.array(shares.parts) > 0].sum()))
+        self._check_left(number, epoch, begin + length, end)
+        return Dealing(shares, length, self._key(epoch), begin)
+
+    def _key(self, epoch: int) -> int:
+        return derive_key(self.seed, epoch, "mixture")
 
     def _check_left(self, number: int, epoch: int, out_at: int, end: int) -> None:
         """Refuses a stage that goes on where all of its components have left; both are draws."""
@@ -252,18 +290,23 @@ class Mixture:
         """Returns (epoch, position) of every component where an epoch of the mixture begins."""
         if self.when_out is not WhenOut.REPEAT:
             return [(epoch * self._most_epochs(component), 0) for component in self.components]
+        begin = epoch * self.num_bins // self.bins_per_draw
         totals = [0] * len(self.components)
-        at = 0
-        while at < epoch:
-            segments = self._segments(at)
-            stage_end = next((first for first in self._firsts if first > at * self.num_bins), epoch * self.num_bins)
-            alike = max(min(stage_end // self.num_bins, epoch) - at, 1)
-            for number, taken in enumerate(_taken(segments)):
-                totals[number] += alike * taken * self.bins_per_draw
-            at += alike
+        for number, (first, until) in enumerate(pairwise([*self._first_draws, begin])):
+            if first < min(until, begin):
+                totals = list(map(add, totals, self._given(number, min(until, begin))))
         return [
-            divmod(total, max(component.num_bins, 1)) for total, component in zip(totals, self.components, strict=True)
+            divmod(total * self.bins_per_draw, max(component.num_bins, 1))
+            for total, component in zip(totals, self.components, strict=True)
         ]
+
+    def _given(self, number: int, draw: int) -> list[int]:
+        """Returns how many draws each component gives in a stage before a draw of the run, of any size."""
+        dealing, first = self._dealing(number, draw)
+        shares = self._shares[number]
+        times, rest = divmod(first - self._first_draws[number], shares.whole)
+        given = shares.before(rest) + dealing.taken(draw - first)
+        return [times * part + num for part, num in zip(shares.parts, given.tolist(), strict=True)]
 
     def _most_epochs(self, component: Component) -> int:
         return 1 if self.when_out is WhenOut.REPEAT else component.most_epochs

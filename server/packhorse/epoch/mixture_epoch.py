@@ -35,7 +35,11 @@ class Segment:
     end: int
     """Where the next one begins."""
     dealing: Dealing
-    """Who gets which of them; it would go on beyond `end`."""
+    """Who gets which of them; it may begin before them and go on beyond `end`."""
+    offset: int
+    """How many draws the dealing has dealt before."""
+    dealt: NDArray[np.int64]
+    """How many of those each component got: int64 [C]."""
     before: NDArray[np.int64]
     """How many draws each component has given in this epoch before: int64 [C]."""
     taken: NDArray[np.int64]
@@ -226,15 +230,15 @@ class MixtureEpoch:
 
     def _dealt_draws(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns every draw's component, and how many of its draws come before it in this epoch."""
-        if len(self._segments) == 1:
+        if len(self._segments) == 1 and not self._segments[0].offset:
             return self._segments[0].dealing.dealt(draws)
         components = np.empty(len(draws), dtype=np.int32)
         numbers = np.empty(len(draws), dtype=np.int64)
         which = np.searchsorted(self._firsts, draws, side="right") - 1
         for number in np.flatnonzero(np.bincount(which)).tolist():
             segment, ours = self._segments[number], np.flatnonzero(which == number)
-            components[ours], dealt = segment.dealing.dealt(draws[ours] - segment.first)
-            numbers[ours] = dealt + segment.before[components[ours]]
+            components[ours], dealt = segment.dealing.dealt(draws[ours] - segment.first + segment.offset)
+            numbers[ours] = dealt + (segment.before - segment.dealt)[components[ours]]
         return components, numbers
 
     def _find(self, component: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -244,8 +248,8 @@ class MixtureEpoch:
         for segment in self._segments:
             ahead = draws - segment.before[component]
             ours = (numbers >= 0) & (ahead >= 0) & (ahead < segment.taken[component])
-            found = segment.first + segment.dealing.find(component, ahead[ours])
-            positions[ours] = found * self._bins_per_draw + inside[ours]
+            found = segment.dealing.find(component, ahead[ours] + segment.dealt[component])
+            positions[ours] = (found - segment.offset + segment.first) * self._bins_per_draw + inside[ours]
         return positions
 
 
