@@ -16,13 +16,13 @@ from packhorse.client import connect
 from packhorse.topology import Topology
 
 NOTE = (
-    "endurance: one `packhorse serve` under load for four minutes (with --quick half a minute): eight streams read one "
+    "endurance: one `packhorse serve` under load for ten minutes (with --quick half a minute): eight streams read one "
     "epoch after the other, two clients open a connection and a stream and leave after the first block, and one each "
     "asks for bins at random positions, for the places of ids, and for lengths to be packed. Sampled twice a second; a "
     "slope is that of the straight line through the second half, and “grown” what it says from its beginning to its "
     "end. Run only when it is named."
 )
-_SECONDS, _QUICK_SECONDS = 240.0, 30.0
+_SECONDS, _QUICK_SECONDS = 600.0, 30.0
 _EVERY_SECONDS = 0.5
 _STREAMS = 8
 _MOST_MB_PER_MINUTE = 1.0
