@@ -33,7 +33,7 @@ from packhorse.prepare._group_repeats import refuse_repeated_group, refuse_repea
 from packhorse.prepare._group_tally import GroupTally
 from packhorse.prepare._grouping import Grouping, WholeGroups, groups_of_version, whole_groups
 from packhorse.prepare._growth import added_ledgers
-from packhorse.prepare.readers import Columns, Opened, RawRows, Span, cut
+from packhorse.prepare.readers import Columns, Opened, RawRows, Span, cut, map_array
 from packhorse.topology import RoomRule
 
 
@@ -88,8 +88,8 @@ class GroupSpan(Span):
     rooms: RoomRule
 
     def _read(self) -> Iterator[RawRows]:
-        table = np.load(Path(self.folder, GROUPS), mmap_mode="r", allow_pickle=False)
-        members = np.load(Path(self.folder, MEMBERS), mmap_mode="r", allow_pickle=False)
+        table = map_array(Path(self.folder, GROUPS))
+        members = map_array(Path(self.folder, MEMBERS))
         ends = np.array(table[self.first_row : self.first_row + self.num_rows, 1])
         begin = int(table[self.first_row - 1, 1]) if self.first_row else 0
         rooms = self.rooms.room(np.array(members[begin : int(ends[-1]), 1]))
@@ -155,7 +155,7 @@ def gather_groups(
             "raise --max-seq-len"
         )
     if not tally.ids_ascend:
-        ids = np.array(np.load(folder / MEMBERS, mmap_mode="r", allow_pickle=False)[:, 0])
+        ids = np.array(map_array(folder / MEMBERS)[:, 0])
         refuse_repeated_id(ids, opened, before)
         _write(folder / MEMBER_ORDER, np.argsort(ids))
     all_dropped = np.sort(np.concatenate(dropped))

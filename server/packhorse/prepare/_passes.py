@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packhorse.dataset import PrepareOptions, sync
 from packhorse.formats.object_store import without_secrets
 from packhorse.prepare._kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
-from packhorse.prepare.readers import Batch, Span, changed
+from packhorse.prepare.readers import Batch, Span, changed, map_array
 
 PoolMap = NDArray[np.uint32] | NDArray[np.int64]
 """The pool, mapped: uint32 or int64 [n_sequences]."""
@@ -276,7 +276,7 @@ def sort_segments(ids: PoolMap, first_tokens: PoolMap | None, edges: NDArray[np.
 
 def map_pool(path: str, *, writable: bool = False) -> PoolMap:
     """Maps an array file."""
-    return np.asarray(np.load(path, mmap_mode="r+" if writable else "r", allow_pickle=False))
+    return np.asarray(map_array(path, writable=writable))
 
 
 def find_rows(task: tuple[Sequence[Span], int]) -> list[tuple[str, int, int]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from packhorse.formats.files import exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.prepare.readers._arrays import map_array
 from packhorse.prepare.readers._base import InputFile, Opened, Reader, Span, changed, cut
 from packhorse.prepare.readers._rows import Batch, Columns, Fault, RawRows
 from packhorse.prepare.readers.arrow import ArrowReader
@@ -37,6 +38,7 @@ __all__ = [
     "cut",
     "find_inputs",
     "load_npy",
+    "map_array",
     "open_held",
 ]
 

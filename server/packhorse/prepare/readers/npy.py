@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packhorse.formats.columns import listed
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
+from packhorse.prepare.readers._arrays import PARSING, map_array
 from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
 from packhorse.prepare.readers._rows import Columns, RawRows
 
@@ -88,7 +89,8 @@ class _StoredArray:
         header = BytesIO(self._object.read(0, min(_HEADER_BYTES, self._object.size_bytes)))
         version = np.lib.format.read_magic(header)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        self.shape, _, self.dtype = read(header)
+        with PARSING:
+            self.shape, _, self.dtype = read(header)
         self.ndim = len(self.shape)
         self._first_byte = header.tell()
         if self.dtype.hasobject:
@@ -114,7 +116,7 @@ def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
     try:
         if is_url(path):
             return _StoredArray(path)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = map_array(path)
     except (FileNotFoundError, PermissionError, TokenStoreError):
         raise
     except (ValueError, EOFError, OSError) as error:

@@ -10,6 +10,7 @@ import numpy as np
 from packhorse.dataset import is_seqpack_layout, load_seqpack_layout
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import is_url
+from packhorse.prepare.readers._arrays import map_array
 from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
 from packhorse.prepare.readers._rows import Columns, RawRows
 
@@ -23,7 +24,7 @@ class SeqpackSpan(Span):
     length: int
 
     def _read(self) -> Iterator[RawRows]:
-        ids = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        ids = map_array(self.path)
         end = self.first_row + self.num_rows
         if len(ids) < end:
             raise changed(self.path)

@@ -1,0 +1,34 @@
+"""Array files, whose headers one thread reads at a time.
+
+NumPy parses a header as Python, and before 3.11.9 two threads that parse at once can end in a SystemError
+(python/cpython#106905).
+"""
+
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PARSING = Lock()
+"""Held while a header is read."""
+
+
+def map_array(path: str | Path, *, writable: bool = False) -> NDArray[Any]:
+    """Maps an array file; many threads may do so at once.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(Path(folder, "lengths.npy"), [5, 3])
+        ...     map_array(Path(folder, "lengths.npy")).tolist()
+        [5, 3]
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is no array, or holds Python objects.
+    """
+    with PARSING:
+        array: NDArray[Any] = np.load(path, mmap_mode="r+" if writable else "r", allow_pickle=False)
+    return array
