@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from packhorse.client.batches.layout import PackLayout
-from packhorse.client.masks import AttentionBiasBuffer, build_packing_attention_bias
+from packhorse.client.masks import AttentionBiasBuffer, build_boolean_mask, build_packing_attention_bias
 from packhorse.client.masks._host_blocks import allocate
 
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
+WINDOWS = st.none() | st.integers(1, 12)
 LABELS = hnp.arrays(
     st.sampled_from([np.int32, np.int64]),
     hnp.array_shapes(min_dims=1, max_dims=2, min_side=1, max_side=12),
@@ -44,15 +45,39 @@ def test_causal_also_blocks_the_future_and_no_row_is_all_blocked(labels, ascendi
     assert (bias == 0).any(-1).all()
 
 
-@given(st.from_type(PackLayout), DTYPES, st.booleans())
-def test_of_a_layout_it_is_that_of_its_labels(allowed_pairs, layout, dtype, causal):
-    bias = build_packing_attention_bias(layout, dtype, "cpu", causal=causal)
+@given(st.from_type(PackLayout), DTYPES, st.booleans(), WINDOWS)
+def test_of_a_layout_it_is_that_of_its_labels(allowed_pairs, layout, dtype, causal, window):
+    bias = build_packing_attention_bias(layout, dtype, "cpu", causal=causal, window=window)
     assert bias.dtype == dtype
     assert bias.shape == (layout.num_rows, 1, layout.row_tokens, layout.row_tokens)
-    expected = np.where(allowed_pairs(layout, causal=causal), 0.0, -np.inf)[:, None]
+    expected = np.where(allowed_pairs(layout, causal=causal, window=window), 0.0, -np.inf)[:, None]
     assert np.array_equal(bias.double().numpy(), expected)
     labels = torch.from_numpy(layout.sequence_ids())
-    assert torch.equal(bias, build_packing_attention_bias(labels, dtype, "cpu", causal=causal))
+    assert torch.equal(bias, build_packing_attention_bias(labels, dtype, "cpu", causal=causal, window=window))
+    is_seen = build_boolean_mask(layout, "cpu", causal=causal, window=window)
+    assert torch.equal(bias == 0, is_seen)
+
+
+@given(LABELS, st.booleans(), WINDOWS)
+def test_a_window_counts_tokens_of_the_row_between_labels_that_come_again(labels, causal, window):
+    rows = (labels if labels.dim() == 2 else labels[None]).numpy()
+    distance = np.subtract.outer(np.arange(rows.shape[1]), np.arange(rows.shape[1]))
+    allowed = rows[:, :, None] == rows[:, None, :]
+    allowed &= (abs(distance) < (window or np.inf)) & ((distance >= 0) | (not causal))
+    bias = build_packing_attention_bias(labels, torch.float32, "cpu", causal=causal, window=window)
+    assert np.array_equal(bias[:, 0].numpy(), np.where(allowed, 0, -np.inf))
+
+
+def test_a_window_below_1_or_over_shared_prefixes_is_refused(two_rows):
+    shared = PackLayout.of_rows(np.array([2, 3]), np.array([2]), 5, group_ids=np.array([1, 1]), shared_prefix=True)
+    with pytest.raises(ValueError, match="window must be at least 1"):
+        build_packing_attention_bias(two_rows, torch.float32, "cpu", causal=True, window=0)
+    with pytest.raises(ValueError, match="window must be at least 1"):
+        AttentionBiasBuffer(2, 16, torch.float32, causal=True, window=0)
+    with pytest.raises(ValueError, match="leave out window, or shared_prefix"):
+        build_packing_attention_bias(shared, torch.float32, "cpu", causal=True, window=2)
+    with pytest.raises(ValueError, match="leave out window, or shared_prefix"):
+        AttentionBiasBuffer(1, 5, torch.float32, causal=True, window=2).build(shared)
 
 
 def test_labels_alone_are_bidirectional_as_in_seqpack_and_batches_must_say(two_rows):
@@ -79,15 +104,16 @@ def test_out_is_written_whatever_was_there(two_rows):
             build_packing_attention_bias(apart, torch.float32, "cpu", out=wrong)
 
 
-@given(st.lists(st.from_type(PackLayout), min_size=2, max_size=4), st.booleans())
-def test_a_buffer_gives_every_batch_its_own_bias(layouts, causal):
+@given(st.lists(st.from_type(PackLayout), min_size=2, max_size=4), st.booleans(), WINDOWS)
+def test_a_buffer_gives_every_batch_its_own_bias(layouts, causal, window):
     """Batches of fewer rows come between others."""
-    buffer = AttentionBiasBuffer(3, 90, torch.bfloat16, causal=causal)
+    buffer = AttentionBiasBuffer(3, 90, torch.bfloat16, causal=causal, window=window)
     memory = set()
     for layout in layouts:
         wide = PackLayout.of_rows(layout.rooms, layout.row_ends, 90)
         bias = buffer.build(wide)
-        assert torch.equal(bias, build_packing_attention_bias(wide, torch.bfloat16, "cpu", causal=causal))
+        expected = build_packing_attention_bias(wide, torch.bfloat16, "cpu", causal=causal, window=window)
+        assert torch.equal(bias, expected)
         memory.add(bias.data_ptr())
     assert len(memory) == 1
 
@@ -148,12 +174,14 @@ def test_large_memory_goes_with_the_last_tensor_that_uses_it(monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("causal", [False, True])
-def test_on_a_gpu(two_rows, causal):
-    expected = build_packing_attention_bias(two_rows, torch.bfloat16, "cpu", causal=causal)
+def test_on_a_gpu(two_rows, causal, window):
+    choices = {"causal": causal, "window": window}
+    expected = build_packing_attention_bias(two_rows, torch.bfloat16, "cpu", **choices)
     labels = torch.from_numpy(two_rows.sequence_ids())
     for where in (two_rows, labels, labels.cuda()):
-        bias = build_packing_attention_bias(where, torch.bfloat16, "cuda", causal=causal)
+        bias = build_packing_attention_bias(where, torch.bfloat16, "cuda", **choices)
         assert bias.is_cuda
         assert torch.equal(bias.cpu(), expected)
 

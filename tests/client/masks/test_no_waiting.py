@@ -8,7 +8,7 @@ from packhorse.client import masks
 BUILDERS = {
     "bias": lambda layout, device: masks.build_packing_attention_bias(layout, torch.bfloat16, device, causal=True),
     "bias of labels": lambda layout, device: masks.build_packing_attention_bias(
-        torch.from_numpy(layout.sequence_ids()), torch.bfloat16, device
+        torch.from_numpy(layout.sequence_ids()), torch.bfloat16, device, window=3
     ),
     "boolean": lambda layout, device: masks.build_boolean_mask(layout, device, causal=True, window=3),
     "boolean without padding": lambda layout, device: masks.build_boolean_mask(

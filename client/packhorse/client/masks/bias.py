@@ -15,7 +15,7 @@ from packhorse.client.masks._band import Band
 from packhorse.client.masks._host_blocks import BlockWriter, allocate
 from packhorse.client.masks._labelled import as_rows, layout_of_labels
 from packhorse.client.masks._on_device import move, pairs_of_equals, segment_index, with_prefixes
-from packhorse.client.masks._prefixes import fill_prefixes
+from packhorse.client.masks._prefixes import fill_prefixes, refuse_window
 
 
 def build_packing_attention_bias(
@@ -24,6 +24,7 @@ def build_packing_attention_bias(
     device: torch.device | str,
     *,
     causal: bool | None = None,
+    window: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Builds the additive attention bias that keeps packed sequences apart.
@@ -49,6 +50,7 @@ def build_packing_attention_bias(
         device: where the bias is wanted.
         causal: True also blocks every later position, as generating models want it; False does not. It must be said for
             a batch or a layout; labels alone mean False where it is not, as seqpack takes them.
+        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
         out: memory to write to and return, `dtype` [B, 1, L, L] on `device`, contiguous; None for fresh memory.
 
     Returns:
@@ -56,12 +58,15 @@ def build_packing_attention_bias(
 
     Raises:
         TypeError: `causal` is not said for a batch or a layout.
-        ValueError: `where` or `out` has another shape, or `dtype` has no −inf.
+        ValueError: `where` or `out` has another shape, `dtype` has no −inf, or the window is below 1 or goes with
+            shared prefixes.
     """
     _check_dtype(dtype)
     device = torch.device(device)
-    band = Band.of(causal=_is_causal(where, causal), window=None)
+    band = Band.of(causal=_is_causal(where, causal), window=window)
     known = _known(where)
+    if isinstance(known, PackLayout):
+        refuse_window(known, window)
     num_rows, row_tokens = (known.num_rows, known.row_tokens) if isinstance(known, PackLayout) else known.shape
     shape = (num_rows, 1, row_tokens, row_tokens)
     if out is not None:
@@ -96,7 +101,9 @@ class AttentionBiasBuffer:
                   [-inf, -inf, 0.]]]])
     """
 
-    def __init__(self, num_rows: int, row_tokens: int, dtype: torch.dtype, *, causal: bool) -> None:
+    def __init__(
+        self, num_rows: int, row_tokens: int, dtype: torch.dtype, *, causal: bool, window: int | None = None
+    ) -> None:
         """Takes the memory.
 
         Args:
@@ -104,12 +111,14 @@ class AttentionBiasBuffer:
             row_tokens: tokens in a row, L.
             dtype: floating-point type of the bias, the one attention runs in.
             causal: whether every later position is blocked too.
+            window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
 
         Raises:
-            ValueError: `dtype` has no −inf.
+            ValueError: `dtype` has no −inf, or the window is below 1.
         """
         _check_dtype(dtype)
-        self._writer = _writer(dtype, Band.of(causal=causal, window=None))
+        self._window = window
+        self._writer = _writer(dtype, Band.of(causal=causal, window=window))
         self._bias = allocate((num_rows, 1, row_tokens, row_tokens), dtype).fill_(-torch.inf)
         self._segments = np.zeros(1, dtype=np.int32)
         self._built: PackLayout | None = None
@@ -128,9 +137,10 @@ class AttentionBiasBuffer:
             The rows in use, [B, 1, L, L]: the same memory every time.
 
         Raises:
-            ValueError: rows are more, or of another length.
+            ValueError: rows are more, or of another length, or a window goes with shared prefixes.
         """
         layout = as_layout(where)
+        refuse_window(layout, self._window)
         num_rows, _, row_tokens, _ = self._bias.shape
         if layout.num_rows > num_rows or layout.row_tokens != row_tokens:
             raise ValueError(
