@@ -167,7 +167,7 @@ def test_pools_are_permuted_in_blocks_as_they_are_one_by_one(words, most):
     rows[:, OFFSET] = random.integers(0, 2**31 - 1, len(sizes))
     which = random.integers(0, len(sizes), BLOCK - LANES)
     firsts = [int(random.integers(0, sizes[each])) for each in which.tolist()]
-    for num in (1, 15, 16, 17, len(which)):
+    for num in (0, 1, 15, 16, 17, len(which)):
         entries = np.empty(BLOCK, dtype=words)
         permute_one_of_each(rows, which[:num], np.array(firsts[:num]), np.empty(0, dtype=words), entries)
         wanted = [

@@ -44,7 +44,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER_A = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_B = np.uint64(0x94D049BB133111EB)
 _HALF_A, _HALF_B = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
-SMALL, _TINY = np.uint64(SMALL_SIZE), np.uint64(TINY_SIZE)
+SMALL, TINY = np.uint64(SMALL_SIZE), np.uint64(TINY_SIZE)
 _U0, _U1, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32))
 _1, _15, _31 = np.uint32(1), np.uint32(15), np.uint32(31)
 _SIGN = np.int32(31)
@@ -166,7 +166,7 @@ def extra_passes(size: Any) -> Any:
     """How many times six rounds follow the first six."""
     if size >= SMALL:
         return 0
-    return 1 if size >= _TINY else 4
+    return 1 if size >= TINY else 4
 
 
 @numba.njit(inline="always")
