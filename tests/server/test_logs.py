@@ -2,10 +2,12 @@
 
 import json
 import logging
+import socket
 import subprocess
 import sys
 
 import pytest
+from tests.chaos.http2 import GOAWAY, SETTINGS, frame
 
 from packhorse.client import (
     DatasetNotFoundError,
@@ -145,6 +147,26 @@ def test_no_secret_is_logged(logging_server, wait_until):
     written = (folder / "log").read_text()
     for secret in (stranger, (folder / "token").read_text(), hash_of(stranger), "sha256:", "authorization"):
         assert secret not in written
+
+
+def test_strangers_cannot_write_to_the_log_past_its_form_and_limits(logging_server, wait_until):
+    target, folder, lines = logging_server
+    wait_until(lambda: lines("listening"), seconds=120)
+    before = (folder / "log").stat().st_size
+    goaway = frame(GOAWAY, 0, 0, bytes(4) + (11).to_bytes(4, "big") + b"A" * 15_000)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(target.removeprefix("unix:"))
+        stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0) + 100 * goaway)
+        stranger.shutdown(socket.SHUT_WR)
+        while stranger.recv(1 << 16):
+            pass
+    with (
+        connect(target, token=new_token(), retry=RetryPolicy(deadline_seconds=0)) as client,
+        pytest.raises(UnauthenticatedError),
+    ):
+        client.get_dataset("rows")
+    wait_until(lambda: (folder / "log").stat().st_size > before)
+    assert b"AAA" not in (folder / "log").read_bytes()[before:]
 
 
 def test_single_calls_are_not_logged_by_default(running_server, client, wait_until):

@@ -5,7 +5,9 @@ import gc
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
+from packhorse.client import connect
 from packhorse.server.app import _probe
 
 SLOW = """
@@ -43,6 +45,23 @@ def test_health_answers_while_kernels_are_compiled(corpus, tmp_path, wait_until)
     finally:
         server.kill()
         server.wait()
+
+
+def test_a_server_serves_where_stdout_takes_nothing(corpus, tmp_path, wait_until):
+    log = tmp_path / "log.txt"
+    target = f"unix:{tmp_path}/s"
+    with log.open("w") as stderr, Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "packhorse.cli", "serve", "--data-root", str(corpus.root), "--listen", target]
+        server = subprocess.Popen(command, stdout=full, stderr=stderr)
+    try:
+        wait_until(lambda: f"listening address={target}" in log.read_text(), seconds=100)
+        with connect(target) as client:
+            assert client.get_dataset("few").num_sequences == 7
+        server.terminate()
+        assert server.wait(30) == 0
+        assert "stdout takes nothing: No space left on device" in log.read_text()
+    finally:
+        server.kill()
 
 
 def test_a_signal_ends_a_server_that_still_compiles(corpus, tmp_path, wait_until):

@@ -4,6 +4,7 @@ Owns the list of commands, what each needs to be installed, and how failures are
 when it is run, so that no command needs another's packages and help is there at once.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -93,6 +94,11 @@ COMMANDS: Mapping[str, CommandEntry] = {
 """Every command, in the order of use; each stands in the module of its name."""
 
 
+_GRPC_VERBOSITY = "ERROR"
+"""What gRPC's core, which writes to stderr by itself, is told as it is imported. At INFO it has a line for whatever a
+stranger sends, a GOAWAY with all its bytes or a handshake that fails: past the log, its form and its limits."""
+
+
 def in_flags(message: str, options: Iterable[click.Option]) -> str:
     """Returns a message of the library with its arguments called as the command line calls them.
 
@@ -147,6 +153,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs a command; what a user can mend is shown as one line, without a trace."""
+        os.environ.setdefault("GRPC_VERBOSITY", _GRPC_VERBOSITY)
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.Abort, click.exceptions.Exit):

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +89,20 @@ def command(**options: Any) -> None:
 
         status = asyncio.run(serve_in_processes(config, ready=ready))
     logging.shutdown()
-    sys.stdout.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
     os._exit(status)  # without waiting for threads that are inside kernels
 
 
 def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> None:
-    click.echo(f"packhorse: serving {', '.join(datasets)}")
-    if metrics_url is not None:
-        click.echo(f"packhorse: metrics at {metrics_url}")
-    click.echo(f"packhorse: listening on {address}")
+    """Says it on stdout; where that takes nothing (a full disk, a pipe that was closed), in the log."""
+    metrics = [] if metrics_url is None else [f"metrics at {metrics_url}"]
+    lines = (f"serving {', '.join(datasets)}", *metrics, f"listening on {address}")
+    try:
+        click.echo("\n".join(f"packhorse: {line}" for line in lines))
+    except OSError as error:
+        _LOG.warning("stdout takes nothing: %s", error.strerror)
+        _log_announcement(address, metrics_url, datasets)
 
 
 def _log_announcement(address: str, metrics_url: str | None, datasets: list[str]) -> None:
