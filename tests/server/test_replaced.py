@@ -98,6 +98,16 @@ def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, r
     assert caught.value.reason == pb.ERROR_REASON_DIGEST_MISMATCH
 
 
+def test_a_cursor_beyond_the_end_of_a_smaller_dataset_is_told_of_the_dataset(root, corpus):
+    """Clients ask other replicas for a digest that one has not, and for nothing that no replica could answer."""
+    with connect(f"embedded:{corpus.root}") as client:
+        larger = client.get_dataset("rows")
+    with connect(f"embedded:{root}") as client:
+        cursor = {"topology": Topology(start_position=larger.num_bins), "expected_digest": larger.digest}
+        with pytest.raises(DigestMismatchError, match="dataset 'data' is another than this run began with"):
+            next(client.stream_bins("data", **cursor))
+
+
 def test_a_folder_that_is_written_anew_with_the_same_content_stays_what_it_is(root, replace):
     catalog = Catalog(root)
     dataset = catalog.get("data")

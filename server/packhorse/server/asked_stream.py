@@ -39,6 +39,10 @@ class _Run:
         requests.check_reads(dataset, takedown, request.wire_version)
         skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
         num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
+        begin = request.topology.start_position  # may be a cursor's in another dataset, which is then said first
+        requests.check_digest(
+            dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
+        )
         source = epochs.source(dataset, request.seed, request.epoch, skips)
         topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
         requests.check_message_size("topology.batch_size", _batch_size(topology), dataset)

@@ -122,6 +122,14 @@ def test_ranges_behind_a_cursor_must_stay_as_they_were(either, before, now, posi
     assert f"now {now or 'none'} are to be skipped" in message
 
 
+def test_a_cursor_behind_all_that_a_new_range_leaves_is_told_of_the_range(either):
+    num_bins = either.get_dataset("rows").num_bins
+    end = Topology(start_position=num_bins)
+    digest = either.stream_bins("rows", topology=end, **EPOCH).header.digest
+    with pytest.raises(DigestMismatchError, match="skipped the positions none of dataset 'rows', now 7:8 are to be"):
+        next(either.stream_bins("rows", topology=end, skip=Skips.parse(["7:8"]), expected_digest=digest, **EPOCH))
+
+
 def test_a_step_of_a_run_counts_like_a_position(either):
     """`first_step` is where a run stands as well, and so is the middle of a balanced window."""
     digest = either.get_dataset("rows").digest

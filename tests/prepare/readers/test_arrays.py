@@ -10,7 +10,7 @@ from packhorse.prepare import prepare
 
 
 def test_no_two_threads_parse_a_header_at_once(tmp_path, monkeypatch):
-    """Python before 3.11.9 ends in a SystemError now and then where they do."""
+    """Python 3.11 ends in a SystemError now and then where they do."""
     for name in range(4):
         np.save(tmp_path / f"{name}.npy", np.arange(1, 51))
     read, parsing, met = np.load, Lock(), []

@@ -97,7 +97,8 @@ class PackedBins(Dataset[dict[str, Any]]):
         seed: of the run, in [0, 2^64).
         epoch: to begin with.
         num_epochs: epochs that follow each other in the indices, each in its own order, for loaders without
-            `set_epoch` (Grain): with N bins, index N is position 0 of the next epoch.
+            `set_epoch` (Grain): with N bins, index N is position 0 of the next epoch. They are counted from the epoch
+            of index 0, behind a cursor too.
         num_bins_multiple_of: each epoch is made up to a multiple of so many rows by empty bins, all padding.
         skip: as in PackedDataset.
         loss_mask: as in PackedDataset.

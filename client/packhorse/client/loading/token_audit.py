@@ -41,7 +41,7 @@ class TokenReport:
     streams: AuditReport
     """What the audit of the streams saw; their problems are those of `problems` too."""
     tokens: int = 0
-    """Tokens of sequences that batches hold, separators and repeated bins left out."""
+    """Tokens of sequences of the epoch's own bins, those that no trainer gets included; separators are left out."""
     cut_tokens: int = 0
     """Tokens of these sequences that the over-length policy cut off."""
     dropped_sequences: int = 0

@@ -1,7 +1,7 @@
 """Array files, whose headers one thread reads at a time.
 
-NumPy parses a header as Python, and before 3.11.9 two threads that parse at once can end in a SystemError
-(python/cpython#106905).
+NumPy parses a header as Python, and in Python 3.11 two threads that parse at once may end in a SystemError
+(python/cpython#106905; seen in 3.11.7).
 """
 
 from pathlib import Path
