@@ -1,11 +1,13 @@
 """Which datasets are served: good ones, whatever lies beside them, and those that appear later."""
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from packhorse.prepare import prepare
 from packhorse.server import catalog as catalog_module
 from packhorse.server.catalog import Catalog
 from packhorse.server.faults import ServiceError
+from packhorse.server.stamps import ArrayStamps, stamps_of
 
 
 def flip_a_bit(path, at=-3):
@@ -163,6 +166,56 @@ def test_a_folder_that_cannot_be_opened_for_any_reason_costs_only_itself(corpus,
     assert catalog.names() == ["good"]
     with pytest.raises(ServiceError, match=r"odd cannot be opened: \w+; the server's log"):
         catalog.get("odd")
+
+
+def test_a_folder_that_the_system_failed_to_read_is_tried_again(corpus, root, monkeypatch, caplog):
+    shutil.copytree(corpus.root / "few", root / "odd")
+    fails = [True]
+
+    def open_or_fail(folder, **options):
+        if fails and folder.name == "odd":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return open_prepared(folder, **options)
+
+    monkeypatch.setattr(catalog_module, "open_prepared", open_or_fail)
+    catalog = Catalog(root)
+    with pytest.raises(ServiceError, match="odd cannot be read: Too many open files"):
+        catalog.get("odd")
+    fails.clear()
+    with pytest.raises(ServiceError, match="odd cannot be read"):
+        catalog.get("odd")  # not for every caller
+    now = time.monotonic()
+    monkeypatch.setattr(catalog_module.time, "monotonic", lambda: now + catalog_module.TRY_AGAIN_SECONDS)
+    fails.append(True)
+    catalog.names()
+    assert sum("not serving odd" in line for line in caplog.messages) == 1
+    fails.clear()
+    now += catalog_module.TRY_AGAIN_SECONDS
+    assert catalog.names() == ["good", "odd"]
+    assert catalog.get("odd").name == "odd"
+
+
+def test_arrays_that_cannot_all_be_opened_leave_no_descriptor(root, monkeypatch):
+    dataset = Catalog(root).get("good")
+    shutil.copyfile(root / "good" / POOLS, root / "good" / "a.npy")
+    dataset.manifest.checksums["a.npy"] = dataset.manifest.checksums["z.npy"] = "0"
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError):
+        ArrayStamps.of(dataset)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_open_datasets_are_listed_where_the_root_cannot_be_read(root):
+    catalog = Catalog(root)
+    root.rename(root.with_name("away"))
+    assert catalog.names() == ["good"]
+
+
+def test_a_file_that_may_be_read_again_is_noticed(root):
+    refused, before = root / "good" / POOLS, stamps_of(root / "good")
+    refused.chmod(0)
+    assert stamps_of(root / "good") != before
+    refused.chmod(0o644)
 
 
 def test_opening_one_dataset_holds_up_no_other(corpus, root, monkeypatch):

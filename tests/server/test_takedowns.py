@@ -292,6 +292,15 @@ def test_a_file_of_ids_is_read_again_when_it_changes(root, client):
     assert redacted(whole(client, "rows")) == {(None, 3): MASKED, (None, 14): MASKED}
 
 
+def test_a_link_that_leads_nowhere_is_not_taken_for_no_file(root, client):
+    (root / "rows.takedown.toml").symlink_to(root / "elsewhere.toml")
+    with pytest.raises(DatasetCorruptError, match=r"rows\.takedown\.toml cannot be read, or is a link"):
+        whole(client, "rows")
+    take_away(root, "elsewhere", "[[redact]]\nids = [3]")
+    (root / "elsewhere.takedown.toml").rename(root / "elsewhere.toml")
+    assert redacted(whole(client, "rows"))
+
+
 def test_links_out_of_the_root_are_refused(root, tmp_path):
     (tmp_path / "secret").write_text("3")
     (root / "ids.txt").symlink_to(tmp_path / "secret")

@@ -5,6 +5,7 @@ is noticed to `stamps`.
 """
 
 import logging
+import math
 import threading
 import time
 import weakref
@@ -26,6 +27,9 @@ so that a server of a huge corpus starts at once, and are withdrawn when they tu
 
 KEEP_SECONDS = 3600.0
 """How long an older version is kept after it was read last: a run may pause between two epochs."""
+
+TRY_AGAIN_SECONDS = 10.0
+"""After which a folder is opened again that the system failed to read: it may pass, as where descriptors ran out."""
 
 _OF_THE_FILE_SYSTEM = "lost+found"
 """Stands at the top of many volumes, where its owner alone may look into it."""
@@ -82,6 +86,12 @@ class _Refused:
     reason: str
     stamps: Stamps
     """Of its files when it was refused: it is looked at again when they change."""
+    until: float = math.inf
+    """When it is looked at again all the same, by `time.monotonic`."""
+
+    def stays(self, stamps: Stamps) -> bool:
+        """Whether a folder with these stamps need not be looked at."""
+        return stamps == self.stamps and time.monotonic() < self.until
 
 
 class Catalog:
@@ -91,7 +101,8 @@ class Catalog:
     digest or for its own, and the older version to those who ask for that one's, as long as somebody reads it. Versions
     that a folder keeps, as `prepare --append` does, are opened for those who ask for their digests. A folder that goes
     away changes nothing. A dataset is withdrawn when its open files are altered. A folder that was refused is tried
-    again once its files change. Opening a folder holds up nobody who asks for another.
+    again once its files change, or soon where the system failed to read it. Opening a folder holds up nobody who asks
+    for another.
 
     Args:
         root: a folder of prepared folders, or one prepared folder.
@@ -131,8 +142,9 @@ class Catalog:
             self._older = {name: olders for name, olders in kept.items() if olders}
 
     def names(self) -> list[str]:
-        """Names of the datasets that can be asked for, ascending."""
-        self.refresh()
+        """Names of the datasets that can be asked for, ascending; of those that are open, if the root is unreadable."""
+        with suppress(OSError):  # the log is told by whoever watches the root
+            self.refresh()
         with self._lock:
             return sorted(self._served)
 
@@ -228,7 +240,7 @@ class Catalog:
         with opening:  # whoever asks for the same folder meanwhile waits, nobody else
             stamps = stamps_of(folder)
             refused, before = self._refused.get(folder.name), self._served.get(folder.name)
-            if stamps in {known.stamps for known in (refused, before) if known is not None}:
+            if (before is not None and stamps == before.stamps) or (refused is not None and refused.stays(stamps)):
                 return
             if not stamps and not has_manifest(folder):  # it is gone
                 return
@@ -309,12 +321,15 @@ class Catalog:
 
     def _refuse(self, folder: Path, error: Exception, stamps: Stamps) -> None:
         what = "the new version of " if folder.name in self._served else ""
-        if isinstance(error, PreparedDatasetError | OSError):
+        reason, before = _reason(folder, error), self._refused.get(folder.name)
+        is_told = before is not None and (before.reason, before.stamps) == (reason, stamps)
+        if isinstance(error, PreparedDatasetError | OSError) and not is_told:
             _LOG.error("not serving %s%s: %s", what, folder.name, error)
-        else:
+        elif not is_told:
             _LOG.error("not serving %s%s", what, folder.name, exc_info=error)
+        until = time.monotonic() + TRY_AGAIN_SECONDS if isinstance(error, OSError | MemoryError) else math.inf
         with self._lock:
-            self._refused[folder.name] = _Refused(_reason(folder, error), stamps)
+            self._refused[folder.name] = _Refused(reason, stamps, until)
 
     def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
         """Compares a dataset, whose folder had these stamps when it was opened, with its checksums."""

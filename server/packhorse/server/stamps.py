@@ -8,13 +8,16 @@ import hashlib
 import os
 import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
 
 from packhorse.dataset import PreparedDataset, PreparedDatasetError
 
-Stamps: TypeAlias = tuple[tuple[str, int, int, int], ...]
-"""(name, inode, size in bytes, time of change in nanoseconds) of every file in a folder."""
+Stamps: TypeAlias = tuple[tuple[str | int, ...], ...]
+"""(name, inode, size in bytes, time of change in nanoseconds, mode, owner, group) of every file in a folder.
+
+Its time of change does not tell that somebody may read it now."""
 
 
 def stamps_of(folder: Path) -> Stamps:
@@ -24,7 +27,10 @@ def stamps_of(folder: Path) -> Stamps:
         found = [(path.name, path.stat()) for path in paths if path.exists()]
     except OSError:
         return ()
-    return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+    return tuple(
+        (name, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_mode, stat.st_uid, stat.st_gid)
+        for name, stat in found
+    )
 
 
 FileStamp: TypeAlias = tuple[int, int, int]
@@ -68,7 +74,13 @@ class ArrayStamps:
     def of(cls, dataset: PreparedDataset) -> "ArrayStamps":
         """Opens a dataset's array files once more."""
         paths = [dataset.path / name for name in sorted(dataset.manifest.checksums) if name.endswith(".npy")]
-        return cls({path.name: os.open(path, os.O_RDONLY) for path in paths})
+        with ExitStack() as opened:  # those before one that cannot be opened are closed
+            descriptors = {}
+            for path in paths:
+                descriptors[path.name] = os.open(path, os.O_RDONLY)
+                opened.callback(os.close, descriptors[path.name])
+            opened.pop_all()
+        return cls(descriptors)
 
     def is_unchanged(self) -> bool:
         """Whether no file was written to or cut since it was opened."""

@@ -168,8 +168,8 @@ class Takedowns:
         """
         path = self._folder / f"{name}{TAKEDOWN_SUFFIX}"
         if name not in self._read:
-            there_is_none = stamp_of(path) is None  # then nothing is in force, until a right file says otherwise
-            self._read[name] = _Read(_NO_FILE, ((path, None),)) if there_is_none else _Read()
+            # Where there is none, nothing is in force until a right file says otherwise.
+            self._read[name] = _Read(_NO_FILE, ((path, None),)) if _is_missing(path) else _Read()
         read = self._read[name]
         stamps = self._stamps(path, read)
         if stamps not in (read.stamps, read.refused):
@@ -181,7 +181,8 @@ class Takedowns:
     def _reread(self, name: str, path: Path, stamps: Stamps, read: _Read, served: Served) -> None:
         before = read.file
         if stamps[0][1] is None:
-            read.refuse(stamps, f"{path.name} is gone")
+            why = "is gone" if _is_missing(path) else "cannot be read, or is a link that leads nowhere"
+            read.refuse(stamps, f"{path.name} {why}")
             return
         try:
             file = self._parsed(path)
@@ -241,6 +242,17 @@ class Takedowns:
                         "goes on with the bins that it holds; stop the trainers, and resume them from their cursor"
                     )
         return ""
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether nothing stands there, not even a link that leads nowhere: what that should take away would be served."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _says(file: TakedownFile) -> bool:
