@@ -14,8 +14,8 @@ class Component:
     """One of a mixture's prepared datasets; fields as in the protocol's Component.
 
     Example:
-        >>> Component(name="web", num_bins=100, first_epoch=1, first_position=30, num_taken=90).last_epoch
-        2
+        >>> Component(name="web", num_bins=100, first_epoch=1, first_position=30, num_taken=90).end
+        120
     """
 
     name: str
@@ -49,11 +49,6 @@ class Component:
     def end(self) -> int:
         """Where the taken bins end, counted from the beginning of `first_epoch`."""
         return self.first_position + self.num_taken
-
-    @property
-    def last_epoch(self) -> int:
-        """Its own epoch of the last bin taken; `first_epoch` where none is."""
-        return self.first_epoch + max(self.end - 1, 0) // max(self.num_bins, 1)
 
 
 def read_components(components: Iterable[pb.Component]) -> tuple[Component, ...]:
