@@ -131,7 +131,7 @@ class Store:
             FileNotFoundError: there is no such object or bucket.
             ImportError: fsspec, or its file system for this kind of URL, is not installed.
             PermissionError: the store does not let us, or knows no credentials.
-            TokenStoreError: no attempt before the deadline was answered.
+            TokenStoreError: no attempt before the deadline was answered, or `ask` raised one.
             ValueError: no store has such URLs.
         """
         policy = self.options.retry
@@ -142,6 +142,8 @@ class Store:
         while True:
             try:
                 answer = _within(self.options.attempt_seconds, lambda: ask(store, path))
+            except TokenStoreError:  # asking again would not help
+                raise
             except (FileNotFoundError, PermissionError) as error:
                 raise type(error)(
                     f"{shown}: {self._said(error)}; correct the URL, or the rights that the store gives"
@@ -217,6 +219,7 @@ class StoredObject(Store):
                 f"{without_secrets(url)} is a folder; give the URL of the token file or of its index"
             )
         self.size_bytes = int(info["size"])
+        self._has_ranges = info.get("partial") is not False  # what fsspec makes of a web server's "Accept-Ranges: none"
         self.modified_ns = next((_nanoseconds(info[name]) for name in _TIMES if info.get(name) is not None), 0)
         self.version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name) is not None), "")
         """What the store calls this version, such as its ETag; empty where it has no word for it."""
@@ -229,18 +232,29 @@ class StoredObject(Store):
 
         Raises:
             FileNotFoundError: the object is gone.
-            PermissionError, TokenStoreError: see `Store.asked`.
+            PermissionError: see `Store.asked`.
+            TokenStoreError: see there; or the store gives whole objects only.
         """
 
         def all_of(store: Any, path: str) -> bytes:
             data: bytes = store.cat_file(path, start=begin, end=end)
+            if len(data) == self.size_bytes > end - begin:
+                raise self._gives_no_ranges()
             if len(data) != end - begin:
                 raise EOFError(f"it gave {len(data):,} bytes")
             return data
 
         if begin >= end:
             return b""
+        if not self._has_ranges and end - begin < self.size_bytes:
+            raise self._gives_no_ranges()
         return self.asked(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
+
+    def _gives_no_ranges(self) -> TokenStoreError:
+        return TokenStoreError(
+            f"{without_secrets(self.url)}: the server ignores Range requests and gives all {self.size_bytes:,} bytes "
+            "for any part; take a server or store that knows ranges, or copy the file to a disk and give its path"
+        )
 
 
 class RangeFile(io.RawIOBase):

@@ -123,6 +123,23 @@ def test_one_that_does_not_recover_is_named_with_a_way_out(make, corpus, fault, 
     time.sleep(0.5)  # blocks that were on their way give up meanwhile, so that no other test sees them
 
 
+def test_a_server_that_ignores_ranges_is_refused_at_the_first_answer(make, corpus, monkeypatch):
+    source = make(read_ahead_bytes=0)
+    FaultyFileSystem.faults[:] = [lambda data: corpus.with_suffix(".bin").read_bytes()] * 100
+    with pytest.raises(
+        TokenStoreError, match=r"corpus\.bin: the server ignores Range requests .* copy the file to a disk"
+    ):
+        all_tokens(source)
+    assert len(bin_reads()) == 1
+    FaultyFileSystem.faults.clear()
+
+    info = FaultyFileSystem.info
+    monkeypatch.setattr(FaultyFileSystem, "info", lambda *about, **how: {**info(*about, **how), "partial": False})
+    with pytest.raises(TokenStoreError, match="the server ignores Range requests"):
+        all_tokens(make(read_ahead_bytes=0))
+    assert len(bin_reads()) == 1
+
+
 def test_every_block_is_fetched_once_by_all_processes(make, corpus, expected):
     assert (all_tokens(make()) == expected).all()
     size_bytes = corpus.with_suffix(".bin").stat().st_size
