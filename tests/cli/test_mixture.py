@@ -1,12 +1,14 @@
 """`packhorse mixture`: what is shown, and a stage that is appended."""
 
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
 from tests.server.mixtures import make_root
 
 from packhorse.cli import main
+from packhorse.dataset import StageEntry, render_stage
 
 
 @pytest.fixture
@@ -28,6 +30,18 @@ def test_stages_and_components_are_shown(root):
     assert [component["name"] for component in content["components"]] == ["rows", "named", "truncated"]
     result = run("show", "rows", "--target", f"embedded:{root}")
     assert (result.exit_code, "rows is no mixture, but a prepared dataset" in result.output) == (1, True)
+
+
+def test_what_is_piped_is_whole(root):
+    name = "long-name-" * 9
+    shutil.copytree(root / "rows", root / name)
+    (root / "wide.mixture.toml").write_text(render_stage(StageEntry(weights={name: 1})))
+    target = ("--target", f"embedded:{root}")
+    (component,) = json.loads(run("show", "wide", *target, "--json").output)["components"]
+    shown = run("show", "wide", *target).output
+    assert name in shown
+    assert component["digest"] in shown
+    assert "…" not in shown
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])

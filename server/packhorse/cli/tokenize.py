@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from packhorse.cli.console import output_console
 from packhorse.cli.options import ray_address_option
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.jobs import EngineKind
@@ -305,7 +305,7 @@ def _print(rows: Mapping[str, str], paths: Mapping[str, Path], named: Mapping[st
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(name, value)
-    console = Console(highlight=False, soft_wrap=True)
+    console = output_console()
     console.print(table)
     # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
     for name, path in paths.items():
