@@ -36,7 +36,13 @@ def test_health_answers_while_kernels_are_compiled(corpus, tmp_path, wait_until)
         command = [sys.executable, "-c", SLOW, str(corpus.root), target, str(go_on)]
         server = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        wait_until(lambda: "compiling kernels, once" in log.read_text(), seconds=60)
+        wait_until(
+            lambda: (
+                "kernels ready: they are compiled once after an install, in about 20 s, and else read"
+                in log.read_text()
+            ),
+            seconds=60,
+        )
         assert health().stdout == f"{target}: NOT_SERVING\n"
         assert "listening on" not in log.read_text()
         go_on.touch()
@@ -70,7 +76,13 @@ def test_a_signal_ends_a_server_that_still_compiles(corpus, tmp_path, wait_until
         command = [sys.executable, "-c", SLOW, str(corpus.root), f"unix:{tmp_path}/s", str(tmp_path / "never")]
         server = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        wait_until(lambda: "compiling kernels, once" in log.read_text(), seconds=60)
+        wait_until(
+            lambda: (
+                "kernels ready: they are compiled once after an install, in about 20 s, and else read"
+                in log.read_text()
+            ),
+            seconds=60,
+        )
         server.terminate()
         assert server.wait(30) == 0
     finally:

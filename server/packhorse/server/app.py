@@ -212,7 +212,10 @@ async def _compile(stopping: asyncio.Event, *, wide: bool) -> None:
     stopped = asyncio.ensure_future(stopping.wait())
     done, _ = await asyncio.wait((compiled, stopped), timeout=_TOLD_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if not done:
-        _LOG.info("compiling kernels, once after an install, about 20 s; health is NOT_SERVING until then")
+        _LOG.info(
+            "getting kernels ready: they are compiled once after an install, in about 20 s, and else read from a cache "
+            "on disk; health is NOT_SERVING until then"
+        )
         await asyncio.wait((compiled, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     if compiled.done():
