@@ -54,6 +54,27 @@ def test_a_bad_row_is_named_with_its_file_and_row_group(bad: Path, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("is_parquet", [True, False])
+def test_an_empty_list_is_called_one(tmp_path: Path, is_parquet: bool) -> None:
+    table, path = pa.table({"tokens": [[1, 2], [], [3]]}), tmp_path / "lists"
+    if is_parquet:
+        pq.write_table(table, path.with_suffix(".parquet"))
+    else:
+        with pa.ipc.new_file(path.with_suffix(".arrow"), table.schema) as writer:
+            writer.write_table(table)
+    said = r"row 1, column 'tokens' is an empty list( \(row group 0\))?; a sequence has at least 1 token"
+    with pytest.raises(ValueError, match=said):
+        run(next(tmp_path.glob("lists.*")), tmp_path / "out", length_column=None)
+
+
+def test_tokens_are_taken_where_lengths_stand_beside_them_unless_those_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"length": [7, 8], "tokens": [[1, 2], [3]]}), tmp_path / "both.parquet")
+    assert run(tmp_path / "both.parquet", tmp_path / "tokens", length_column=None) == {2: [0], 1: [1]}
+    assert run(tmp_path / "both.parquet", tmp_path / "lengths", length_column="length") == {7: [0], 8: [1]}
+    for output, column in (("tokens", "tokens"), ("lengths", "length")):
+        assert f"column '{column}'" in CliRunner().invoke(inspect.command, [str(tmp_path / output)]).output
+
+
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_skipped_rows_are_in_the_manifest_and_keep_their_numbers(bad: Path, tmp_path: Path, workers: int) -> None:
     numbered = run(bad, tmp_path / "rows", on_bad_row="skip", workers=workers)

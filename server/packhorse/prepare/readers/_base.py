@@ -58,6 +58,8 @@ class Span(ABC):
     columns: Columns
     skips_bad_rows: bool = False
     """Whether a row that fails is left out and counted; else it is an error."""
+    is_list: bool = False
+    """Whether the length column holds lists of tokens."""
 
     @property
     def where(self) -> str:
@@ -125,8 +127,9 @@ class Span(ABC):
         if fault in (Fault.NULL_GROUP, Fault.LONG_GROUP) and raw.groups is not None:
             column, values = self.columns.group, raw.groups
         what, value = f"column {column!r}" if column is not None else "length", values[index]
+        short = "an empty list" if self.is_list else value
         said = {
-            Fault.SHORT_LENGTH: f"is {value}{self.part(row)}; a sequence has at least 1 token",
+            Fault.SHORT_LENGTH: f"is {short}{self.part(row)}; a sequence has at least 1 token",
             Fault.LONG_LENGTH: f"is {value}{self.part(row)}, which int64 cannot hold",
             Fault.LONG_ID: f"is {value}{self.part(row)}, which int64 cannot hold",
             Fault.LONG_GROUP: f"is {value}{self.part(row)}, which int64 cannot hold",

@@ -32,8 +32,6 @@ class ArrowSpan(Span):
 
     record_batches: tuple[int, int]
     """First record batch, and the exclusive end."""
-    is_list: bool
-    """Whether the length column holds lists."""
 
     def _read(self) -> Iterator[RawRows]:
         names = _open(self.path).schema.names

@@ -29,8 +29,6 @@ class ParquetSpan(Span):
 
     row_groups: tuple[int, int]
     """First row group, and the exclusive end."""
-    is_list: bool
-    """Whether the length column holds lists."""
 
     def follows(self, before: Span) -> bool:
         """See `Span`."""
