@@ -11,7 +11,7 @@ import pytest
 
 from packhorse.client import PackhorseError, ServerFaultError, StreamInterruptedError, TooManyStreamsError, connect
 from packhorse.client.errors import EXCEPTION_OF_REASON
-from packhorse.client.service._grpc import MOST_CONNECTIONS
+from packhorse.client.service._grpc import MOST_CONNECTIONS, GrpcTransport
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.server.faults import ServiceError
 from packhorse.server.lanes import Lanes
@@ -129,6 +129,15 @@ def test_every_reason_comes_back_as_its_exception(failing, reason):
     assert error.retry_after_seconds == 1.25
     backend.error = ServiceError(reason, "again", {"field": "x"})
     assert caught_from(target).retry_after_seconds is None
+
+
+def test_a_mismatch_tells_of_one_connection_where_time_ran_out_at_the_first(failing, monkeypatch):
+    backend, _, target = failing
+    backend.error = ServiceError(pb.ERROR_REASON_DIGEST_MISMATCH, "another digest", {"dataset": "x"})
+    ask = GrpcTransport._ask_processes
+    monkeypatch.setattr(GrpcTransport, "_ask_processes", lambda self, how, replica, _: ask(self, how, replica, 0))
+    said = str(caught_from(target))
+    assert said.startswith(f"another digest (before time ran out, one connection to {target}, behind which several ")
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -316,9 +316,10 @@ class GrpcTransport:
             except DigestMismatchError as mismatch:
                 replica.renew()
                 if number >= MOST_CONNECTIONS or time.monotonic() >= end:
+                    asked = f"{number} connections" if number > 1 else "before time ran out, one connection"
                     mismatch.args = (
-                        f"{mismatch} ({number} connections to {replica.name}, behind which several processes may "
-                        "listen, gave the same answer)",
+                        f"{mismatch} ({asked} to {replica.name}, behind which several processes may listen, gave this "
+                        "answer)",
                     )
                     raise
 
