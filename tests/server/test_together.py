@@ -9,6 +9,7 @@ import pytest
 
 from packhorse.server import together as module
 from packhorse.server.lanes import Lane
+from packhorse.server.metrics import Metrics, values_of
 from packhorse.server.together import MOST_TOGETHER, Together
 
 
@@ -44,6 +45,34 @@ def test_what_is_gathered_takes_one_turn_and_each_gets_its_own_result():
 
     done = []
     with lane_and_turns() as (lane, turns):
+        together = Together(lane)
+        asyncio.run(run())
+
+
+def test_each_piece_that_waits_is_counted_until_its_turn():
+    def num_waiting():
+        return values_of(metrics.lane_waiting)["together",]
+
+    def seen():
+        return {sample.name: sample.value for family in metrics.lane_wait.collect() for sample in family.samples}
+
+    async def run():
+        lane.measure(metrics)
+        awaited = [together.submit(num_waiting, gathers=True) for _ in range(5)]
+        assert num_waiting() == 5
+        awaited.pop(1).cancel()
+        assert await asyncio.wait_for(asyncio.gather(*awaited), 20) == [4, 2, 1, 0]
+        assert seen()["packhorse_lane_wait_seconds_count"] == 4
+        awaited = [together.submit(int, gathers=True) for _ in range(3)]
+        lane.submit(busy.wait)
+        await asyncio.sleep(4 * module.GATHER_SECONDS)
+        lane.close()
+        busy.set()
+        await asyncio.wait(awaited)
+        assert num_waiting() == 0
+
+    metrics, busy = Metrics(list), threading.Event()
+    with lane_and_turns() as (lane, _):
         together = Together(lane)
         asyncio.run(run())
 

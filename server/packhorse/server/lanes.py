@@ -34,6 +34,32 @@ class LaneFullError(Exception):
     """As many requests as may are in the lane."""
 
 
+class Queued:
+    """One piece that waits in a lane, as metrics count it: one of the two methods is called, once.
+
+    Args:
+        waiting: how many wait; None where nothing is measured.
+        wait: how long they did.
+    """
+
+    def __init__(self, waiting: Gauge | None, wait: Histogram | None) -> None:
+        self._waiting, self._wait = waiting, wait
+        self._since = time.perf_counter()
+        if waiting is not None:
+            waiting.inc()
+
+    def begin(self) -> None:
+        """It is done from now on."""
+        self.leave()
+        if self._wait is not None:
+            self._wait.observe(time.perf_counter() - self._since)
+
+    def leave(self) -> None:
+        """It will not be done."""
+        if self._waiting is not None:
+            self._waiting.dec()
+
+
 class Lane:
     """Threads, and a queue of pieces of work. Used from one event loop only.
 
@@ -58,8 +84,16 @@ class Lane:
         """Tells metrics from now on how much waits here, and how long."""
         self._waiting, self._wait = metrics.lane_waiting.labels(self.name), metrics.lane_wait.labels(self.name)
 
+    def queued(self) -> "Queued":
+        """Counts one piece as waiting from now on, for whoever hands several over by one `submit`."""
+        return Queued(self._waiting, self._wait)
+
     def submit(
-        self, work: Callable[..., _Result], *arguments: Any, head_start_seconds: float = 0.0
+        self,
+        work: Callable[..., _Result],
+        *arguments: Any,
+        head_start_seconds: float = 0.0,
+        is_counted: bool = True,
     ) -> "asyncio.Future[_Result]":
         """Runs one piece in a thread. Cancelled before its turn, it never runs.
 
@@ -67,21 +101,19 @@ class Lane:
             work: is called in the thread.
             arguments: of it.
             head_start_seconds: it goes before what came so much earlier.
+            is_counted: whether metrics count it as one piece; not where `queued` has counted those it is made of.
         """
-        waiting, wait = self._waiting, self._wait
-        if waiting is None or wait is None:
+        if self._waiting is None or not is_counted:
             future = self._threads.submit(work, *arguments, head_start_seconds=head_start_seconds)
             return self._arrivals.awaited(future)
-        queued = time.perf_counter()
+        queued = self.queued()
 
         def run() -> _Result:
-            waiting.dec()
-            wait.observe(time.perf_counter() - queued)
+            queued.begin()
             return work(*arguments)
 
-        waiting.inc()
         future = self._threads.submit(run, head_start_seconds=head_start_seconds)
-        future.add_done_callback(lambda done: waiting.dec() if done.cancelled() else None)
+        future.add_done_callback(lambda done: queued.leave() if done.cancelled() else None)
         return self._arrivals.awaited(future)
 
     @property

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from packhorse.server.lanes import Lane
+from packhorse.server.lanes import Lane, Queued
 
 _Result = TypeVar("_Result")
 
@@ -61,7 +61,7 @@ class Together:
         """
         loop = asyncio.get_running_loop()
         awaited: asyncio.Future[_Result] = loop.create_future()
-        self._gathered.append(_Piece(awaited, work, arguments, self._count))
+        self._gathered.append(_Piece(awaited, work, arguments, self._lane.queued(), self._count))
         if not gathers or len(self._gathered) == MOST_TOGETHER:
             self._hand_over()
         elif len(self._gathered) == 1:
@@ -73,7 +73,7 @@ class Together:
             return
         turn, self._gathered = _Turn(self._gathered), []
         before, self._newest = self._newest, turn
-        done = self._lane.submit(turn.take, head_start_seconds=self._head_start_seconds)
+        done = self._lane.submit(turn.take, head_start_seconds=self._head_start_seconds, is_counted=False)
         done.add_done_callback(turn.end)
         is_free = before is None or before.is_over.is_set()
         if turn.is_of_many and (is_free or self._num_done > self._num_seen):
@@ -93,6 +93,7 @@ class _Piece:
         awaited: what the caller waits for.
         work: is called in a thread.
         arguments: of it.
+        queued: how metrics count it, until its turn.
         count: is called once it is done.
     """
 
@@ -101,9 +102,11 @@ class _Piece:
         awaited: "asyncio.Future[Any]",
         work: Callable[..., Any],
         arguments: tuple[Any, ...],
+        queued: Queued,
         count: Callable[[], None],
     ) -> None:
         self.awaited = awaited
+        self._queued = queued
         self._count = count
         self._work = work
         self._arguments = arguments
@@ -114,13 +117,20 @@ class _Piece:
     def do(self) -> None:
         """Does the work, in the thread."""
         if self.awaited.cancelled():
+            self._queued.leave()
             return
+        self._queued.begin()
         try:
             self._result = self._work(*self._arguments)
         except BaseException as error:
             self._error = error
         self._is_done = True
         self._count()
+
+    def drop(self) -> None:
+        """It never has its turn, in the loop."""
+        self._queued.leave()
+        self.awaited.cancel()
 
     def give(self) -> None:
         """Hands over what came of it, in the loop; nothing where it is not done."""
@@ -161,5 +171,5 @@ class _Turn:
         self.give()
         if done.cancelled():
             for piece in self._pieces:
-                piece.awaited.cancel()
+                piece.drop()
         self._pieces = []
