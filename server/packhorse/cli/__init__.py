@@ -94,9 +94,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
 """Every command, in the order of use; each stands in the module of its name."""
 
 
-_GRPC_VERBOSITY = "ERROR"
-"""What gRPC's core, which writes to stderr by itself, is told as it is imported. At INFO it has a line for whatever a
-stranger sends, a GOAWAY with all its bytes or a handshake that fails: past the log, its form and its limits."""
+_GRPC_VERBOSITY = "NONE"
+"""What gRPC's core, which writes to stderr by itself, is told as it is imported. Strangers could make it write as much
+as they like, past the log, its form and its limits: bytes of a GOAWAY, broken handshakes, long metadata."""
 
 
 def in_flags(message: str, options: Iterable[click.Option]) -> str:
