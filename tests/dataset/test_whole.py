@@ -3,12 +3,14 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from packhorse.dataset import _exchange, whole, written_whole
+from packhorse.dataset import PreparedDatasetError, _exchange, open_prepared, whole, written_whole
 
 MANIFEST = '{"format_version": 1, "checksums": {}, "digest": "%s"}'
 
@@ -91,6 +93,58 @@ def test_the_old_one_is_put_back_when_the_second_rename_fails(
         dataset(partial, "new")
     assert digest_of(output) == "old"
     assert list(tmp_path.iterdir()) == [output]
+
+
+CRASHED = """
+import os, sys
+from pathlib import Path
+from packhorse.dataset import _exchange, written_whole
+
+def cannot(new, old):
+    raise OSError(22, "this file system cannot")
+
+def rename(path, target):
+    global left
+    if not left:
+        os._exit(9)
+    left -= 1
+    return done(path, target)
+
+left, done = int(sys.argv[2]), Path.rename
+_exchange._exchange, Path.rename = cannot, rename
+with written_whole(Path(sys.argv[1]), overwrite=True) as partial:
+    (partial / "manifest.json").write_text('{"format_version": 1, "checksums": {}, "digest": "new"}')
+"""
+"""A process that goes down when so many of the three renames are done."""
+
+
+@pytest.mark.parametrize(("renames", "there"), [(1, "old"), (2, "new")])
+def test_what_a_crash_between_renames_left_is_mended_by_the_next_write(
+    tmp_path: Path, renames: int, there: str
+) -> None:
+    output = dataset(tmp_path / "out", "old")
+    done = subprocess.run([sys.executable, "-c", CRASHED, str(output), str(renames)])
+    assert done.returncode == 9
+    assert output.exists() == (there == "new")
+    if there == "old":
+        with pytest.raises(
+            PreparedDatasetError, match=r"was being replaced when .* `mv \.out\.replaced out` there gives"
+        ):
+            open_prepared(output)
+    with pytest.raises(FileExistsError, match="out exists already"), written_whole(output):
+        pass
+    assert digest_of(output) == there
+    with written_whole(output, overwrite=True) as partial:
+        dataset(partial, "newest")
+    assert digest_of(output) == "newest"
+    assert not (tmp_path / ".out.replaced").exists()
+
+
+def test_a_folder_of_that_name_that_is_no_dataset_stays(tmp_path: Path) -> None:
+    (tmp_path / ".out.replaced").mkdir()
+    with written_whole(tmp_path / "out") as partial:
+        dataset(partial, "new")
+    assert (tmp_path / ".out.replaced").is_dir()
 
 
 def test_where_folders_can_be_exchanged_there_is_always_one(tmp_path: Path) -> None:

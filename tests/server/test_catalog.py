@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,19 @@ def test_a_server_serves_the_good_dataset_and_says_that_the_other_is_corrupt(cor
         assert sum(len(block.ids) for block in client.stream_bins("later")) == 7
         shutil.copytree(corpus.root / "few", root / "last")
         assert [info.name for info in client.list_datasets()] == ["good", "last", "later"]
+
+
+def test_a_dataset_that_a_crash_left_aside_is_told_of_until_it_is_back(root, caplog):
+    shutil.copytree(root / "good", root / "other")
+    (root / "good").rename(root / ".good.replaced")
+    catalog = Catalog(root)
+    told = "good was being replaced when the machine went down.* `mv .good.replaced good` there gives it its name back"
+    assert re.search(told, caplog.text)
+    with pytest.raises(ServiceError, match=told):
+        catalog.get("good")
+    assert catalog.names() == ["other"]
+    (root / ".good.replaced").rename(root / "good")
+    assert catalog.names() == ["good", "other"]
 
 
 @pytest.mark.parametrize("file", ["counts.json", "manifest.json", "pools.npy", "templates.json"])

@@ -1,5 +1,7 @@
 """The prepared folder: layout, checks, digest, pools."""
 
+from packhorse.dataset._exchange import aside_of, left_aside
+from packhorse.dataset._files import check_folder
 from packhorse.dataset.appending import append_to_mixture
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts, parts_at
@@ -114,12 +116,15 @@ __all__ = [
     "TakedownFile",
     "Version",
     "append_to_mixture",
+    "aside_of",
+    "check_folder",
     "create_array",
     "differing_parts",
     "find_version",
     "growing_array",
     "ids_reader",
     "is_seqpack_layout",
+    "left_aside",
     "link_versions",
     "load_seqpack_layout",
     "locked",

@@ -8,6 +8,7 @@ import errno
 import os
 from pathlib import Path
 
+_ASIDE = ".replaced"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
@@ -30,6 +31,28 @@ def swap(new: Path, old: Path) -> None:
         _swap_by_three_renames(new, old)
 
 
+def aside_of(folder: Path) -> Path:
+    """Where a folder is for the moment in which another takes its name."""
+    return folder.with_name(f".{folder.name}{_ASIDE}")
+
+
+def left_aside(folder: Path) -> Path | None:
+    """Returns the folder whose name is free because a crash came between two renames; None where `folder` is no such.
+
+    Example:
+        >>> left_aside(Path("/data/.corpus.replaced"))
+        PosixPath('/data/corpus')
+
+    Args:
+        folder: any in a data root.
+    """
+    name = folder.name
+    if not (name.startswith(".") and name.endswith(_ASIDE)):
+        return None
+    whole = folder.with_name(name[1 : -len(_ASIDE)])
+    return None if whole.exists() else whole
+
+
 def _exchange(new: Path, old: Path) -> None:
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
@@ -41,7 +64,7 @@ def _exchange(new: Path, old: Path) -> None:
 
 
 def _swap_by_three_renames(new: Path, old: Path) -> None:
-    aside = new.with_name(f"{new.name}.old")
+    aside = aside_of(old)
     old.rename(aside)
     try:
         new.rename(old)

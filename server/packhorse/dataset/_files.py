@@ -11,6 +11,7 @@ import os
 import stat
 from pathlib import Path
 
+from packhorse.dataset._exchange import aside_of
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.mixture_file import MIXTURE_SUFFIX
 
@@ -35,6 +36,12 @@ def check_folder(folder: Path) -> None:
         raise PreparedDatasetError(
             f"{name} is a mixture, a file that names prepared folders: give the folder of one component; `packhorse "
             f"mixture show {name} --target embedded:{folder.parent}` shows all of them"
+        )
+    if (aside := aside_of(folder.resolve())).is_dir():
+        raise PreparedDatasetError(
+            f"{folder.name} was being replaced when the machine went down, and lies beside it: "
+            f"`mv {aside.name} {folder.resolve().name}` there gives it its name back, and so does the next `packhorse "
+            "prepare` that writes it"
         )
     raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")
 

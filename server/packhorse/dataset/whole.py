@@ -4,6 +4,7 @@ Owns the order of writing beside, making durable, and taking the place; leaves w
 """
 
 import errno
+import logging
 import os
 import secrets
 import shutil
@@ -11,9 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from packhorse.dataset._exchange import swap
+from packhorse.dataset._exchange import aside_of, swap
+from packhorse.dataset.layout import MANIFEST
 from packhorse.dataset.replaceable import refuse_output
 from packhorse.jobs import held_signals
+
+_LOG = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -28,7 +32,8 @@ def written_whole(
     """Gives a folder beside `output` to write into, and renames it to `output` at the end.
 
     After an exception nothing is left behind and an existing `output` is as it was. Files are made durable before the
-    rename, so a crash leaves the old folder or the new one, never half of one. Signals wait while folders trade places
+    rename, so a crash leaves the old folder or the new one, never half of one; where it came between two renames, the
+    next call gives the old one its name back. Signals wait while folders trade places
     and while leftovers are removed.
 
     Example:
@@ -53,6 +58,7 @@ def written_whole(
         OSError: the disk is full; the message names the folder, the bytes that are needed and those that are free.
     """
     output = output.resolve()
+    _mend(output)
     refuse_output(output, overwrite=overwrite, keeps_versions=keeps_versions)
     output.parent.mkdir(parents=True, exist_ok=True)
     if partial is None:
@@ -77,6 +83,18 @@ def written_whole(
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _disk_full(output, needed_bytes, meanwhile) from None
         raise
+
+
+def _mend(output: Path) -> None:
+    """Ends what a crash between renames has left: the old folder gets its name back, or goes if a new one has it."""
+    aside = aside_of(output)
+    if not (aside / MANIFEST).is_file():
+        return
+    if output.exists():
+        shutil.rmtree(aside)
+    else:
+        aside.rename(output)
+        _LOG.warning("%s is back: a crash had left it as %s while it was replaced", output, aside.name)
 
 
 def _disk_full(output: Path, needed_bytes: int, meanwhile: Path | None) -> OSError:

@@ -14,7 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.dataset import MANIFEST, PreparedDataset, PreparedDatasetError, find_version, open_prepared
+from packhorse.dataset import (
+    MANIFEST,
+    PreparedDataset,
+    PreparedDatasetError,
+    aside_of,
+    check_folder,
+    find_version,
+    left_aside,
+    open_prepared,
+)
 from packhorse.server.faults import ServiceError
 from packhorse.server.stamps import ArrayStamps, Stamps, stamps_of
 from packhorse.v1 import packing_pb2 as pb
@@ -233,6 +242,8 @@ class Catalog:
         for folder in [self._root] if has_manifest(self._root) else sorted(self._root.iterdir()):
             if not folder.name.startswith(".") and folder.name != _OF_THE_FILE_SYSTEM and has_manifest(folder):
                 yield folder
+            elif (crashed := left_aside(folder)) and crashed.name not in self._served and has_manifest(folder):
+                yield crashed  # refused, with the way out
 
     def _open(self, folder: Path) -> None:
         with self._lock:
@@ -242,12 +253,14 @@ class Catalog:
             refused, before = self._refused.get(folder.name), self._served.get(folder.name)
             if (before is not None and stamps == before.stamps) or (refused is not None and refused.stays(stamps)):
                 return
-            if not stamps and not has_manifest(folder):  # it is gone
+            if not stamps and not has_manifest(folder) and not aside_of(folder).exists():  # it is gone
                 return
             if before is not None:
                 with suppress(ServiceError):  # altered in place: withdrawn, as its next reader would find
                     self.confirm(before.dataset)
             try:
+                if not stamps:
+                    check_folder(folder)  # says what became of it
                 self._check_inside(folder)
                 dataset, is_checked = self._load(folder, stamps)
                 served = _Served(dataset, ArrayStamps.of(dataset), stamps)
