@@ -50,6 +50,20 @@ def test_stop_gives_no_bin_twice_in_an_epoch():
         mixture.appended(Stage({"code": 1}), 140)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_stage_takes_too_early_is_no_reason_to_refuse_a_seed(seed):
+    """The first stage gives two or three of three bins to anybody, so the second has to take what is left."""
+    sizes = {"a": 40, "b": 2, "d": 2}
+    stages = [Stage({"a": 7, "b": 5, "d": "0.65"}, until=3), Stage({"a": 5, "b": 3})]
+    mixture = Mixture([counting(*each) for each in sizes.items()], stages, seed=seed, when_out="stop")
+    assert mixture.num_bins == 5
+    for epoch in range(3):
+        bins = mixture.epoch(epoch).bins(np.arange(5))
+        for d, size in enumerate(sizes.values()):
+            ours = bins.ids[bins.dataset_ids == d].tolist()
+            assert ours == mixture.components[d].source_of(epoch).bins(np.arange(size)).ids.tolist()[: len(ours)]
+
+
 @given(
     sizes=st.lists(st.integers(1, 900), min_size=1, max_size=5),
     weights=st.lists(st.sampled_from([1, 2, 7, "0.3", "1/7", "123/1000"]), min_size=5, max_size=5),

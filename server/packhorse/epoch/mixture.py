@@ -13,6 +13,7 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise, zip_longest
+from math import floor
 from operator import add
 
 import numpy as np
@@ -216,18 +217,14 @@ class Mixture:
 
     def _segments(self, epoch: int) -> list[Segment]:
         """Returns the parts of an epoch, in draws."""
-        per_epoch = self.num_bins // self.bins_per_draw
-        begin, end = epoch * per_epoch, (epoch + 1) * per_epoch
+        begin = epoch * self.num_bins // self.bins_per_draw
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
-        for number, (first, until) in enumerate(pairwise([*self._first_draws, end])):
-            a, b = max(first, begin), min(until, end)
-            if a >= b:
-                continue
-            if self.when_out is WhenOut.REWEIGH:
-                dealing, dealing_begin = self._dealing_of_those_left(number, epoch, a - begin, b - begin, before), a
-            else:
+        for number, a, b in self._stretches(epoch):
+            if self.when_out is WhenOut.REPEAT:
                 dealing, dealing_begin = self._dealing(number, a)
+            else:
+                dealing, dealing_begin = self._dealing_of_those_left(number, epoch, a - begin, b - begin, before), a
             offset = a - dealing_begin
             dealt = dealing.taken(offset)
             taken = dealing.taken(offset + b - a) - dealt
@@ -245,28 +242,39 @@ class Mixture:
             before = before + taken
         return segments
 
-    def _dealing(self, number: int, draw: int) -> tuple[Dealing, int]:
-        """Returns what deals a draw of the run in a stage, and its own first draw.
+    def _stretches(self, epoch: int) -> list[tuple[int, int, int]]:
+        """Returns (stage, first draw, end) of an epoch's parts, as draws of the run."""
+        per_epoch = self.num_bins // self.bins_per_draw
+        begin, end = epoch * per_epoch, (epoch + 1) * per_epoch
+        stretches = [
+            (number, max(first, begin), min(until, end))
+            for number, (first, until) in enumerate(pairwise([*self._first_draws, end]))
+        ]
+        return [(number, a, b) for number, a, b in stretches if a < b]
 
-        It goes on to its end, wherever the next stage begins: so another one can be appended. Where components are
-        repeated, what each is due is counted on from the stage's beginning, and so many epochs are dealt together that
-        every component is due in them. Otherwise each epoch counts afresh, as its components do.
+    def _dealing(self, number: int, draw: int) -> tuple[Dealing, int]:
+        """Returns what deals a draw of the run in a stage whose components are repeated, and its own first draw.
+
+        What each is due is counted on from the stage's beginning, and so many epochs are dealt together that every
+        component is due in them. It goes on to their end, wherever the next stage begins: so another can be appended.
         """
         shares, first = self._shares[number], self._first_draws[number]
         per_epoch = self.num_bins // self.bins_per_draw
-        together = -(-shares.due_once // per_epoch) if self.when_out is WhenOut.REPEAT else 1
+        together = -(-shares.due_once // per_epoch)
         first_epoch = draw // per_epoch // together * together
         begin = first_epoch * per_epoch
         own_first = max(begin, first)
-        if self.when_out is WhenOut.REPEAT:
-            shares = shares.beginning_at(own_first - first)
         length = together * per_epoch - (own_first - begin)
+        shares = shares.beginning_at(own_first - first)
         return Dealing(shares, length, self._key(first_epoch), own_first - begin), own_first
 
     def _dealing_of_those_left(
         self, number: int, epoch: int, begin: int, end: int, before: NDArray[np.int64]
     ) -> Dealing:
-        """Returns what deals a stage's draws of an epoch to the components that have some left there."""
+        """Returns what deals a stage's draws of an epoch to the components that have some left there.
+
+        Under STOP that changes nothing but roundings: a stage may take a bin more of a component than is due.
+        """
         left = self._most - before
         shares = Shares(self._shares[number].parts, left)
         per_epoch = self.num_bins // self.bins_per_draw
@@ -325,15 +333,26 @@ class Mixture:
     def _check_enough(self) -> None:
         """Refuses epochs that want more bins than there are; those that no stage begins in are like one before."""
         for epoch in sorted({first // self.num_bins + after for first in self._firsts for after in (0, 1)}):
-            for component, most, num in zip(
-                self.components, self._most.tolist(), _taken(self._segments(epoch)), strict=True
-            ):
-                if num > most:
-                    num_bins, given = most * self.bins_per_draw, num * self.bins_per_draw
-                    raise ValueError(
-                        f"{component.name} has {num_bins} bins and would give {given} in epoch {epoch} of the mixture: "
-                        f"lower its weight, give an epoch fewer than {self.num_bins} bins, or set when_out to repeat"
-                    )
+            if self.when_out is WhenOut.STOP:
+                self._check_due(epoch)
+            self._segments(epoch)
+
+    def _check_due(self, epoch: int) -> None:
+        """Refuses an epoch in which a component would give more bins than it has, by its weights alone.
+
+        The draws of a seed do not matter, so that a mixture is refused for every run or for none.
+        """
+        due = [Fraction(0)] * len(self.components)
+        for number, a, b in self._stretches(epoch):
+            shares = self._shares[number]
+            due = [each + Fraction((b - a) * part, shares.whole) for each, part in zip(due, shares.parts, strict=True)]
+        for component, most, num in zip(self.components, self._most.tolist(), map(floor, due), strict=True):
+            if num > most:
+                num_bins, given = most * self.bins_per_draw, num * self.bins_per_draw
+                raise ValueError(
+                    f"{component.name} has {num_bins} bins and would give {given} in epoch {epoch} of the mixture: "
+                    f"lower its weight, give an epoch fewer than {self.num_bins} bins, or set when_out to repeat"
+                )
 
 
 def bin_shares(stage: Stage, components: Sequence[Component], number: int = 0) -> tuple[Fraction, ...]:
@@ -375,11 +394,6 @@ def parting(one: Chain, other: Chain) -> int | None:
         if pair[0] != pair[1]:
             return min(stage[0] for stage in pair if stage is not None)
     return None
-
-
-def _taken(segments: Sequence[Segment]) -> list[int]:
-    """Returns what each component gives in an epoch of these segments."""
-    return [int(num) for num in segments[-1].before + segments[-1].taken]
 
 
 def _check_components(components: Sequence[Component]) -> None:
