@@ -163,7 +163,9 @@ write, add, left = shard.write_job, Records.add, int(os.environ["WHOLE"])
 
 def counted(job):
     global left
-    if not left:
+    if not left and "INSIDE" in os.environ:
+        sys.modules["packhorse.prepare.pipeline"].written_whole = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    elif not left:
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
     return write(job)
@@ -176,7 +178,8 @@ def noted(self, number, digest):
 shard.write_job, Records.add = counted, noted
 main(["shard", *sys.argv[1:], "--max-seq-len", "64"])
 """
-"""A command that is killed when so many shards are whole: before the next or, `UNNOTED`, before it notes the last."""
+"""A command that is killed when so many shards are whole: before the next or, `UNNOTED`, before it notes the
+last or, `INSIDE`, in the middle of the next."""
 
 UNNOTED = {"UNNOTED": "1"}
 
@@ -227,6 +230,19 @@ def test_a_killed_command_goes_on_with_the_shards_that_are_whole(
     assert result.exit_code == 0, result.output
     assert written == ["web-de", "web-en", "web-zh-Hant"][kept:]
     assert contents(root) == undisturbed
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_no_work_of_a_killed_command_outlives_the_next(table, tmp_path, resume):
+    root = tmp_path / "root"
+    flags = (table[0], "--name", "cut", "--data-root", root, "--length-column", "length")
+    killed(2, *flags, "--sequences", 50, INSIDE="1")
+    assert (root / ".cut-0002.work").is_dir()
+    (root / ".cut-web-0000.work").mkdir()  # another corpus's
+    how = ("--sequences", 50, "--resume") if resume else ("--sequences", 150, "--overwrite")
+    result = run(*flags, *how)
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in root.glob(".*.work")] == [".cut-web-0000.work"]
 
 
 def test_any_number_of_processes_writes_the_same(table, tmp_path, undisturbed):

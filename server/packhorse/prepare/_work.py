@@ -8,7 +8,7 @@ import errno
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +23,7 @@ from packhorse.prepare.readers import InputFile, Opened
 
 _Result = TypeVar("_Result")
 
-_JOB = "job"
+_JOB, _PARTS = "job", "parts"
 _MOST_NAMES = 4
 _REFUSALS = (ValueError, TypeError, ImportError, FileExistsError)
 
@@ -51,6 +51,14 @@ class WorkFolder:
     def merging_workers(self, wanted: int) -> int:
         """Returns the number of workers that ranges to merge are cut for, likewise."""
         return self._as_begun("merging_workers", wanted)
+
+    @property
+    def parts(self) -> "Records[str]":
+        """Names of folders beside the output that are prepared for it, each with a work folder of its own.
+
+        These are cleared with this one.
+        """
+        return self.records(_PARTS, save=str, load=str)
 
     def _as_begun(self, name: str, wanted: int) -> int:
         path = self.path / name
@@ -90,6 +98,11 @@ class Records(Generic[_Result]):
         """Returns the result of a task; None where it is not finished, or what was noted is damaged."""
         content = _read(self.folder / f"{task:06}")
         return None if content is None else self.load(content)
+
+    def all(self) -> list[_Result]:
+        """Returns the results of all finished tasks."""
+        names = sorted(path.name for path in self.folder.glob("[0-9]*[0-9]"))
+        return [result for name in names if (result := self.of(int(name))) is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,11 +241,20 @@ def _is_final(error: BaseException) -> bool:
 
 def _clear(folder: Path) -> None:
     with held_signals():
+        for name in WorkFolder(folder).parts.all():
+            _clear_part(folder.with_name(name))
         for path in folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.name != LOCK:
                 path.unlink()
+
+
+def _clear_part(output: Path) -> None:
+    """Clears what killed work on a part left, unless somebody works there now."""
+    if output.with_name(f".{output.name}.work").is_dir():
+        with suppress(BlockingIOError), locked(output) as folder:
+            _clear(folder)
 
 
 def _flag(name: str) -> str:

@@ -183,6 +183,7 @@ def shard(
             overwrite=overwrite,
             progress=progress and workers == 1,
             digests=work.records("shards", save=str, load=str),
+            parts=work.parts,
         )
         for each, manifest in zip(shards, engine.map(cutting.write, shards), strict=True):
             manifests[each.folder.name] = manifest
@@ -220,6 +221,8 @@ class _Cutting:
     progress: bool
     digests: Records[str]
     """By number, of every shard that was begun; empty until it is whole."""
+    parts: Records[str]
+    """By number, the name of every shard that was begun."""
 
     def write(self, shard: _Shard) -> Manifest:
         """Prepares a shard, unless an interrupted call has; what such a call left half-made is replaced."""
@@ -231,6 +234,7 @@ class _Cutting:
         overwrite = self.overwrite or begun is not None
         refuse_output(shard.folder, overwrite=overwrite)
         self.digests.add(shard.number, "")
+        self.parts.add(shard.number, shard.folder.name)
         columns = Columns(length="length", id="id")
         held = open_held(shard.rows, columns, skips_bad_rows=False, where=f"shard {shard.folder.name}")
         job = Job(
