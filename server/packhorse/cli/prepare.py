@@ -175,9 +175,7 @@ def command(
 
 def _print_dry_run(found: DryRun, over_length: OverLength) -> None:
     click.echo(found.stats)
-    inputs = found.inputs
-    files = f" in {inputs.num_files:,} files" if inputs.num_files != 1 else ""
-    click.echo(f"read         {inputs.kind}, {inputs.rows:,} rows{files}")
+    _print_read(found.inputs)
     _print_left_out(found.over_length, found.inputs, over_length)
     click.echo(f"planned by   {found.algorithm}")
     if found.plan_cut_off:
@@ -187,6 +185,12 @@ def _print_dry_run(found: DryRun, over_length: OverLength) -> None:
         f"meanwhile, of {found.free_bytes:,} free"
     )
     click.echo("dry run      nothing was written, and ids were not compared with each other")
+
+
+def _print_read(inputs: Inputs) -> None:
+    column = "" if inputs.length_column is None else f", column {inputs.length_column!r}"
+    files = f" in {inputs.num_files:,} files" if inputs.num_files != 1 else ""
+    click.echo(f"read         {inputs.kind}, {inputs.rows:,} rows{files}{column}")
 
 
 def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length: OverLength) -> None:
@@ -216,6 +220,8 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         click.echo(f"real tokens  {real}")
     if (groups := manifest.groups) is not None:
         click.echo(groups_line(groups, manifest.n_sequences))
+    if manifest.inputs is not None:
+        _print_read(manifest.inputs)
     _print_left_out(manifest.over_length, manifest.inputs, options.over_length)
     click.echo(f"planned by   {manifest.algorithm}")
     if manifest.plan_cut_off:

@@ -71,6 +71,10 @@ def test_tokens_are_taken_where_lengths_stand_beside_them_unless_those_are_named
     pq.write_table(pa.table({"length": [7, 8], "tokens": [[1, 2], [3]]}), tmp_path / "both.parquet")
     assert run(tmp_path / "both.parquet", tmp_path / "tokens", length_column=None) == {2: [0], 1: [1]}
     assert run(tmp_path / "both.parquet", tmp_path / "lengths", length_column="length") == {7: [0], 8: [1]}
+    flags = ["--input", str(tmp_path / "both.parquet"), "--max-seq-len=8", "--output", str(tmp_path / "told")]
+    for more in (["--dry-run"], []):
+        told = CliRunner().invoke(command, flags + more).output
+        assert "read         Parquet, 2 rows, column 'tokens'\n" in told
     for output, column in (("tokens", "tokens"), ("lengths", "length")):
         assert f"column '{column}'" in CliRunner().invoke(inspect.command, [str(tmp_path / output)]).output
 
