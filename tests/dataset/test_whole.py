@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.dataset import PreparedDatasetError, _exchange, open_prepared, whole, written_whole
+from packhorse.dataset import PreparedDatasetError, exchange, open_prepared, whole, written_whole
 
 MANIFEST = '{"format_version": 1, "checksums": {}, "digest": "%s"}'
 
@@ -62,7 +62,7 @@ def test_the_new_one_takes_the_place_of_the_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr(_exchange, "_exchange", cannot_exchange)
+        monkeypatch.setattr(exchange, "_exchange", cannot_exchange)
     output = dataset(tmp_path / "out", "old")
     (output / "counts.json").touch()
     with pytest.raises(FileExistsError, match=r"out exists.*--overwrite"), written_whole(output):
@@ -78,7 +78,7 @@ def test_the_new_one_takes_the_place_of_the_old(
 def test_the_old_one_is_put_back_when_the_second_rename_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(_exchange, "_exchange", cannot_exchange)
+    monkeypatch.setattr(exchange, "_exchange", cannot_exchange)
     output = dataset(tmp_path / "out", "old")
     rename = Path.rename
 
@@ -98,7 +98,7 @@ def test_the_old_one_is_put_back_when_the_second_rename_fails(
 CRASHED = """
 import os, sys
 from pathlib import Path
-from packhorse.dataset import _exchange, written_whole
+from packhorse.dataset import exchange, written_whole
 
 def cannot(new, old):
     raise OSError(22, "this file system cannot")
@@ -111,7 +111,7 @@ def rename(path, target):
     return done(path, target)
 
 left, done = int(sys.argv[2]), Path.rename
-_exchange._exchange, Path.rename = cannot, rename
+exchange._exchange, Path.rename = cannot, rename
 with written_whole(Path(sys.argv[1]), overwrite=True) as partial:
     (partial / "manifest.json").write_text('{"format_version": 1, "checksums": {}, "digest": "new"}')
 """
@@ -150,7 +150,7 @@ def test_a_folder_of_that_name_that_is_no_dataset_stays(tmp_path: Path) -> None:
 def test_where_folders_can_be_exchanged_there_is_always_one(tmp_path: Path) -> None:
     new, old = dataset(tmp_path / "new", "new"), dataset(tmp_path / "old", "old")
     try:
-        _exchange._exchange(new, old)
+        exchange._exchange(new, old)
     except OSError as error:
         pytest.skip(f"cannot exchange here: {error}")
     assert (digest_of(old), digest_of(new)) == ("new", "old")

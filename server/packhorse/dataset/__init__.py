@@ -1,11 +1,10 @@
 """The prepared folder: layout, checks, digest, pools."""
 
-from packhorse.dataset._exchange import aside_of, left_aside
-from packhorse.dataset._files import check_folder
 from packhorse.dataset.appending import append_to_mixture
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts, parts_at
 from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.exchange import aside_of, left_aside
 from packhorse.dataset.layout import (
     DROPPED_GROUPS,
     GROUPS,
@@ -117,7 +116,6 @@ __all__ = [
     "Version",
     "append_to_mixture",
     "aside_of",
-    "check_folder",
     "create_array",
     "differing_parts",
     "find_version",

@@ -11,8 +11,8 @@ import os
 import stat
 from pathlib import Path
 
-from packhorse.dataset._exchange import aside_of
 from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.exchange import aside_of
 from packhorse.dataset.mixture_file import MIXTURE_SUFFIX
 
 _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)

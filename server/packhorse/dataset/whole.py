@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from packhorse.dataset._exchange import aside_of, swap
+from packhorse.dataset.exchange import aside_of, swap
 from packhorse.dataset.layout import MANIFEST
 from packhorse.dataset.replaceable import refuse_output
 from packhorse.jobs import held_signals

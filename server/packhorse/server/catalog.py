@@ -19,7 +19,6 @@ from packhorse.dataset import (
     PreparedDataset,
     PreparedDatasetError,
     aside_of,
-    check_folder,
     find_version,
     left_aside,
     open_prepared,
@@ -259,8 +258,6 @@ class Catalog:
                 with suppress(ServiceError):  # altered in place: withdrawn, as its next reader would find
                     self.confirm(before.dataset)
             try:
-                if not stamps:
-                    check_folder(folder)  # says what became of it
                 self._check_inside(folder)
                 dataset, is_checked = self._load(folder, stamps)
                 served = _Served(dataset, ArrayStamps.of(dataset), stamps)
@@ -308,7 +305,7 @@ class Catalog:
     def _check_inside(self, folder: Path) -> None:
         """Refuses a folder with links out of the root: who may write there may not read all that the server may."""
         self.refuse_link(folder, folder.name)
-        for path in folder.iterdir():
+        for path in folder.iterdir() if folder.is_dir() else ():  # what it is otherwise, opening it says
             self.refuse_link(path, f"{folder.name}/{path.name}")
 
     def refuse_link(self, path: Path, name: str) -> None:

@@ -32,7 +32,15 @@ def swap(new: Path, old: Path) -> None:
 
 
 def aside_of(folder: Path) -> Path:
-    """Where a folder is for the moment in which another takes its name."""
+    """Returns where a folder is for the moment in which another takes its name.
+
+    Example:
+        >>> aside_of(Path("/data/corpus"))
+        PosixPath('/data/.corpus.replaced')
+
+    Args:
+        folder: a prepared one.
+    """
     return folder.with_name(f".{folder.name}{_ASIDE}")
 
 
