@@ -8,7 +8,8 @@ import asyncio
 
 DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY = 0, 1, 3, 4, 7
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
-PREFACE_BYTES, FRAME_HEADER_BYTES = 24, 9
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE_BYTES, FRAME_HEADER_BYTES = len(PREFACE), 9
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -27,6 +28,20 @@ def headers(**fields):
     return literals(
         *((":status" if name == "status" else name.replace("_", "-"), value) for name, value in fields.items())
     )
+
+
+def expanding_metadata(stream):
+    """A request of 16 kB whose metadata is 48 MB: one header of 4,000 bytes, repeated by its index."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/packhorse.v1.PackingService/ListDatasets",
+        ":authority": "x",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    indexed = b"\x40\x01a" + b"\x7f\x80\x1e" + b"b" * 3967
+    return frame(HEADERS, END_HEADERS, stream, literals(*fields.items()) + indexed + b"\xbe" * 12_000)
 
 
 def reset(code):

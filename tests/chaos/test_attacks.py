@@ -4,11 +4,14 @@ How much of their rate the streams keep is measured by tests/benchmarks/bench_at
 """
 
 import contextlib
+import socket
+import threading
 import time
 
 import load
 import numpy as np
 import pytest
+from tests.chaos.http2 import PREFACE, SETTINGS, expanding_metadata, frame
 
 from packhorse.client import connect
 
@@ -81,3 +84,27 @@ def test_answers_that_nobody_reads_take_bounded_memory(attacked_root, make_serve
                 assert sum(len(block.ids) for block in client.stream_bins("many")) == load.NUM_SEQUENCES
             server.terminate()
             assert server.wait(GRACE_SECONDS + 5) == 0
+
+
+def test_metadata_that_expands_takes_bounded_memory(attacked_root, make_server, memory_bytes):
+    """Each call keeps about half a megabyte until it ends, and this peer ends none: 4,000 would keep 2 GB."""
+    with make_server(attacked_root) as server:
+        before = memory_bytes(server.pid)
+        host, port = server.target.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=20) as stranger:
+            reading = threading.Thread(target=_read_all, args=(stranger,))
+            reading.start()
+            stranger.sendall(PREFACE + frame(SETTINGS, 0, 0))
+            for number in range(4000):
+                stranger.sendall(expanding_metadata(2 * number + 1))
+            stranger.shutdown(socket.SHUT_WR)
+            reading.join(20)
+        assert memory_bytes(server.pid) - before < 500 << 20
+        with connect(server.target) as client:
+            client.get_dataset("many")
+
+
+def _read_all(peer):
+    with contextlib.suppress(OSError):
+        while peer.recv(1 << 16):
+            pass

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.chaos.http2 import END_HEADERS, GOAWAY, HEADERS, SETTINGS, frame, literals
+from tests.chaos.http2 import GOAWAY, PREFACE, SETTINGS, expanding_metadata, frame
 
 from packhorse.client import (
     DatasetNotFoundError,
@@ -149,25 +149,11 @@ def test_no_secret_is_logged(logging_server, wait_until):
         assert secret not in written
 
 
-def long_metadata(stream):
-    """A request with one header of 4,000 bytes, repeated by its index."""
-    fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": "/packhorse.v1.PackingService/ListDatasets",
-        ":authority": "x",
-        "te": "trailers",
-    }
-    request = literals(*fields.items(), ("content-type", "application/grpc"))
-    indexed = b"\x40\x01a" + b"\x7f\x80\x1e" + b"b" * 3967
-    return frame(HEADERS, END_HEADERS, stream, request + indexed + b"\xbe" * 12_000)
-
-
 @pytest.mark.parametrize(
     "frames",
     [
         pytest.param(100 * frame(GOAWAY, 0, 0, bytes(8) + b"A" * 15_000), id="goaway"),
-        pytest.param(b"".join(long_metadata(2 * n + 1) for n in range(20)), id="metadata"),
+        pytest.param(b"".join(expanding_metadata(2 * n + 1) for n in range(20)), id="metadata"),
     ],
 )
 def test_strangers_cannot_write_to_the_log_past_its_form_and_limits(logging_server, wait_until, frames):
@@ -176,7 +162,7 @@ def test_strangers_cannot_write_to_the_log_past_its_form_and_limits(logging_serv
     before = (folder / "log").stat().st_size
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(target.removeprefix("unix:"))
-        stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0) + frames)
+        stranger.sendall(PREFACE + frame(SETTINGS, 0, 0) + frames)
         stranger.shutdown(socket.SHUT_WR)
         while stranger.recv(1 << 16):
             pass

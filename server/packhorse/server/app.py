@@ -90,6 +90,10 @@ _OPTIONS = (
 _MORE_CONNECTIONS = 256
 """Connections beside one for each stream: health checks, single answers, clients that come back."""
 
+_CALLS_PER_CONNECTION = 128
+"""At once; more wait in their client. A call whose metadata expands beyond the limit keeps half a megabyte in gRPC, and
+a peer need not end it: with 1,280 calls one connection took two gigabytes."""
+
 
 async def serve(
     config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None], sibling: Sibling | None = None
@@ -250,7 +254,7 @@ def _server(
             *_OPTIONS,
             ("grpc.so_reuseport", int(config.processes > 1)),  # else a second server on the port is an error
             ("grpc.max_allowed_incoming_connections", config.max_streams + _MORE_CONNECTIONS),
-            ("grpc.max_concurrent_streams", config.max_streams + _MORE_CONNECTIONS),  # calls, of one connection
+            ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
         ),
         interceptors=(receiving, calls, *inner),
     )
