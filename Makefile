@@ -14,7 +14,7 @@ BENCH_STAMP := .venv/.installed-bench
 # Runs the tests with a mark. What failed runs once more, alone on the machine: a test of processes and clocks may fail on
 # a busy one. What fails again has failed; what passes then is in the first run's summary, as FAILED, for us to mend.
 define run-tests
-$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '$(1)' || \
+$(BIN)/python -m pytest -n 3 --dist loadfile --durations 20 -m '$(1)' || \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m '$(1)'
 endef
 
@@ -26,14 +26,15 @@ help: ## show this list
 demo: $(STAMP) ## the whole way on this machine's own text: tokenize, prepare, serve, train, audit
 	$(BIN)/packhorse demo
 
-test: check kernels ## checks, then all tests but benchmarks and long ones
+test: $(STAMP) ## checks, then all tests but benchmarks and long ones
+	$(MAKE) --jobs 2 check kernels
 	$(call run-tests,not benchmark and not long)
 
 test-long: kernels ## the tests that take long: compiled models, several processes, every page of the guides
 	$(call run-tests,long)
 
 kernels: $(STAMP)
-	$(BIN)/python -c 'from packhorse.epoch import compile_kernels; compile_kernels()' # once, not in every worker and server
+	$(BIN)/python -c 'from packhorse.epoch import compile_kernels; compile_kernels(wide=True)' # once, not in every process
 
 check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 	$(BIN)/ruff format --check .
