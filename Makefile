@@ -14,7 +14,7 @@ BENCH_STAMP := .venv/.installed-bench
 # Runs the tests with a mark. What failed runs once more, alone on the machine: a test of processes and clocks may fail on
 # a busy one. What fails again has failed; what passes then is in the first run's summary, as FAILED, for us to mend.
 define run-tests
-$(BIN)/python -m pytest -n 3 --dist loadfile --durations 20 -m '$(1)' || \
+$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '$(1)' || \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m '$(1)'
 endef
 
@@ -34,7 +34,7 @@ test-long: kernels ## the tests that take long: compiled models, several process
 	$(call run-tests,long)
 
 kernels: $(STAMP)
-	$(BIN)/python -c 'from packhorse.epoch import compile_kernels; compile_kernels(wide=True)' # once, not in every process
+	$(BIN)/python -c 'from packhorse.epoch import compile_kernels; compile_kernels()' # once, not in every worker and server
 
 check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 	$(BIN)/ruff format --check .

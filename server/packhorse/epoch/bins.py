@@ -5,12 +5,24 @@ Owns the arrays; leaves where they come from to the sources.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
 PoolArray = NDArray[np.uint32 | np.int64]
 """Ids as they lie in a pool."""
+
+
+def read_only(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    """Returns an array as a memory-mapped one is: kernels are compiled for these, so that no request waits for more."""
+    if not array.flags.writeable:
+        return array
+    seen = array.view()
+    seen.flags.writeable = False
+    return seen
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

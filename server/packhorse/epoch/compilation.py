@@ -6,7 +6,7 @@ Owns the smallest epoch that runs through all of them.
 import numpy as np
 
 from packhorse.epoch.assignment import Assignment
-from packhorse.epoch.bins import PoolArray
+from packhorse.epoch.bins import PoolArray, read_only
 from packhorse.epoch.component import Component
 from packhorse.epoch.groups import GroupedSource, Groups
 from packhorse.epoch.join import JoinedSource
@@ -17,6 +17,8 @@ from packhorse.epoch.windows import WindowedView
 from packhorse.topology import Balance, RoomRule, Topology
 
 _ID_DTYPES = (np.dtype(np.uint32), np.dtype(np.int64))
+_FIRST_TOKENS = np.zeros(2, dtype=np.uint32)
+"""Of a pool of pieces. Those of a sequence of 2^32 tokens and more, int64, are compiled for when there is one."""
 
 
 def compile_kernels(*, wide: bool = False) -> None:
@@ -33,20 +35,17 @@ def compile_kernels(*, wide: bool = False) -> None:
     _compile(plan)
     if wide:
         for dtype in _ID_DTYPES:
-            EpochView(plan.widened(), _pool(dtype), seed=0, epoch=0, wide=True).bins([0])
+            pool: PoolArray = np.arange(2, dtype=dtype)
+            for starts in (None, _FIRST_TOKENS):
+                EpochView(plan.widened(), pool, seed=0, epoch=0, first_tokens=starts, wide=True).bins([0])
         _compile(plan.widened())
-
-
-def _pool(dtype: "np.dtype[np.uint32] | np.dtype[np.int64]") -> PoolArray:
-    pool: PoolArray = np.arange(2, dtype=dtype)
-    pool.flags.writeable = False  # as memory-mapped pools are: a type of its own to the compiler
-    return pool
 
 
 def _compile(plan: PlanIndex) -> None:
     views = []
     for dtype in _ID_DTYPES:
-        pool = _pool(dtype)
+        pool: PoolArray = np.arange(2, dtype=dtype)
+        EpochView(plan, pool, seed=0, epoch=0, first_tokens=_FIRST_TOKENS).bins([0])
         view = EpochView(plan, pool, seed=0, epoch=0)
         view.bins([0])
         view.locate([0])
@@ -64,9 +63,7 @@ def _compile(plan: PlanIndex) -> None:
 
 def _pairs() -> Groups:
     table, members = np.array([[0, 2], [1, 4]]), np.ones((4, 2), dtype=np.int64)
-    for mapped in (table, members):
-        mapped.flags.writeable = False
-    return Groups(table=table, members=members, rooms=RoomRule(2), max_sequences_per_bin=4)
+    return Groups(table=read_only(table), members=read_only(members), rooms=RoomRule(2), max_sequences_per_bin=4)
 
 
 def _unchanging(name: str, view: EpochView) -> Component:

@@ -14,7 +14,7 @@ from packhorse.epoch import _kernels as kernels
 from packhorse.epoch import _lookup as lookup
 from packhorse.epoch._draws import MOST_IN_NARROW_WORDS
 from packhorse.epoch._found import Columns, Found, Outline, made
-from packhorse.epoch.bins import Bins, PoolArray
+from packhorse.epoch.bins import Bins, PoolArray, read_only
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
@@ -59,8 +59,8 @@ class EpochView:
         if first_tokens is not None and len(first_tokens) != len(pool):
             raise ValueError(f"there are {len(first_tokens)} first_tokens for {len(pool)} ids")
         self._plan = plan
-        self._pool = pool
-        self._first_tokens = first_tokens
+        self._pool = read_only(pool)
+        self._first_tokens = None if first_tokens is None else read_only(first_tokens)
         self._costs: tuple[int, NDArray[np.int64]] | None = None
         is_wide = len(pool) > MOST_IN_NARROW_WORDS if wide is None else wide
         self._words = np.empty(0, dtype=np.uint64 if is_wide else np.uint32)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import _window_kernels as kernels
 from packhorse.epoch._found import Found, Outline, made, rearranged
-from packhorse.epoch.bins import Bins, PoolArray
+from packhorse.epoch.bins import Bins, PoolArray, read_only
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation
 from packhorse.epoch.plan_index import PlanIndex
@@ -73,8 +73,8 @@ class WindowedView:
         if len(pool) != plan.pool_size:
             raise ValueError(f"the pool has {len(pool)} ids, but the plan places {plan.pool_size}")
         self._plan = plan
-        self._pool = pool
-        self._first_tokens = first_tokens
+        self._pool = read_only(pool)
+        self._first_tokens = None if first_tokens is None else read_only(first_tokens)
         self._shifts = np.empty(len(plan.template_size), dtype=np.int64)
         kernels.fill_shifts(np.uint64(derive_key(seed, epoch, "window times")), num_windows, self._shifts)
         sizes = np.empty(num_windows, dtype=np.int64)
