@@ -86,5 +86,5 @@ def _planned(name: str, lengths: NDArray[np.int32], options: Mapping[str, Any]) 
 
 def _held(mapped: NDArray[Any]) -> NDArray[Any]:
     held = np.array(mapped)
-    held.flags.writeable = False  # as mapped arrays are: a type of its own to the compiler
+    held.flags.writeable = False  # as mapped arrays are: groups' are a type of their own to the compiler
     return held
