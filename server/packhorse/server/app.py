@@ -217,8 +217,8 @@ async def _compile(stopping: asyncio.Event, *, wide: bool) -> None:
     done, _ = await asyncio.wait((compiled, stopped), timeout=_TOLD_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if not done:
         _LOG.info(
-            "getting kernels ready: they are compiled once after an install, in about 20 s, and else read from a cache "
-            "on disk; health is NOT_SERVING until then"
+            "getting kernels ready: they are compiled once after an install, in half a minute to a minute, and else "
+            "read from a cache on disk; health is NOT_SERVING until then"
         )
         await asyncio.wait((compiled, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
