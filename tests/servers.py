@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +11,13 @@ import time
 PYTHONPATH = os.environ.get("PYTHONPATH")
 START_SECONDS = 200  # compiling the kernels on a busy machine included
 STOP_SECONDS = 30
+
+
+def free_port():
+    """A port of loopback that nobody listens on just now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 @functools.cache

@@ -6,7 +6,6 @@ Owns that an installed server works with nothing but its own extra: the wheel's 
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.servers import free_port
 
 from packhorse.topology import Topology
 
@@ -106,13 +106,6 @@ def data_root(folder: Path) -> Path:
         cwd=folder,
     )
     return root
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

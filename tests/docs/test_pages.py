@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import pytest
 import yaml
 from pages import PAGES, ROOT, blocks_of
 from run_pages import Request, is_serving, line_of, wait_until_healthy
+from tests.servers import free_port
 
 PAGE_SECONDS = 240
 FOLLOWED_FIRST = ("README.md",)
@@ -138,12 +138,6 @@ def page_runner():
 
         yield run
         runner.stdin.close()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @pytest.fixture

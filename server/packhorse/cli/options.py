@@ -36,7 +36,7 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-class BatchSize(click.ParamType[int | BatchSchedule]):
+class BatchSize(click.ParamType):  # type: ignore[type-arg] # click before 8.4 has no parameter here
     """A number of bins, or a schedule of it."""
 
     name = "bins or schedule"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packhorse.packing._budget import Budget, OutOfTimeError, OutOfWorkError
 from packhorse.packing._pricing import Run
+from packhorse.packing._solver import Solver
 
 Column = tuple[Run, ...]
 """A bin as runs of (index of a length, copies), by ascending index."""
@@ -34,10 +35,9 @@ class Master:
         self._known: set[Column] = set()
         self._num_rows = num_rows
         self._rows = np.arange(num_rows, dtype=np.int32)
-        self._solver = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._solver = Solver()
         options: dict[str, bool | int | str] = {
-            "output_flag": False,
-            "threads": 1,
+                "threads": 1,
             "presolve": "off",
             "simplex_scale_strategy": 0,  # coefficients are small integers; scaling them took half as long again
             "solver": "simplex",

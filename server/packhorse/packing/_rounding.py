@@ -14,6 +14,7 @@ import numpy as np
 from packhorse.packing._best_fit import best_fit_decreasing
 from packhorse.packing._budget import Budget, OutOfTimeError
 from packhorse.packing._master import Column, Master
+from packhorse.packing._solver import Solver
 from packhorse.packing.plan import Template
 
 _NEARLY_WHOLE = 0.75
@@ -181,12 +182,11 @@ def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget
     Raises:
         OutOfTimeError: the budget's deadline passed, even where something was found: another run might find more.
     """
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver = Solver()
     left = budget.seconds_left()
     if left <= 0:
         raise OutOfTimeError
     options: dict[str, bool | int | float] = {
-        "output_flag": False,
         "threads": 1,
         "random_seed": 0,
         "time_limit": left,
