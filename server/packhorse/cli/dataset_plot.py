@@ -54,7 +54,11 @@ def save_plot(
     multiplicities = np.array(list(dataset.templates.values()))
 
     panels = 2 + bool(choices) + 2 * bool(waiting) + bool(windows)
-    figure, all_axes = pyplot.subplots(1, panels, figsize=(5.5 * panels, 4.2), layout="constrained")
+    rows = -(-panels // 2)
+    figure, grid = pyplot.subplots(rows, 2, figsize=(11, 4.2 * rows), layout="constrained")
+    all_axes = grid.ravel()[:panels]
+    for unused in grid.ravel()[panels:]:
+        unused.axis("off")
     left, right = all_axes[:2]
     left.hist(lengths, bins=60, weights=counts, color="#4c72b0")
     left.set(title=f"{dataset.manifest.n_sequences:,} sequences", xlabel="length in tokens", ylabel="sequences")
