@@ -206,3 +206,14 @@ def test_independent_streams_cannot_be_balanced(packhorse, target):
     result = packhorse("stream", "--target", target, "--dataset", "rows", *flags)
     assert result.exit_code == 2
     assert "--balance must be none where mode is independent" in result.stderr
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("prepar", "prepare"), ("inspct", "inspect"), ("sever", "serve")])
+def test_a_mistyped_command_is_told_the_one_that_is_meant(packhorse, typed, meant):
+    result = packhorse(typed)
+    assert result.exit_code == 2
+    assert f"No such command '{typed}'. Did you mean {meant}" in result.stderr
+
+
+def test_a_command_like_no_other_is_refused_plainly(packhorse):
+    assert "No such command 'xyzzy'." in packhorse("xyzzy").stderr

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -141,6 +142,15 @@ class LazyGroup(click.Group):
             )
         command: click.Command = import_module(f"packhorse.cli.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds a command; a mistyped one is refused with the names that are near it."""
+        near = get_close_matches(args[0], COMMANDS)
+        if near and args[0] not in COMMANDS:
+            ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(near)}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists every command without importing it; one that cannot run here says which extra it needs."""

@@ -37,7 +37,7 @@ class Master:
         self._rows = np.arange(num_rows, dtype=np.int32)
         self._solver = Solver()
         options: dict[str, bool | int | str] = {
-                "threads": 1,
+            "threads": 1,
             "presolve": "off",
             "simplex_scale_strategy": 0,  # coefficients are small integers; scaling them took half as long again
             "solver": "simplex",
