@@ -26,7 +26,7 @@ from packhorse.cli.versions import facts, line_of
 from packhorse.cli.waiting import WaitingRow, advice, waiting_rows, waiting_table
 from packhorse.cli.windows import quality_rows, quality_table
 from packhorse.dataset import PreparedDataset, open_prepared, versions_of
-from packhorse.epoch import Groups
+from packhorse.epoch import Groups, bin_mates_again
 from packhorse.formats import require
 from packhorse.packing import PackingStats
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
@@ -104,6 +104,7 @@ def command(
             "manifest": json.loads(manifest.render()),
             "versions": [facts(version) for version in versions_of(folder)],
             "stats": asdict(stats),
+            "bin_mates_again": bin_mates_again(dataset.plan),
             "real_token_efficiency": manifest.own_tokens / manifest.total_capacity,
             "templates": [[list(t), m] for t, m in dataset.templates.most_common(num_templates)],
             "context_lengths": [choice.facts() for choice in choices],
@@ -152,6 +153,10 @@ def _print(
         f"plan: {manifest.algorithm}, {manifest.distinct_templates:,} templates, at most "
         f"{dataset.max_sequences_per_bin:,} sequences in a bin"
     )
+    items = "groups" if dataset.has_groups else "sequences"
+    console.print(
+        f"bin-mates: {bin_mates_again(dataset.plan):.1%} of the {items} that share a bin do so again an epoch later"
+    )
     if manifest.groups is not None:
         console.print(groups_line(manifest.groups, manifest.n_sequences), markup=False)
     origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
@@ -185,7 +190,6 @@ def _print(
             table.add_row(f"{multiplicity:,}", f"{multiplicity / stats.n_bins:.2%}", f"{sum(template):,}", shown)
         console.print(table)
     done = _DONE_TO_LONG[options_of(dataset).over_length]
-    items = "groups" if dataset.has_groups else "sequences"
     table = Table("max_seq_len", "bins", "packed", "padded", f"{items} {done}", "tokens lost", title="context lengths")
     for choice in choices:
         table.add_row(

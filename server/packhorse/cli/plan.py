@@ -5,6 +5,7 @@ Owns the comparison and its table; leaves planning to `packhorse.packing` and th
 
 import json
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from packhorse.cli.over_length import fit
 from packhorse.cli.unpacked import Unpacked, ways_without_packing
 from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.dataset import PrepareOptions
+from packhorse.epoch import PlanIndex, bin_mates_again
 from packhorse.formats import require
 from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingPlan, PackingStats, pack_histogram
@@ -49,6 +51,8 @@ class PackerResult:
     """Tokens of capacity that stay empty in an epoch."""
     padding_ratio: float
     """The share of GPU time that padding takes, in [0, 1]."""
+    bin_mates_again: float
+    """Expected share of sequences that share a bin which do so again an epoch later, in [0, 1]."""
     gpu_hours: float | None = None
     """GPU-hours that padding takes in the user's run; None without its numbers."""
 
@@ -194,15 +198,33 @@ def _results(
                 templates=len(plan.templates),
                 padding_tokens=stats.padding_tokens,
                 padding_ratio=stats.padding_ratio,
+                bin_mates_again=_bin_mates_again(plan),
                 gpu_hours=hours,
             )
         )
     return sorted(results, key=lambda result: result.bins)
 
 
+def _bin_mates_again(plan: PackingPlan) -> float:
+    rooms: Counter[int] = Counter()
+    for template, multiplicity in plan.templates.items():
+        for room in template:
+            rooms[room] += multiplicity
+    return bin_mates_again(PlanIndex.build(plan.templates, rooms, plan.max_seq_len))
+
+
 def _print_tables(name: str, capacity: int, results: list[PackerResult], ways: list[Unpacked]) -> None:
     title = f"{name}, max_seq_len {capacity:,}: at least {results[0].lower_bound:,} bins (proven)"
-    columns = ["packer", "bins", "efficiency", "gap", "seconds", "templates", "padding tokens", "GPU time on padding"]
+    columns = [
+        "packer",
+        "bins",
+        "efficiency",
+        "gap",
+        "seconds",
+        "padding tokens",
+        "GPU time on padding",
+        "bin-mates met again",
+    ]
     if results[0].gpu_hours is not None:
         columns.append("GPU-hours on padding in your run")
     table = Table(*columns, title=title)
@@ -220,9 +242,9 @@ def _print_tables(name: str, capacity: int, results: list[PackerResult], ways: l
             f"{result.efficiency:.3%}",
             f"{result.gap:.4%}",
             f"{result.seconds:.3f}",
-            f"{result.templates:,}",
             f"{result.padding_tokens:,}",
             f"{result.padding_ratio:.3%}",
+            f"{result.bin_mates_again:.1%}",
         ]
         table.add_row(*row, *([] if result.gpu_hours is None else [f"{result.gpu_hours:,.1f}"]))
     console = output_console()

@@ -2,6 +2,7 @@
 
 from packhorse.epoch.assignment import Assignment, Places
 from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
+from packhorse.epoch.bin_mates import bin_mates_again
 from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compilation import compile_kernels
 from packhorse.epoch.component import Component
@@ -51,6 +52,7 @@ __all__ = [
     "WhenOut",
     "WindowedView",
     "arrange",
+    "bin_mates_again",
     "bin_shares",
     "compile_kernels",
     "derive_key",
