@@ -13,10 +13,10 @@ from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
 from packhorse.prepare.readers._arrow_rows import arrow_rows, with_integers
-from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, cut, piece
+from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, cut, keys_of_files, piece
 from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.readers._rows import Columns, RawRows
-from packhorse.prepare.readers._tables import chosen_columns
+from packhorse.prepare.readers._tables import chosen_columns, refuse_other_ids
 
 _READ_BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 24
@@ -126,7 +126,9 @@ class ParquetReader(WholeFiles):
         chosen = columns
         looks = for_each(paths, _look) if is_url(paths[0]) else map(_look, paths)
         for path, (stamp, schema, sizes) in zip(paths, looks, strict=True):
-            chosen, is_list = chosen_columns(schema, chosen, without_secrets(path))
+            before, (chosen, is_list) = chosen, chosen_columns(schema, chosen, without_secrets(path))
+            if files:
+                refuse_other_ids(without_secrets(path), before, chosen)
             first_rows = accumulate(sizes, initial=0)
             spans.extend(
                 ParquetSpan(
@@ -145,7 +147,8 @@ class ParquetReader(WholeFiles):
             )
             files.append(InputFile(path=path, stamp=stamp, num_rows=sum(sizes)))
             first_index += files[-1].num_rows
-        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
+        keys = keys_of_files(chosen, paths, column_of)
+        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen, keys=keys)
 
 
 def _look(path: str) -> tuple[FileStamp, Any, list[int]]:
