@@ -151,6 +151,7 @@ class LocationsChecksum:
             *_topology(request.topology),
             _ranges(request.skip),
             digest,
+            *((request.with_keys, *request.keys) if request.with_keys or request.keys else ()),
         )
         self._state = xxhash.xxh3_64(seed=_hash(fields))
 
@@ -172,6 +173,7 @@ class LocationsChecksum:
                 place.slot,
             )
             + location.component.encode()
+            + location.key.encode()
         )
 
     @property
