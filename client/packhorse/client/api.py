@@ -256,8 +256,9 @@ class Client:
     ) -> list[SequenceLocation]:
         """Returns where ids and keys stand in an epoch and, when a topology is given, in which stream.
 
-        The answers come in the order of `ids`, then of `keys`; a sequence that was split has one for each piece, one after the other by
-        ascending start. Of a mixture an id has answers for each component that has it, and for each time that it comes.
+        The answers come in the order of `ids`, then of `keys`; a sequence that was split has one for each piece, one
+        after the other by ascending start. Of a mixture an id has answers for each component that has it, and for each
+        time that it comes.
 
         Example:
             >>> from packhorse.client import connect

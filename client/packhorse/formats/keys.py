@@ -17,6 +17,9 @@ MOST_KEY_BYTES = 8192
 KEY_COLUMN = "key"
 """The only column of a file of `keys_path`."""
 
+NUM_TOKENS = "packhorse.tokens"
+"""What such a file's schema says of the tokens that it belongs to: how many there are."""
+
 _IDS = re.compile(r"(?a:[-+\d,\s]*(#.*)?)")
 
 

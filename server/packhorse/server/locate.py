@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import Keys
 from packhorse.epoch import Assignment, Source
-from packhorse.formats.keys import check_key
+from packhorse.formats.keys import check_key, shown_key
 from packhorse.server import requests
 from packhorse.server.components import components_of
 from packhorse.server.epochs import Epochs
@@ -113,7 +113,8 @@ def _check_keys(request: pb.LocateSequencesRequest, tables: Mapping[str, Keys | 
     if request.keys and not any(tables.values()):
         raise invalid_field(
             "keys",
-            f"{request.dataset} has ids and no keys: ask for ids, or prepare it with an --id-column of text",
+            f"{shown_key(request.keys[0])[:80]} is no id, and {request.dataset} has no keys: ask for ids, or prepare "
+            "it with an --id-column of text",
         )
     for key in request.keys:
         try:

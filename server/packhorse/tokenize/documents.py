@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from packhorse.formats.object_store import without_secrets
 from packhorse.tokenize._inputs import Kind, expand_inputs, kind_of
+from packhorse.tokenize._keys import keyed
 from packhorse.tokenize._parts import Cut, Weighed, whole_files
 from packhorse.tokenize._spans import Line, Span, lines_of, whole_of
 from packhorse.tokenize._tables import json_lines, parquet_rows
@@ -28,12 +29,19 @@ class DocumentOptions:
     """What is one document of a text file, also below a folder; None for the whole file."""
     text_column: str | None = None
     """Parquet column, or key of each JSON line; None for "text"."""
+    id_column: str | None = None
+    """Column, or key of each row of JSON, that names documents; None for none."""
     glob: str | None = None
     """Which files of a folder: a pattern without a slash is matched at every depth (`*.py`), one with a slash from
     the folder down (`src/**/*.py`); None for all. Names that begin with a dot, and what lies below such folders, are
     left out."""
     undecodable: Undecodable = "skip"
     """What happens to text that is binary or not UTF-8: skipped and counted, or refused."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that are read: of text, and of keys if there are any."""
+        return [self.text_column or "text", *([self.id_column] if self.id_column else [])]
 
     def __post_init__(self) -> None:
         if self.split is not None and self.split not in get_args(Split):
@@ -96,16 +104,18 @@ def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
 def documents_of(span: Span, options: DocumentOptions, skipped: Skipped) -> Iterator[str]:
     """Yields the documents of a file, or of some of it, and counts what is left out."""
     gate = Gate(options.undecodable, skipped)
-    split, text_column = options.split or "file", options.text_column or "text"
+    split, text_column = options.split or "file", options.columns[0]
+    if options.id_column and span.kind in ("folder", "text"):
+        raise ValueError(f"{span.where} is text, whose documents have no {options.id_column!r}: leave out --id-column")
     match span.kind:
         case "folder":
             for whole in gate.decode(whole_of(span), span.where):
                 yield from [whole] if split == "file" else _file_documents(span, split, gate)
         case "JSON lines":
-            yield from _json_texts(span, text_column, gate)
+            yield from _json_texts(span, options, gate)
         case "Parquet":
-            for origin, (text,) in parquet_rows(span, [text_column], gate, are_texts=True):
-                yield from gate.text(text, origin)
+            for origin, (text, *ids) in parquet_rows(span, options.columns, gate, are_texts=not options.id_column):
+                yield from _named(gate.text(_checked(text, text_column, origin), origin), ids, options, origin)
         case "text":
             yield from _file_documents(span, split, gate)
 
@@ -115,6 +125,7 @@ def _check_of_use(options: DocumentOptions, paths: Sequence[str]) -> None:
     users: tuple[tuple[str, str | None, tuple[Kind, ...]], ...] = (
         ("--documents", options.split, ("text", "folder")),
         ("--text-column", options.text_column, ("JSON lines", "Parquet")),
+        ("--id-column", options.id_column, ("JSON lines", "Parquet")),
         ("--glob", options.glob, ("folder",)),
     )
     for flag, value, kinds in users:
@@ -148,9 +159,19 @@ def _paragraphs(span: Span) -> Iterator[tuple[Line, bytes]]:
         yield first, b"".join(lines)
 
 
-def _json_texts(span: Span, key: str, gate: Gate) -> Iterator[str]:
-    for origin, row in json_lines(span, [key], gate):
-        text = row[key]
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"{origin}: {key!r} is a {type(text).__name__}, not text")
-        yield from gate.text(text, origin)
+def _json_texts(span: Span, options: DocumentOptions, gate: Gate) -> Iterator[str]:
+    for origin, row in json_lines(span, options.columns, gate):
+        text, *ids = (row[name] for name in options.columns)
+        yield from _named(gate.text(_checked(text, options.columns[0], origin), origin), ids, options, origin)
+
+
+def _checked(text: object, column: str, origin: object) -> str | None:
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"{origin}: {column!r} is a {type(text).__name__}, not text")
+    return text
+
+
+def _named(texts: Iterator[str], ids: Sequence[object], options: DocumentOptions, origin: object) -> Iterator[str]:
+    """Yields a row's document, if it has any, with its key where a column holds keys."""
+    for text in texts:
+        yield keyed(text, ids[0], options.id_column, origin) if options.id_column else text

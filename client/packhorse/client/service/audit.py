@@ -19,6 +19,7 @@ from packhorse.client.errors import DigestMismatchError
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.mixture_audit import ComponentReport, MixtureTally, num_redacted
 from packhorse.client.service.stream import BinStream, StreamHeader
+from packhorse.formats.keys import shown_key
 from packhorse.topology import RemainderPolicy, Skips, Topology
 from packhorse.wire import ids_sum
 
@@ -297,7 +298,14 @@ class EpochOfStreams:
             ("repeated in the epoch itself, read by position", wanted[wanted_times > 1]),
         ):
             if len(entries):
-                named = [f"{i} from token {start}" if start else str(i) for i, start in entries[:_NAMED_IDS].tolist()]
+                first = entries[:_NAMED_IDS]
+                keys = [""] * len(first)
+                if self.dataset.key_column:
+                    keys = self.client.keys(self.dataset.name, first["id"])
+                named = [
+                    str(i) + (f" {shown_key(key)}" if key else "") + (f" from token {start}" if start else "")
+                    for (i, start), key in zip(first.tolist(), keys, strict=True)
+                ]
                 more = f" and {len(entries) - _NAMED_IDS:,} more" if len(entries) > _NAMED_IDS else ""
                 findings.append(f"{what}: {', '.join(named)}{more}")
         if len(wanted) != self.dataset.num_sequences:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from packhorse.formats import FlatTokens, MegatronIndex, megatron_paths
+from packhorse.formats.arrow import open_arrow
 from packhorse.formats.files import FileStamp, exists, is_file, open_binary
-from packhorse.formats.keys import KEY_COLUMN, keys_path
+from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._base import (
@@ -169,5 +170,11 @@ def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
         raise ValueError(
             f"{path} names {found:,} sequences, and {index} has {num_rows:,}: tokenize again, or remove that file "
             "to go without keys"
+        )
+    stated = (open_arrow(path)[1].schema.metadata or {}).get(NUM_TOKENS.encode())
+    if stated is not None and int(stated) != int(MegatronIndex(index).lengths.sum(dtype=np.int64)):
+        raise ValueError(
+            f"{path} was written with other tokens than {index} tells of: tokenize again, or remove that file to go "
+            "without keys"
         )
     return keys_of_files(Columns(key=KEY_COLUMN), [path], column_of)
