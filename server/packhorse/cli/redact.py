@@ -116,7 +116,7 @@ def command(
         if len(missing := unknown_names(served, redaction)):
             raise ValueError(f"{component or name} has no {missing}; packhorse explain tells those of a step")
 
-    file = redact(path, redaction, check)
+    file = redact(path, redaction, check).resolved(served.key_tables)
     of_component = f" of {component}" if component else ""
     action = "masked" if token is None else f"replaced by token {token}"
     click.echo(f"{path.name}: {_counted(redaction)}{of_component} {action}")

@@ -51,7 +51,7 @@ def gather_keys(
     except DuplicateKeyError as error:
         first, second = (_row_named(opened, each, before) for each in error.ids)
         raise ValueError(
-            f"key {error.key!r:.200} comes twice ({first}; {second}); a key names one sequence: repair column "
+            f"key {error.key!r:.100} comes twice ({first}; {second}); a key names one sequence: repair column "
             f"{column!r}, or leave out --id-column to go without keys"
         ) from None
 

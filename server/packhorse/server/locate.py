@@ -77,7 +77,9 @@ def locate_in_pieces(
     num_asked = len(request.ids) + len(request.keys)
     if num_asked > most_ids:
         raise too_large(
-            "keys" if request.keys else "ids", most_ids, f"{num_asked} are asked for; ask this dataset for {most_ids}"
+            "keys" if request.keys else "ids",
+            most_ids,
+            f"{num_asked} ids and keys are asked for; ask this dataset for {most_ids} at most",
         )
     tables = dataset.key_tables
     _check_keys(request, tables)
