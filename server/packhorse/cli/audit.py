@@ -56,7 +56,7 @@ def command(
     tokens: str | None,
     **token_options: Any,
 ) -> None:
-    """Read every stream of an epoch of DATASET and check that each sequence comes exactly once.
+    """Read every stream of an epoch and check that each sequence comes exactly once.
 
     DATASET is a prepared folder, or the name of a dataset of --target.
 

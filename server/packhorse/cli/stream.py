@@ -26,7 +26,7 @@ from packhorse.topology import StreamMode
 )
 @click.option("--limit", default=None, type=click.IntRange(0), help="Stop after so many bins.")
 def command(target: str, timeout_seconds: float | None, dataset: str, limit: int | None, **options: Any) -> None:
-    """Print the bins of one (epoch, rank, worker) of DATASET, one JSON object a line.
+    """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
     DATASET is a prepared folder, or the name of a dataset of --target.
 
