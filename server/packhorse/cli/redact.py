@@ -79,7 +79,7 @@ def command(
 ) -> None:
     """Take sequences of DATASET away from training; every bin and position stays as it was.
 
-    DATASET is a prepared folder, the file of a mixture, or with --data-root a name there. The tokens of these sequences are
+    DATASET is a prepared folder, the file of a mixture, or with --data-root a name there. Tokens of these sequences are
     masked from the loss, or with --replace become another token, and are masked too. It is written into
     DATASET.takedown.toml, which servers notice by themselves: streams that are open go on with it. Cursors stay
     valid. What is taken from a dataset is taken from every mixture of it.

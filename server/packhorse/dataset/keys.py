@@ -216,7 +216,7 @@ def _refuse_duplicates(table: Keys) -> None:
 
 
 def _hashes(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    view = memoryview(np.ascontiguousarray(data))
+    view = np.ascontiguousarray(data).data
     limits = [0, *ends.tolist()]
     digest = xxhash.xxh3_64_intdigest
     hashes = [digest(view[begin:end]) for begin, end in pairwise(limits)]

@@ -284,7 +284,8 @@ class _Reader:
         """What the owner of each sequence calls it; empty texts where it has no key."""
         info, keys = self._info, [""] * len(block.ids)
         dataset_ids = block.dataset_of_sequences()
-        for number, part in enumerate(info.components or (info,)):
+        parts: Sequence[DatasetInfo | Component] = info.components or (info,)
+        for number, part in enumerate(parts):
             if part.key_column:
                 ours = np.arange(len(keys)) if dataset_ids is None else np.flatnonzero(dataset_ids == number)
                 name = part.name if info.components else ""
