@@ -114,10 +114,7 @@ class Keys:
         if self.ids is not None:
             entries = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
             entries[self.ids[entries] != ids] = -1
-        return [
-            self._bytes_of(entry).decode(errors="replace") if 0 <= entry < len(self) else ""
-            for entry in entries.tolist()
-        ]
+        return [self._bytes_of(entry).decode(errors="replace") for entry in entries.tolist()]
 
     def rows(self, ids: NDArray[np.int64] | None = None) -> Iterator[KeyRows]:
         """Yields all keys, or those of some entries with their ids, some at a time.
@@ -146,6 +143,8 @@ class Keys:
         return np.array_equal(self.data[:num_bytes], before.data)
 
     def _bytes_of(self, entry: int) -> bytes:
+        if not 0 <= entry < len(self):  # of a table that was altered, and is not checked yet
+            return b""
         begin = int(self.ends[entry - 1]) if entry else 0
         return self.data[begin : int(self.ends[entry])].tobytes()
 

@@ -51,13 +51,14 @@ def refuse_growth(
             f"{before.name} does not say how many rows it was prepared from, as it is of an earlier release; prepare "
             "it again to append to it"
         )
-    was = {**asdict(manifest.options), "id_column": manifest.keys.column if manifest.keys else manifest.id_column}
-    now = {**asdict(options), "id_column": opened.keys.name if opened.keys else opened.columns.id}
+    was = {**asdict(manifest.options), "id_column": manifest.id_column}
+    now = {**asdict(options), "id_column": opened.columns.id}
     differing = [name for name in now if was[name] != now[name]]
     said = [f"--{name.replace('_', '-')} was {was[name]} and is {now[name]}" for name in differing]
-    if not differing and (manifest.keys is None) != (opened.keys is None):
-        holds = ["integers" if keys is None else "keys" for keys in (manifest.keys, opened.keys)]
-        said.append(f"column {now['id_column']!r} held {holds[0]}, and holds {holds[1]}")
+    keys = [manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None]
+    if keys[0] != keys[1]:
+        its, theirs = (f"keys of column {column!r}" if column else "no keys" for column in keys)
+        said.append(f"it has {its}, and --input gives {theirs}")
     were_by = manifest.groups.by if manifest.groups else None
     if were_by != groups_by:
         said_by = [f"by {by}" if by else "without groups" for by in (were_by, groups_by)]
