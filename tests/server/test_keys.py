@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from tests.servers import Server
 
-from packhorse.client import InvalidRequestError, PackhorseError, Topology, connect, explain_step
+from packhorse.client import EpochOfStreams, InvalidRequestError, PackhorseError, Topology, connect, explain_step
 from packhorse.prepare import prepare
 
 MIXTURE = "epoch_bins = 90\n[[stages]]\nweights = {urls = 2, plain = 1, names = 1}\n"
@@ -113,3 +113,26 @@ def test_too_many_are_refused(clients):
     for client in clients:
         with pytest.raises(PackhorseError, match="10001 ids and keys are asked for"):
             client.locate("urls", keys=["a"] * 10_000, ids=[1])
+
+
+class Losing:
+    """A client whose first stream loses its first block."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+    def stream_bins(self, name, **options):
+        stream = self.client.stream_bins(name, **options)
+        self.lost = next(stream)
+        return stream
+
+
+def test_an_audit_names_what_is_missing_by_its_key(clients):
+    losing = Losing(clients[0])
+    info = losing.get_dataset("urls")
+    streams = EpochOfStreams(client=losing, dataset=info, epoch=0, seed=1, topology=Topology())
+    (missing,) = [problem for problem in streams.audit().problems if problem.startswith("missing: ")]
+    assert all(f"{number} {key_of('urls', number)}" in missing for number in losing.lost.ids.tolist()[:10])

@@ -123,6 +123,26 @@ def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> 
     return entries
 
 
+def named_ids(client: Client, dataset: DatasetInfo, ids: NDArray[np.int64]) -> list[str]:
+    """Returns ids as an audit names them: with their keys, where the dataset has any.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     named_ids(client, client.get_dataset("corpus"), np.array([3, 2]))
+        ['3', '2']
+
+    Args:
+        client: reaches the service.
+        dataset: a prepared dataset, no mixture.
+        ids: int64 [n].
+    """
+    keys = client.keys(dataset.name, ids) if dataset.key_column else [""] * len(ids)
+    return [
+        f"{number} {shown_key(key)}" if key else str(number) for number, key in zip(ids.tolist(), keys, strict=True)
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EpochOfStreams:
     """One epoch under one topology, as it is streamed.
@@ -299,12 +319,10 @@ class EpochOfStreams:
         ):
             if len(entries):
                 first = entries[:_NAMED_IDS]
-                keys = [""] * len(first)
-                if self.dataset.key_column:
-                    keys = self.client.keys(self.dataset.name, first["id"])
+                names = named_ids(self.client, self.dataset, first["id"])
                 named = [
-                    str(i) + (f" {shown_key(key)}" if key else "") + (f" from token {start}" if start else "")
-                    for (i, start), key in zip(first.tolist(), keys, strict=True)
+                    f"{name} from token {start}" if start else name
+                    for name, start in zip(names, first["start"].tolist(), strict=True)
                 ]
                 more = f" and {len(entries) - _NAMED_IDS:,} more" if len(entries) > _NAMED_IDS else ""
                 findings.append(f"{what}: {', '.join(named)}{more}")
