@@ -68,6 +68,17 @@ def test_any_such_column_names_sequences(tmp_path, values, first):
     assert read.keys.of(np.arange(3)) == held.keys.of(np.arange(1, 4))
 
 
+def test_a_column_of_large_numbers_holds_keys_and_one_of_small_ones_ids(tmp_path):
+    small, large = [3, 5, 2**63 - 1], [4, 2**63, 2**64 - 1]
+    write(tmp_path / "a.parquet", pa.array(small, pa.uint64()))
+    ids = keyed(tmp_path / "a.parquet", tmp_path / "ids")
+    assert ids.keys is None
+    assert sorted(ids.pool.tolist()) == small
+    write(tmp_path / "b.parquet", pa.array(large, pa.uint64()))
+    both = keyed([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "both", id_column="url")
+    assert both.keys.of(np.arange(6)) == list(map(str, [*small, *large]))
+
+
 def test_a_shuffled_dataset_of_hugging_face_keeps_its_keys(tmp_path):
     datasets = pytest.importorskip("datasets")
     shuffled = datasets.Dataset.from_dict({"length": LENGTHS, "url": URLS}).shuffle(seed=1).select(range(300))

@@ -69,7 +69,6 @@ def write_keyed(folder: Path) -> None:
         "same": ["a", "b", "a", "d"],
         "long": ["a" * 9000, "b", "c", "d"],
         "bytes": pa.array([b"a", b"b", b"c", b"d"], pa.binary()),
-        "wide": pa.array([1, 2**63, 3, 4], pa.uint64()),
     }
     pq.write_table(pa.table(columns), folder / "keys.parquet")
     options = {"length_column": "length", "id_column": "url", "max_seq_len": 8, "progress": False}

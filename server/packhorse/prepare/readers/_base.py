@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.formats import require
 from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
 from packhorse.prepare.readers._keys import KeyChunk, KeyColumn
@@ -241,6 +242,12 @@ def keys_of_files(
                 row += len(values)
 
     return KeyColumn.of_chunks(name, chunks)
+
+
+def is_wide(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
+    """Whether a column of whole numbers in any of some files holds one that int64 cannot."""
+    chunks = (values for path in paths for values in column_of(path, name))
+    return any(int(require("pyarrow.compute").max(values).as_py() or 0) >= 2**63 for values in chunks)
 
 
 def first_bytes(path: str, size: int) -> bytes:

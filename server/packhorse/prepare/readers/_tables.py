@@ -3,6 +3,7 @@
 Owns that judgement, for Parquet, Arrow files and Arrow streams alike.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +13,16 @@ from packhorse.prepare.readers._keys import are_keys
 from packhorse.prepare.readers._rows import Columns
 
 
-def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, bool]:
+def chosen_columns(
+    schema: Any, columns: Columns, where: str, *, is_wide: Callable[[str], bool] = lambda _: False
+) -> tuple[Columns, bool]:
     """Returns the columns that are meant, and whether the lengths are those of lists.
 
     Args:
         schema: an Arrow schema.
         columns: as the user named them.
         where: the data, for messages.
+        is_wide: whether a column of uint64 holds numbers that int64 cannot: these are keys then, and no ids.
 
     Raises:
         ValueError: one is missing, there twice, or holds something else; or which one is meant cannot be told.
@@ -38,7 +42,7 @@ def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, 
             f"{where}: column {length!r} holds {kind}, but integers (lengths in tokens) or lists of integers (the "
             "tokens) are needed"
         )
-    columns = _with_keys(schema, columns, where)
+    columns = _with_keys(schema, columns, where, is_wide)
     if columns.group is not None and not types.is_integer(group_kind := column_type(schema, columns.group, where)):
         raise ValueError(
             f"{where}: column {columns.group!r} holds {group_kind}, but groups are integers: number them, for example "
@@ -57,13 +61,16 @@ def refuse_other_ids(path: str, before: Columns, now: Columns) -> None:
         )
 
 
-def _with_keys(schema: Any, columns: Columns, where: str) -> Columns:
+def _with_keys(schema: Any, columns: Columns, where: str, is_wide: Callable[[str], bool]) -> Columns:
     """Returns columns with that of ids as `key` where it holds no integers."""
     name = columns.id if columns.key is None else columns.key
     if name is None:
         return columns
     kind = column_type(schema, name, where)
-    if require("pyarrow").types.is_integer(kind):
+    types = require("pyarrow").types
+    if types.is_uint64(kind) and (columns.key is not None or is_wide(name)):
+        return replace(columns, id=None, key=name)
+    if types.is_integer(kind):
         return replace(columns, id=name, key=None)
     if not are_keys(kind):
         raise ValueError(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp, is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._arrow_rows import arrow_rows
-from packhorse.prepare.readers._base import SPAN_ROWS, InputFile, Opened, Span, WholeFiles, keys_of_files
+from packhorse.prepare.readers._base import SPAN_ROWS, InputFile, Opened, Span, WholeFiles, is_wide, keys_of_files
 from packhorse.prepare.readers._rows import Columns, RawRows
 from packhorse.prepare.readers._tables import chosen_columns, refuse_other_ids
 
@@ -75,9 +76,13 @@ class ArrowReader(WholeFiles):
         for path in paths:
             stamp = FileStamp.of(path)
             reader = _open(path)
-            before, (chosen, is_list) = chosen, chosen_columns(reader.schema, chosen, without_secrets(path))
+            before, where = chosen, without_secrets(path)
             if files:
-                refuse_other_ids(without_secrets(path), before, chosen)
+                chosen, is_list = chosen_columns(reader.schema, before, where)
+                refuse_other_ids(where, before, chosen)
+            else:
+                wide = partial(is_wide, paths, column_of)
+                chosen, is_list = chosen_columns(reader.schema, before, where, is_wide=wide)
             num_rows = 0
             wanted = [reader.schema.names.index(name) for name in chosen.names]
             for first_batch, end_batch, first_row, size in _cut(_open(path, wanted), path):

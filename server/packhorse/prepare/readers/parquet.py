@@ -13,7 +13,17 @@ from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
 from packhorse.prepare.readers._arrow_rows import arrow_rows, with_integers
-from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, cut, keys_of_files, piece
+from packhorse.prepare.readers._base import (
+    BATCH_ROWS,
+    InputFile,
+    Opened,
+    Span,
+    WholeFiles,
+    cut,
+    is_wide,
+    keys_of_files,
+    piece,
+)
 from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.readers._rows import Columns, RawRows
 from packhorse.prepare.readers._tables import chosen_columns, refuse_other_ids
@@ -126,9 +136,12 @@ class ParquetReader(WholeFiles):
         chosen = columns
         looks = for_each(paths, _look) if is_url(paths[0]) else map(_look, paths)
         for path, (stamp, schema, sizes) in zip(paths, looks, strict=True):
-            before, (chosen, is_list) = chosen, chosen_columns(schema, chosen, without_secrets(path))
+            before, where = chosen, without_secrets(path)
             if files:
-                refuse_other_ids(without_secrets(path), before, chosen)
+                chosen, is_list = chosen_columns(schema, before, where)
+                refuse_other_ids(where, before, chosen)
+            else:
+                chosen, is_list = chosen_columns(schema, before, where, is_wide=partial(is_wide, paths, column_of))
             first_rows = accumulate(sizes, initial=0)
             spans.extend(
                 ParquetSpan(
