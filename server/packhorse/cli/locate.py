@@ -63,7 +63,9 @@ def command(
             facts = {name: value for name, value in location.items() if name not in ("component", "key") or value}
             console.print_json(data=facts, indent=None)
     else:
-        table = Table(*columns)
+        table = Table()
+        for column in columns:
+            table.add_column(column, overflow="fold")  # a key is never cut off
         for location in locations:
             cells = [_cell(column, location[column]) for column in columns]
             if not location["found"]:

@@ -79,7 +79,7 @@ def locate_in_pieces(
         raise too_large(
             "keys" if request.keys else "ids",
             most_ids,
-            f"{num_asked} ids and keys are asked for; ask this dataset for {most_ids} at most",
+            f"{num_asked} ids and keys are asked for; ask this dataset for at most {most_ids}",
         )
     tables = dataset.key_tables
     _check_keys(request, tables)
