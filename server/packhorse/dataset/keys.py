@@ -155,6 +155,13 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
     Memory holds some of `rows`, and 128 MiB at most to sort hashes; meanwhile as much disk again as key_order.npy
     takes.
 
+    Example:
+        >>> import tempfile
+        >>> rows = KeyRows(np.frombuffer(b"aab", np.uint8), np.array([2, 1]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_keys(Path(folder), [rows], column="name", num_keys=2)
+        KeyRecord(column='name', n_keys=2, n_bytes=3, has_ids=False)
+
     Args:
         folder: has none of its files.
         rows: all keys, ascending by id; either all with their ids, or none.
