@@ -8,9 +8,9 @@ import errno
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -18,19 +18,16 @@ from google.protobuf.message import Message
 
 from packhorse.server.access import CALLER
 from packhorse.server.backend import Backend
-from packhorse.server.blocks_ahead import LARGE_BLOCK_BYTES, BlocksAhead
 from packhorse.server.faults import RETRY_AFTER_SECONDS, ServiceError, too_many_requests
-from packhorse.server.lanes import OPENING_HEAD_START_SECONDS, Lane, LaneFullError, Lanes
+from packhorse.server.lanes import Lane, LaneFullError, Lanes
 from packhorse.server.memory import DECODED_BYTES_PER_BYTE, MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.metrics import Metrics
-from packhorse.server.open_stream import OpenStream
-from packhorse.server.openings import Openings
+from packhorse.server.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
 from packhorse.server.requests import check_wire_version
 from packhorse.server.status import abort, reason_name
 from packhorse.server.stream_limit import StreamLimit
-from packhorse.server.together import Together
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -48,6 +45,12 @@ UNREAD_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 1.0
 """A block that has waited longer for its consumer is sent if nothing has changed by file since it was made."""
 
+SMALL_BLOCK_BYTES = 40 << 10
+"""After a smaller block the next one is made among the small ones too."""
+
+LARGE_BLOCK_BYTES = BLOCK_BYTES + BLOCK_BYTES // 2
+"""Larger ones count in the budget of memory: a single step may be so large."""
+
 BLOCKS_IN_MEMORY = 4
 """A large block counts as often: as message and as bytes on their way, and the next one as message and in arrays."""
 
@@ -59,8 +62,8 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     """Answers from the backend, each kind of request in its lane. Made within a running event loop.
 
-    Each stream holds at most two blocks, the one being sent, and the next, made meanwhile; where threads have nothing
-    else to do, a few more. How fast a consumer reads changes nothing about that.
+    Each stream holds at most two blocks, the one being sent, and the next, made meanwhile; where its consumer waits for
+    that, one more.
 
     Args:
         backend: answers requests.
@@ -83,8 +86,6 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._lanes = lanes
         self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
         self._limit = limit
-        self._openings = Openings()
-        self._together = Together(lanes.small_blocks, OPENING_HEAD_START_SECONDS)
         self._activity = activity
         self._num_calls = 0
         self._num_sending = 0  # streams that wait for their consumer
@@ -150,23 +151,20 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks, making next blocks while one is sent. The first comes with the header.
-
-        Where streams open in a wave, the next ones are made once it is over.
-        """
+        """Streams a header and blocks, making the next block while one is sent. The first comes with the header."""
         started = time.perf_counter()
         async with self._call(context) as memory:
-            with self._stream(), self._openings.stream() as wave:
-                opening = self._together.submit(self._opened, _admitted(request), gathers=self._openings.are_many())
+            with self._stream():
+                opening = self._lanes.small_blocks.submit(self._opened, _admitted(request))
                 stream, messages = await self._unless_draining(opening)
-                self._openings.got_first()
-                ahead = BlocksAhead(stream, self._lanes, partial(self._timed, stream))
+                ahead: deque[asyncio.Future[pb.StreamBinsResponse | None]] = deque()
                 num_blocks = 0
                 try:
                     while messages:
                         size = messages[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > LARGE_BLOCK_BYTES else 0)
-                        ahead.begin(size, self._openings.over if self._openings.hold_up(wave) else None)
+                        if not ahead:
+                            ahead.extend(self._next_block(stream, size))
                         CALLER.get().check_again()
                         sent = time.monotonic()
                         for message in messages:
@@ -177,14 +175,28 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                                 if num_blocks == 1:
                                     self._metrics.first_block.observe(time.perf_counter() - started)
                                 self._count(request.dataset, message.block)
-                        upcoming = ahead.take()
-                        made = None if upcoming is None else await self._unless_draining(upcoming)
+                        if not ahead:
+                            return
+                        upcoming = ahead.popleft()
+                        if not upcoming.done() and SMALL_BLOCK_BYTES <= size <= LARGE_BLOCK_BYTES:
+                            ahead.extend(self._next_block(stream, size))  # the consumer waits: two threads make two
+                        made = await self._unless_draining(upcoming)
                         messages = [] if made is None else [made]
                         if messages and time.monotonic() - sent > LOOK_AGAIN_SECONDS:
                             looking = self._lanes.small_blocks.submit(stream.is_current)
                             messages = messages if await self._unless_draining(looking) else []
                 finally:
-                    ahead.close()
+                    stream.close()
+                    for each in ahead:
+                        each.cancel()
+
+    def _next_block(
+        self, stream: OpenStream, num_bytes: int
+    ) -> "Iterator[asyncio.Future[pb.StreamBinsResponse | None]]":
+        """Has the block made that follows one of so many bytes, where there is one."""
+        lane = self._lanes.small_blocks if num_bytes < SMALL_BLOCK_BYTES else self._lanes.streams
+        if steps := stream.take():
+            yield lane.submit(self._timed, stream, steps)
 
     async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
         """Tells what this process does now. In no lane, because it is asked when they are full."""
