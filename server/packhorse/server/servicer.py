@@ -163,7 +163,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                     while messages:
                         size = messages[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > LARGE_BLOCK_BYTES else 0)
-                        if not ahead:
+                        if num_blocks and not ahead:
                             ahead.extend(self._next_block(stream, size))
                         CALLER.get().check_again()
                         sent = time.monotonic()
@@ -175,6 +175,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                                 if num_blocks == 1:
                                     self._metrics.first_block.observe(time.perf_counter() - started)
                                 self._count(request.dataset, message.block)
+                        if not ahead:  # one that is made beside the first would keep that waiting for the interpreter
+                            ahead.extend(self._next_block(stream, size))
                         if not ahead:
                             return
                         upcoming = ahead.popleft()
