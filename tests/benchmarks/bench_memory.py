@@ -16,7 +16,7 @@ from packhorse.v1 import packing_pb2_grpc
 NOTE = (
     "memory: RssAnon of `packhorse serve` (what is not the pages of mapped files), its highest value while four "
     "streams are read at once, sampled every 50 ms. Streams that are left: each reads its header and a block and is "
-    "cancelled, sixteen at a time on one connection; RssAnon after all of them less that after the first quarter."
+    "cancelled, sixteen at a time on one connection; RssAnon after all of them less that after as many before them."
 )
 STREAMS = 4
 _LIMIT_MB = 300
@@ -78,7 +78,7 @@ def _row_of_left(workspace: Workspace) -> Row:
     number = _LEFT if workspace.sizes.repeats > 3 else _QUICK_LEFT
     size = workspace.sizes.small
     with serving(workspace.root_of(size)) as (address, pid):
-        asyncio.run(_leave(address, f"bench-{size}", number // 4))
+        asyncio.run(_leave(address, f"bench-{size}", number))
         time.sleep(_SETTLE_SECONDS)
         before = memory_mb(pid)["RssAnon"]
         asyncio.run(_leave(address, f"bench-{size}", number))

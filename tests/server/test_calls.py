@@ -142,10 +142,10 @@ def test_a_stream_that_is_over_leaves_its_request_to_nobody(followed, stub, seen
 
 
 def test_a_stream_that_nobody_reads_waits_and_says_so(followed, stub, seen, wait_until):
-    _, metrics, _ = followed
+    recorder, metrics, _ = followed
     reading = stub.StreamBins(pb.StreamBinsRequest(dataset="slow", epoch=100))
     next(reading)
-    wait_until(lambda: values_of(metrics.blocked_streams)[()] == 1)
+    wait_until(lambda: recorder.calls[-1].num_sent and values_of(metrics.blocked_streams)[()] == 1)
     reading.cancel()
     call = seen("StreamBins")
     assert call.status is grpc.StatusCode.CANCELLED
