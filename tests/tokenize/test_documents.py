@@ -93,7 +93,7 @@ def test_json_lines(tmp_path: Path) -> None:
         ('{"body": "a", "n": 1}', "line 1 has no key 'text'; it has body, n"),
         ("{}", "it has no keys"),
         ("[1]", "it has a list"),
-        ('{"text": 3}', "'text' is a int, not text"),
+        ('{"text": 3}', "'text' holds a number, not text"),
     ],
 )
 def test_bad_json_lines_are_refused_with_their_line(tmp_path: Path, content: str, message: str) -> None:

@@ -37,8 +37,8 @@ _KEPT = "parts that are finished are kept for --resume"
     required=True,
     multiple=True,
     metavar="PATH",
-    help="Text, .jsonl or .parquet file, folder of source files, quoted glob pattern, or the URL of one (s3://…); may "
-    "be given several times.",
+    help="File of text, JSON, JSON lines (.gz, .zst too), Parquet or Arrow, a folder, a quoted pattern, or the URL "
+    "of one (s3://…); may be given several times. A folder gives its files of rows, or else all its text.",
 )
 @click.option("--output", required=True, metavar="PREFIX", help="Writes PREFIX.bin, .idx, .tokenizer.json and more.")
 @click.option(
@@ -54,11 +54,12 @@ _KEPT = "parts that are finished are kept for --resume"
     metavar="N",
     help=f"Tokens of the trained tokenizer, at most.  [default: {DEFAULT_VOCAB_SIZE}]",
 )
-@click.option("--text-column", metavar="NAME", help="Parquet column, or key of a JSON line.  [default: text]")
+@click.option("--text-column", metavar="NAME", help="Column, or key of a row of JSON.  [default: text]")
 @click.option(
     "--documents",
     type=click.Choice(["file", "line", "paragraph"]),
-    help="What is one document of a text file, also below a folder; a paragraph ends at a blank line.  [default: file]",
+    help="What is one document of a text file, also below a folder; a paragraph ends at a blank line. Reads .json, "
+    ".csv and .tsv as text too.  [default: file]",
 )
 @click.option(
     "--glob",
@@ -267,6 +268,7 @@ def _template_option(text: str) -> tuple[str, Any]:
 def _print_summary(summary: TokenizeSummary) -> None:
     _print(
         {
+            "read": _files(summary.files_read),
             "documents": f"{summary.documents:,}",
             "tokens": f"{summary.tokens:,} ({summary.dtype})",
             "mean length": f"{summary.tokens / summary.documents:,.1f} tokens",
@@ -278,13 +280,18 @@ def _print_summary(summary: TokenizeSummary) -> None:
             "skipped, undecodable": f"{summary.skipped_undecodable:,}",
         },
         {"index": summary.idx_path, "tokenizer": summary.tokenizer_path},
-        {"undecodable": summary.undecodable_named},
+        {"undecodable": summary.undecodable_named, "left out": summary.left_out[:5]},
     )
+
+
+def _files(read: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind} file{'s' if count != 1 else ''}" for kind, count in read.items())
 
 
 def _print_fine_tuning(summary: FineTuningSummary) -> None:
     _print(
         {
+            "read": _files(summary.files_read),
             "sequences": f"{summary.sequences:,}",
             "tokens": f"{summary.tokens:,} ({summary.dtype})",
             "trained tokens": f"{summary.trained_tokens:,} ({summary.trained_tokens / summary.tokens:.1%})",
@@ -297,7 +304,11 @@ def _print_fine_tuning(summary: FineTuningSummary) -> None:
             "skipped, undecodable": f"{summary.skipped_undecodable:,}",
         },
         {"index": summary.idx_path, "loss mask": summary.loss_mask_idx_path, "tokenizer": summary.tokenizer_path},
-        {"no targets": summary.dropped_named, "undecodable": summary.undecodable_named},
+        {
+            "no targets": summary.dropped_named,
+            "undecodable": summary.undecodable_named,
+            "left out": summary.left_out[:5],
+        },
     )
 
 

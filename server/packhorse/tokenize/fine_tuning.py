@@ -30,7 +30,7 @@ from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.sft.writer import masked_paths
 from packhorse.tokenize._inputs import listed
 from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
-from packhorse.tokenize._parts import cut_into_parts
+from packhorse.tokenize._parts import cut_into_parts, whole_files
 from packhorse.tokenize._rows import Row, row_files, rows_of
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tally import Tally
@@ -113,6 +113,10 @@ class FineTuningSummary:
     """Lines that are not UTF-8."""
     undecodable_named: tuple[str, ...]
     """The first few of those."""
+    files_read: Mapping[str, int]
+    """Kind of file ("JSON lines", "Parquet") → how many were read."""
+    left_out: tuple[str, ...]
+    """Documentation and metadata that lies beside files of rows."""
     idx_path: Path
     """The tokens' index; the `.bin` stands beside it."""
     loss_mask_idx_path: Path
@@ -156,7 +160,8 @@ def tokenize_fine_tuning(
         (1, True)
 
     Args:
-        inputs: .jsonl and .parquet files, and glob patterns of such.
+        inputs: files of rows (JSON, Parquet, Arrow), folders and glob patterns of such, or URLs; see
+            `iterate_documents`.
         output: the prefix X.
         columns: what the rows hold.
         tokenizer: a local tokenizer.json, or the folder that holds it with tokenizer_config.json and
@@ -200,7 +205,8 @@ def tokenize_fine_tuning(
         undecodable=undecodable,
     )
     reader = recipe.reader()  # what is wrong with the columns or the template is said before any work
-    job = Job(files=row_files(sources), options=recipe.describe())
+    found = row_files(sources)
+    job = Job(files=whole_files(found.files), options=recipe.describe())
     parts = cut_into_parts(job.files, lambda kind: "line" if kind == "JSON lines" else None)
     with (
         show_progress(quiet=not progress) as shown,
@@ -238,6 +244,8 @@ def tokenize_fine_tuning(
         skipped_empty=tally.empty,
         skipped_undecodable=tally.undecodable,
         undecodable_named=tuple(tally.undecodable_named),
+        files_read=found.num_files,
+        left_out=tuple(found.left_out),
         idx_path=writer.idx_path,
         loss_mask_idx_path=writer.loss_mask_idx_path,
         tokenizer_path=saved,

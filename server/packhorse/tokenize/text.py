@@ -6,7 +6,7 @@ files' layout to `packhorse.formats`.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,9 +17,9 @@ from packhorse.formats.atomic import refuse_existing
 from packhorse.jobs import EngineKind, Progress, show_progress
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.tokenize._encoder import Encoder, SpecialTokens
-from packhorse.tokenize._inputs import listed
+from packhorse.tokenize._inputs import Found, listed
 from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
-from packhorse.tokenize._parts import cut_into_parts
+from packhorse.tokenize._parts import cut_into_parts, whole_files
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tally import Tally
 from packhorse.tokenize._work import Job, RunsOn, open_work
@@ -61,6 +61,10 @@ class TokenizeSummary:
     """Documents that are binary or not UTF-8."""
     undecodable_named: tuple[str, ...]
     """The first few of those."""
+    files_read: Mapping[str, int]
+    """Kind of file ("JSON lines", "text") → how many were read."""
+    left_out: tuple[str, ...]
+    """Documentation and metadata that lies beside files of rows."""
     idx_path: Path
     """The index written; the `.bin` stands beside it."""
     tokenizer_path: Path
@@ -87,7 +91,7 @@ def tokenize(
     overwrite: bool = False,
     progress: bool = True,
 ) -> TokenizeSummary:
-    """Tokenizes text files, JSON lines, Parquet or folders of source files into `X.bin` and `X.idx`.
+    """Tokenizes text, JSON, Parquet, Arrow, or folders of such, into `X.bin` and `X.idx`.
 
     Every document becomes one sequence, in the order of the inputs. The tokenizer is kept beside them, as
     `X.tokenizer.json` with its settings in `X.tokenizer_config.json`, and may be used again as `tokenizer`. The files
@@ -110,8 +114,9 @@ def tokenize(
         tokenizer: a local tokenizer.json, or the folder that holds it; None trains a byte-level BPE on the same
             documents first.
         vocab_size: size of the trained tokenizer, 16,384 when None; not with `tokenizer`.
-        text_column: Parquet column, or key of each JSON line; None for "text".
-        documents: what is one document of a text file; None for the whole file.
+        text_column: column, or key of each row of JSON; None for "text".
+        documents: what is one document of a text file; None for the whole file. Where it is given, .json, .csv and .tsv
+            files are text too.
         glob: which files of a folder; None for all.
         undecodable: what happens to text that is binary or not UTF-8.
         bos: token that is put before every sequence, unless the tokenizer puts it there by itself; None for none.
@@ -143,8 +148,9 @@ def tokenize(
     options = DocumentOptions(split=documents, text_column=text_column, glob=glob, undecodable=undecodable)
     target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
     special = SpecialTokens(bos=bos, eos=eos, append_eos=append_eos)
+    found = files_of(sources, options)
     job = Job(
-        files=files_of(sources, options),
+        files=whole_files(found.files),
         options={"documents": documents, **asdict(options), **asdict(special), **target.describe()},
     )
     parts = cut_into_parts(job.files, lambda kind: cut_for(kind, options))
@@ -162,7 +168,7 @@ def tokenize(
                 writer.extend(MegatronTokens(work.prefix(number)))
             _refuse_nothing(tally)
             target.save_tokenizer(encoder)
-    return target.summary(encoder, tally)
+    return target.summary(encoder, tally, found)
 
 
 def tokenize_documents(
@@ -218,7 +224,7 @@ def tokenize_documents(
             tally.skip(skipped)
             _refuse_nothing(tally)
             target.save_tokenizer(encoder)
-    return target.summary(encoder, tally)
+    return target.summary(encoder, tally, Found(()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +271,7 @@ class _Target:
                 saved_tokenizer_path(self.output), content, eos=eos, split_special_tokens=model.encode_special_tokens
             )
 
-    def summary(self, encoder: "Encoder", tally: Tally) -> TokenizeSummary:
+    def summary(self, encoder: "Encoder", tally: Tally, found: Found) -> TokenizeSummary:
         """Returns what was written."""
         return TokenizeSummary(
             documents=tally.sequences,
@@ -278,6 +284,8 @@ class _Target:
             skipped_empty=tally.empty,
             skipped_undecodable=tally.undecodable,
             undecodable_named=tuple(tally.undecodable_named),
+            files_read=found.num_files,
+            left_out=tuple(found.left_out),
             idx_path=prefix_paths(self.output)[1],
             tokenizer_path=saved_tokenizer_path(self.output),
         )
@@ -292,8 +300,12 @@ def _refuse_nothing(tally: Tally) -> None:
     if not tally.sequences:
         raise ValueError(
             f"there is no document in the input: {tally.empty} empty and {tally.undecodable} undecodable "
-            "were skipped; check the paths, the glob pattern and the text column"
+            f"were skipped{_some(tally.undecodable_named)}; check the paths, the glob pattern and the text column"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    return f" ({', '.join(names[:2])}{', …' if len(names) > 2 else ''})" if names else ""
 
 
 def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: Path, shown: Progress) -> int:
