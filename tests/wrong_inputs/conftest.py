@@ -1,5 +1,6 @@
 """A folder with everything that wrong inputs speak of, and the names that cases of Python code use."""
 
+import gzip
 import json
 import math
 import shutil
@@ -46,6 +47,13 @@ def wrong_folder(tmp_path_factory):
         (folder / notes).write_text("some notes, and no data\n" * 9)
     (folder / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
     (folder / "lines.jsonl").write_text('{"text": "a", "messages": [{"role": "user", "content": "x"}]}\n')
+    (folder / "mixed").mkdir()
+    (folder / "mixed" / "a.jsonl").write_text('{"text": "a"}')
+    (folder / "mixed" / "b.txt").write_text("b")
+    (folder / "cut.json").write_text('[{"text": "a"}, {"text')
+    (folder / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}')[:-4])
+    for name in ("table.csv", "x.tar.gz"):
+        (folder / name).write_text("a,b")
     (folder / "counts.json").write_text(json.dumps({"5": 2, "3": 1}))
     (folder / "bad-counts.json").write_text('{"5": -2}')
     (folder / "list-counts.json").write_text('["a"]')
