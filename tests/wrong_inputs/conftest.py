@@ -37,6 +37,8 @@ def wrong_folder(tmp_path_factory):
         "same": [1, 2, 2, 3],
     }
     pq.write_table(pa.table(columns), folder / "lengths.parquet")
+    large = pa.array([[1, 2], None, [3, 2**40]], pa.list_(pa.int64()))
+    pq.write_table(pa.table({"tokens": large}), folder / "large.parquet")
     whole = (folder / "lengths.parquet").read_bytes()
     (folder / "cut.parquet").write_bytes(whole[: len(whole) // 2])
     (folder / "cut.idx").write_bytes((folder / "corpus.idx").read_bytes()[:40])
@@ -91,6 +93,10 @@ def names(wrong_folder):
         shape = {"batch_size": 1} | ({} if {"rank", "device_mesh"} & set(options) else {"rank": 0, "world_size": 1})
         return client.PackedDataset(memory, "corpus", tokens, **(shape | options))
 
+    def dataset_of(tokens):
+        shape = {"batch_size": 1, "rank": 0, "world_size": 1}
+        return list(client.PackedDataset(memory, "corpus", tokens, **shape))
+
     def loader(**options):
         shape = {"batch_size": 1, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
         return next(iter(client.create_packed_dataloader(memory, "corpus", tokens, **(shape | options))))
@@ -98,6 +104,7 @@ def names(wrong_folder):
     return found | {
         "memory": memory,
         "dataset": dataset,
+        "dataset_of": dataset_of,
         "loader": loader,
         "batch": next(iter(dataset(batch_size=2))),
         "client": client.connect(memory),

@@ -13,7 +13,8 @@ Turns = Literal["all", "last"]
 """Which turns of the trained roles are trained on."""
 
 NEVER_TRAINED = ("system", "developer", "user", "tool", "function", "ipython")
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names that data has for what the model thinks before it answers."""
 OPEN_MARK, CLOSE_MARK, PLACE_MARK = "\ufdd0", "\ufdd1", "\ufdd2"
 """Code points that Unicode keeps out of any text; the search for turns puts them into its own renderings."""
 
@@ -71,7 +72,7 @@ def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTur
             str(key): plain_data(value, f"message {number}") for key, value in message.items() if value is not None
         }
         train = _wants_training(number, fields.pop("train", True), fields.pop("weight", 1))
-        reasoning = next((fields[key] for key in _REASONING if key in fields), None)
+        reasoning = next((fields[key] for key in REASONING if key in fields), None)
         if reasoning is not None:
             # Templates read it under one of these names, whichever the data uses.
             fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
@@ -88,7 +89,7 @@ def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTur
 
 def with_other_words(message: Mapping[str, Any], words: str) -> dict[str, Any]:
     """Returns a message of the same role that says `words` instead of all that it says."""
-    kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *_REASONING)}
+    kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *REASONING)}
     content = message.get("content")
     return {**kept, "content": [{"type": "text", "text": words}] if isinstance(content, list) else words}
 

@@ -10,6 +10,9 @@ from packhorse.formats import require
 from packhorse.formats.columns import column_type, evident_column, is_token_list, listed
 from packhorse.prepare.readers._rows import Columns
 
+LARGEST_TOKEN = 2**31 - 1
+"""Every vocabulary's ids fit into int32."""
+
 
 def chosen_columns(schema: Any, columns: Columns, where: str) -> tuple[Columns, bool]:
     """Returns the columns that are meant, and whether the lengths are those of lists.
