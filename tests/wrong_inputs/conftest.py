@@ -52,6 +52,7 @@ def wrong_folder(tmp_path_factory):
     (folder / "mixed").mkdir()
     (folder / "mixed" / "a.jsonl").write_text('{"text": "a"}')
     (folder / "mixed" / "b.txt").write_text("b")
+    (folder / "pairs.jsonl").write_text('{"same": "q a", "a": "x", "b": "y"}')
     (folder / "cut.json").write_text('[{"text": "a"}, {"text')
     (folder / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}')[:-4])
     for name in ("table.csv", "x.tar.gz"):

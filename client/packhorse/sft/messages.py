@@ -18,6 +18,17 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 OPEN_MARK, CLOSE_MARK, PLACE_MARK = "\ufdd0", "\ufdd1", "\ufdd2"
 """Code points that Unicode keeps out of any text; the search for turns puts them into its own renderings."""
 
+_NAMES: dict[type, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    Mapping: "an object",
+    type(None): "null",
+}
+"""What JSON has; bool is an int in Python, so it comes first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedTurns:
@@ -126,7 +137,20 @@ def plain_data(value: Any, where: str) -> Any:
         return {plain_data(key, where): plain_data(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
         return [plain_data(item, where) for item in value]
-    raise ValueError(f"{where} holds a {type(value).__name__}; chat templates get text, numbers, lists and mappings")
+    raise ValueError(f"{where} holds something {called(value)}; chat templates get text, numbers, lists and mappings")
+
+
+def called(value: Any) -> str:
+    """Returns what messages call a value of JSON, or of a table.
+
+    Example:
+        >>> called([]), called(5)
+        ('a list', 'a number')
+    """
+    for kind, name in _NAMES.items():
+        if isinstance(value, kind):
+            return name
+    return f"of type {type(value).__name__}"
 
 
 def _wants_training(number: int, train: Any, weight: Any) -> bool:

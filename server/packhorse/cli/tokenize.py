@@ -1,4 +1,4 @@
-"""`packhorse tokenize`: text to Megatron token files, or chats and pairs to token files with a loss mask.
+"""`packhorse tokenize`: text to Megatron token files, or chats, pairs and preferences to ones with a loss mask.
 
 Owns the command's flags and its printed summary; leaves the work to `packhorse.tokenize`.
 """
@@ -22,6 +22,7 @@ from packhorse.tokenize import (
     ChatColumns,
     FineTuningSummary,
     PairColumns,
+    PreferenceColumns,
     TokenizeSummary,
     tokenize,
     tokenize_fine_tuning,
@@ -108,10 +109,22 @@ _KEPT = "parts that are finished are kept for --resume"
     type=click.Choice(["all", "last"]),
     help="Which of a chat's assistant turns are trained on.  [default: all]",
 )
-@click.option("--prompt-column", metavar="NAME", help="Column of prompts; goes with --response-column.")
+@click.option(
+    "--prompt-column",
+    metavar="NAME",
+    help="Column of prompts, text or lists of messages; goes with --response-column, or with --chosen-column where the "
+    "answers do not begin with their prompt.",
+)
 @click.option(
     "--response-column", metavar="NAME", help="Column of responses, which alone are trained on: writes a loss mask too."
 )
+@click.option(
+    "--chosen-column",
+    metavar="NAME",
+    help="Column of the better of two answers: each row becomes two sequences with a loss mask, chosen and rejected, "
+    "for prepare --group-size 2.",
+)
+@click.option("--rejected-column", metavar="NAME", help="Column of the other answer; goes with --chosen-column.")
 @click.option(
     "--cutoff-len",
     type=click.IntRange(min=2),
@@ -165,6 +178,8 @@ def command(
     train_turns: Literal["all", "last"] | None,
     prompt_column: str | None,
     response_column: str | None,
+    chosen_column: str | None,
+    rejected_column: str | None,
     cutoff_len: int | None,
     no_targets: Literal["error", "drop"] | None,
     engine: EngineKind,
@@ -183,32 +198,23 @@ def command(
         raise click.UsageError("--vocab-size goes with --train-tokenizer.")
     if no_eos and eos is not None:
         raise click.UsageError("Give either --eos TOKEN or --no-eos.")
-    if (prompt_column is None) != (response_column is None):
-        raise click.UsageError("--prompt-column and --response-column go together.")
-    columns: ChatColumns | PairColumns
-    if messages_column is not None:
-        if prompt_column is not None:
-            raise click.UsageError("Give either --messages-column or --prompt-column and --response-column.")
-        if bos is not None or eos is not None or no_eos:
-            raise click.UsageError(
-                "The chat template begins and ends the turns of --messages-column; --bos, --eos and --no-eos do not."
-            )
-        columns = ChatColumns(
-            messages=messages_column,
-            tools=tools_column,
-            chat_template=chat_template,
-            train_turns=train_turns or "all",
-            template_options=dict(map(_template_option, template_options)),
-        )
-    elif tools_column is not None or chat_template is not None or template_options or train_turns is not None:
+    form = _form(
+        messages=messages_column,
+        prompt=prompt_column,
+        response=response_column,
+        chosen=chosen_column,
+        rejected=rejected_column,
+    )
+    is_templated = tools_column is not None or chat_template is not None or bool(template_options)
+    if form is None and (is_templated or train_turns is not None):
         raise click.UsageError(
             "--tools-column, --chat-template, --template-option and --train-turns go with --messages-column."
         )
-    elif prompt_column is not None and response_column is not None:
-        columns = PairColumns(prompt=prompt_column, response=response_column, eos=not no_eos if eos is None else eos)
-    elif cutoff_len is not None or no_targets is not None:
-        raise click.UsageError("--cutoff-len and --no-targets go with --messages-column or --prompt-column.")
-    else:
+    if form is None and (cutoff_len is not None or no_targets is not None):
+        raise click.UsageError(
+            "--cutoff-len and --no-targets go with --messages-column, --prompt-column or --chosen-column."
+        )
+    if form is None:
         with stopped_by_signals(_KEPT):
             summary = tokenize(
                 inputs,
@@ -230,6 +236,31 @@ def command(
             )
         _print_summary(summary)
         return
+    template = {
+        "tools": tools_column,
+        "chat_template": chat_template,
+        "template_options": dict(map(_template_option, template_options)),
+    }
+    if form is ChatColumns and (bos is not None or eos is not None or no_eos):
+        raise click.UsageError(
+            "The chat template begins and ends the turns of --messages-column; --bos, --eos and --no-eos do not."
+        )
+    if form is not ChatColumns and train_turns is not None:
+        raise click.UsageError("--train-turns goes with --messages-column.")
+    ending = not no_eos if eos is None else eos
+    columns: ChatColumns | PairColumns | PreferenceColumns
+    if messages_column is not None:
+        columns = ChatColumns(messages=messages_column, train_turns=train_turns or "all", **template)
+    elif prompt_column is not None and response_column is not None:
+        columns = PairColumns(prompt=prompt_column, response=response_column, eos=ending, **template)
+    else:
+        columns = PreferenceColumns(
+            prompt=prompt_column,
+            chosen=str(chosen_column),
+            rejected=str(rejected_column),
+            eos=ending,
+            **template,
+        )
     if bos is not None:
         raise click.UsageError("--bos is for plain text; the tokenizer itself begins prompts as it was made to.")
     if text_column is not None or documents is not None or glob is not None:
@@ -252,6 +283,25 @@ def command(
             overwrite=overwrite,
         )
     _print_fine_tuning(made)
+    if form is PreferenceColumns:
+        click.echo(f"next       packhorse prepare --input {made.idx_path} --group-size 2, so that pairs stay together")
+
+
+def _form(**named: str | None) -> type[ChatColumns | PairColumns | PreferenceColumns] | None:
+    """Returns what the rows hold by the columns that are named; None for text."""
+    given = {name for name, column in named.items() if column is not None}
+    if given - {"prompt"} == {"chosen", "rejected"}:
+        return PreferenceColumns
+    if given == {"prompt", "response"}:
+        return PairColumns
+    if given == {"messages"}:
+        return ChatColumns
+    if given:
+        raise click.UsageError(
+            "Rows have --messages-column; or --prompt-column and --response-column, which go together; or "
+            "--chosen-column and --rejected-column, which go together, with or without --prompt-column."
+        )
+    return None
 
 
 def _template_option(text: str) -> tuple[str, Any]:

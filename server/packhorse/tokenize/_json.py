@@ -10,17 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from packhorse.sft.messages import called
 from packhorse.tokenize._spans import Line, Span, lines_of, open_plain
 from packhorse.tokenize.gate import BYTE_ORDER_MARK, Gate
 
 _READ_CHARACTERS = 1 << 20
 _GAP = re.compile(r"[\s,]*")
-_JSON_NAMES = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-
-
-def called(value: Any) -> str:
-    """Returns what a value of JSON is called."""
-    return _JSON_NAMES.get(type(value), "a number")
 
 
 def json_rows(span: Span, keys: Sequence[str], gate: Gate) -> Iterator[tuple[Line | str, dict[str, Any]]]:
