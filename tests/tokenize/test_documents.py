@@ -92,6 +92,7 @@ def test_json_lines(tmp_path: Path) -> None:
         ('{"text": "a"}\n{"text": ', "line 2 is not JSON"),
         ('{"body": "a", "n": 1}', "line 1 has no key 'text'; it has body, n"),
         ("{}", "it has no keys"),
+        ('{"a', "line 1 is not JSON: Unterminated string starting at column 2"),
         ("[1]", "it has a list"),
         ('{"text": 3}', "'text' holds a number, not text"),
     ],

@@ -3,6 +3,7 @@
 Owns checking a conversation and what of it is trained on; leaves rendering to `template`.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -151,6 +152,19 @@ def called(value: Any) -> str:
         if isinstance(value, kind):
             return name
     return f"of type {type(value).__name__}"
+
+
+def json_fault(error: json.JSONDecodeError) -> str:
+    """Returns what is wrong with a line of JSON, and where.
+
+    Example:
+        >>> try:
+        ...     json.loads('{"a')
+        ... except json.JSONDecodeError as error:
+        ...     json_fault(error)
+        'Unterminated string starting at column 2'
+    """
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 
 def _wants_training(number: int, train: Any, weight: Any) -> bool:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from packhorse.cli.console import output_console
-from packhorse.cli.options import ray_address_option
+from packhorse.cli.options import ray_address_option, store_timeout_option
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.jobs import EngineKind
 from packhorse.tokenize import (
@@ -151,6 +151,7 @@ _KEPT = "parts that are finished are kept for --resume"
     help="Processes to tokenize with.  [default: 1 below 64 MiB of input, else one for each processor]",
 )
 @ray_address_option
+@store_timeout_option
 @click.option(
     "--resume",
     is_flag=True,
@@ -236,7 +237,7 @@ def command(
             )
         _print_summary(summary)
         return
-    template = {
+    template: dict[str, Any] = {
         "tools": tools_column,
         "chat_template": chat_template,
         "template_options": dict(map(_template_option, template_options)),

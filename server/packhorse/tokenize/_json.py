@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from packhorse.sft.messages import called
+from packhorse.sft.messages import called, json_fault
 from packhorse.tokenize._spans import Line, Span, lines_of, open_plain
 from packhorse.tokenize.gate import BYTE_ORDER_MARK, Gate
 
@@ -38,7 +38,7 @@ def _lines(span: Span, gate: Gate) -> Iterator[tuple[Line, Any]]:
         except UnicodeDecodeError as error:
             gate.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
         except json.JSONDecodeError as error:
-            raise ValueError(f"{origin} is not JSON: {error.msg} at column {error.colno}") from None
+            raise ValueError(f"{origin} is not JSON: {json_fault(error)}") from None
         except RecursionError:
             raise ValueError(f"{origin} is nested too deeply") from None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.sft import ChatEncoder, ChatTokenizer, EncodedSequence, NoTargetsError, PairEncoder
-from packhorse.sft.messages import called
+from packhorse.sft.messages import called, json_fault
 from packhorse.sft.pairs import check_pair
 from packhorse.sft.preferences import common_prompt, pair_messages
 from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
@@ -164,4 +164,4 @@ def _parsed(name: str, value: Any) -> Any:
     try:
         return json.loads(value)
     except json.JSONDecodeError as error:
-        raise ValueError(f"the {name} are text that is not JSON: {error.msg} at column {error.colno}") from None
+        raise ValueError(f"the {name} are text that is not JSON: {json_fault(error)}") from None

@@ -100,7 +100,7 @@ def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions)
                 f"{flag} {value} is for {'text' if 'text' in kinds else 'rows'}, but {without_secrets(first)} is "
                 f"{'text' if kind == 'folder' else kind}: leave {flag} out"
             )
-    if options.glob is not None and not any(map(is_folder, map(os.fspath, inputs))):
+    if options.glob is not None and not any(is_folder(os.fspath(path)) for path in inputs):
         raise ValueError(f"--glob {options.glob} is for folders, but {without_secrets(first)} is a file: leave it out")
     return found
 
