@@ -7,8 +7,9 @@ r"""Direct preference optimization (DPO) on a dataset of pairs, with a model of 
         --tokens pairs.idx --loss-mask pairs.loss_mask.idx --checkpoint run.pt --output tuned
 
 A line of `answers.jsonl` holds a `prompt`, the answer that was `chosen` and the one that was `rejected`. The two are a
-group and so share a row; rows are dealt to the ranks. A step's loss and gradients are those of its pairs one by one. Kill it at any time and run it again, with as many processes as you like:
-it goes on behind the last checkpoint. What belongs to Packhorse is the loader, `as_pair_batch` and `pair_log_probs`.
+group and so share a row; rows are dealt to the ranks. A step's loss and gradients are those of its pairs one by
+one. Kill it at any time and run it again, with as many processes as you like: it goes on after the last checkpoint.
+What belongs to Packhorse is the loader, `as_pair_batch` and `pair_log_probs`.
 """
 
 import argparse
