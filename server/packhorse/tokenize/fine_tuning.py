@@ -113,7 +113,7 @@ def tokenize_fine_tuning(
 
     Example:
         >>> import tempfile
-        >>> from packhorse.tokenize import train_tokenizer
+        >>> from packhorse.tokenize import PairColumns, train_tokenizer
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     here = Path(folder)
         ...     tokenizer = train_tokenizer(["2 + 2 = 4"], vocab_size=300)
