@@ -60,8 +60,41 @@ def wrong_folder(tmp_path_factory):
     (folder / "counts.json").write_text(json.dumps({"5": 2, "3": 1}))
     (folder / "bad-counts.json").write_text('{"5": -2}')
     (folder / "list-counts.json").write_text('["a"]')
+    write_keyed(folder)
     train_tokenizer(["some words to learn from"], vocab_size=300).save(str(folder / "tok.json"))
     return folder
+
+
+def write_keyed(folder: Path) -> None:
+    """`keyed/web`, whose keys are a, b, c and d; copies that are damaged; and columns that are no keys."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from packhorse.prepare import prepare
+
+    columns = {
+        "length": [5, 3, 3, 5],
+        "url": ["a", "b", "c", "d"],
+        "null": ["a", None, "c", "d"],
+        "empty": ["a", "b", "", "d"],
+        "same": ["a", "b", "a", "d"],
+        "long": ["a" * 9000, "b", "c", "d"],
+        "bytes": pa.array([b"a", b"b", b"c", b"d"], pa.binary()),
+    }
+    pq.write_table(pa.table(columns), folder / "keys.parquet")
+    options = {"length_column": "length", "id_column": "url", "max_seq_len": 8, "progress": False}
+    prepare(folder / "keys.parquet", output=folder / "keyed" / "web", **options)
+    shutil.copytree(folder / "keyed", folder / "altered")
+    keys = folder / "altered" / "web" / "keys.npy"
+    keys.write_bytes(keys.read_bytes()[:-1] + b"e")
+    shutil.copytree(folder / "keyed", folder / "short")
+    ends = folder / "short" / "web" / "key_ends.npy"
+    ends.write_bytes(ends.read_bytes()[:-8])
+    for suffix in (".idx", ".bin"):
+        shutil.copy(folder / f"corpus{suffix}", folder / f"unkeyed{suffix}")
+    schema = pa.schema([("key", pa.large_string())])
+    with pa.ipc.new_file(folder / "unkeyed.keys.arrow", schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array(["a", "b", "c"], pa.large_string())], schema=schema))
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "Show a mixture of datasets, or append a stage to it while a run goes on.", "server", ("numba",)
     ),
     "redact": CommandEntry(
-        "Take sequences of the dataset or mixture NAME away from training; every bin and position stays as it was.",
+        "Take sequences of DATASET away from training; every bin and position stays as it was.",
         "server",
         ("numba",),
     ),
@@ -81,7 +81,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "datasets": CommandEntry("List the datasets of --target with their digests and sizes."),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
-    "locate": CommandEntry("Tell at which position, step, rank and slot each of IDS comes in an epoch."),
+    "locate": CommandEntry("Tell at which position, step, rank and slot sequences of DATASET come in an epoch."),
     "explain": CommandEntry(
         "Tell which sequences of DATASET one rank trains on in one step: their ids, rows, lengths and cost."
     ),

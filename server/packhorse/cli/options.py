@@ -131,11 +131,6 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def epoch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --dataset, --epoch and --seed."""
-    return click.option("--dataset", required=True, help="The dataset's name: its folder's name.")(run_options(command))
-
-
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --epoch and --seed."""
     for option in (
@@ -147,7 +142,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dataset_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument DATASET: a folder, or a name of --target's."""
+    """Adds the argument DATASET: a prepared folder, a mixture's file, or a name of --target's."""
     return click.argument("dataset")(command)
 
 

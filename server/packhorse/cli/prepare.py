@@ -221,6 +221,8 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         click.echo(f"real tokens  {real}")
     if (groups := manifest.groups) is not None:
         click.echo(groups_line(groups, manifest.n_sequences))
+    if (keys := manifest.keys) is not None:
+        click.echo(f"keys         {keys.n_keys:,} of column {keys.column!r}, {keys.n_bytes:,} bytes")
     if manifest.inputs is not None:
         _print_read(manifest.inputs)
     _print_left_out(manifest.over_length, manifest.inputs, options.over_length)

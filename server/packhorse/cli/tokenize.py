@@ -57,6 +57,12 @@ _KEPT = "parts that are finished are kept for --resume"
 )
 @click.option("--text-column", metavar="NAME", help="Column, or key of a row of JSON.  [default: text]")
 @click.option(
+    "--id-column",
+    metavar="NAME",
+    help="Parquet column, or key of a JSON line, that names each document, such as its URL. Writes PREFIX.keys.arrow, "
+    "where prepare finds these keys.",
+)
+@click.option(
     "--documents",
     type=click.Choice(["file", "line", "paragraph"]),
     help="What is one document of a text file, also below a folder; a paragraph ends at a blank line. Reads .json, "
@@ -166,6 +172,7 @@ def command(
     train_tokenizer: bool,
     vocab_size: int | None,
     text_column: str | None,
+    id_column: str | None,
     documents: Literal["file", "line", "paragraph"] | None,
     glob: str | None,
     undecodable: Literal["skip", "error"],
@@ -223,6 +230,7 @@ def command(
                 tokenizer=tokenizer,
                 vocab_size=vocab_size,
                 text_column=text_column,
+                id_column=id_column,
                 documents=documents,
                 glob=glob,
                 undecodable=undecodable,
@@ -264,8 +272,10 @@ def command(
         )
     if bos is not None:
         raise click.UsageError("--bos is for plain text; the tokenizer itself begins prompts as it was made to.")
-    if text_column is not None or documents is not None or glob is not None:
-        raise click.UsageError("--text-column, --documents and --glob are for plain text, not for chats and pairs.")
+    if text_column is not None or id_column is not None or documents is not None or glob is not None:
+        raise click.UsageError(
+            "--text-column, --id-column, --documents and --glob are for plain text, not for chats and pairs."
+        )
     if tokenizer is None:
         raise click.UsageError("Chats and pairs are tokenized with the model's own --tokenizer, not --train-tokenizer.")
     with stopped_by_signals(_KEPT):

@@ -171,6 +171,11 @@ def checked_job(
         record = JobRecord.of(
             opened, options, on_bad_row=on_bad_row, appended_to=digest, group_size=group_size, groups=grouping_files
         )
+    if format == "seqpack" and opened.keys is not None:
+        raise ValueError(
+            f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use --format packhorse, or leave out "
+            "--id-column"
+        )
     num_rows = sum(span.num_rows for span in opened.spans)
     if before is not None:
         groups_by = grouping.said if grouping else None

@@ -14,6 +14,7 @@ from packhorse.formats.object_store import without_secrets
 from packhorse.sft.messages import called
 from packhorse.tokenize._inputs import Found, Kind, find_inputs
 from packhorse.tokenize._json import json_rows
+from packhorse.tokenize._keys import keyed
 from packhorse.tokenize._parts import Cut, whole_files
 from packhorse.tokenize._spans import Line, Span, lines_of, whole_of
 from packhorse.tokenize._tables import table_rows
@@ -32,12 +33,19 @@ class DocumentOptions:
     .csv and .tsv files are text too."""
     text_column: str | None = None
     """Column, or key of each row of JSON; None for "text"."""
+    id_column: str | None = None
+    """Column, or key of each row of JSON, that names documents; None for none."""
     glob: str | None = None
     """Which files of a folder: a pattern without a slash is matched at every depth (`*.py`), one with a slash from
     the folder down (`src/**/*.py`); None for all. Names that begin with a dot, and what lies below such folders, are
     left out."""
     undecodable: Undecodable = "skip"
     """What happens to text that is binary or not UTF-8: skipped and counted, or refused."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that are read: of text, and of keys if there are any."""
+        return [self.text_column or "text", *([self.id_column] if self.id_column else [])]
 
     def __post_init__(self) -> None:
         if self.split is not None and self.split not in get_args(Split):
@@ -92,6 +100,7 @@ def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions)
     users: tuple[tuple[str, str | None, tuple[Kind, ...]], ...] = (
         ("--documents", options.split, ("text", "folder")),
         ("--text-column", options.text_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
+        ("--id-column", options.id_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
     )
     first, kind = found.files[0]
     for flag, value, kinds in users:
@@ -115,16 +124,19 @@ def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
 def documents_of(span: Span, options: DocumentOptions, skipped: Skipped) -> Iterator[str]:
     """Yields the documents of a file, or of some of it, and counts what is left out."""
     gate = Gate(options.undecodable, skipped)
-    split, text_column = options.split or "file", options.text_column or "text"
+    split = options.split or "file"
+    if options.id_column and span.kind in ("folder", "text"):
+        raise ValueError(f"{span.where} is text, whose documents have no {options.id_column!r}: leave out --id-column")
     match span.kind:
         case "folder":
             for whole in gate.decode(whole_of(span), span.where):
                 yield from [whole] if split == "file" else _file_documents(span, split, gate)
         case "JSON lines" | "JSON":
-            yield from _json_texts(span, text_column, gate)
+            for origin, row in json_rows(span, options.columns, gate):
+                yield from _named([row[name] for name in options.columns], options, origin, gate)
         case "Parquet" | "Arrow":
-            for origin, (text,) in table_rows(span, [text_column], gate, are_texts=True):
-                yield from gate.text(text, origin)
+            for origin, cells in table_rows(span, options.columns, gate, are_texts=not options.id_column):
+                yield from _named(cells, options, origin, gate)
         case "text":
             yield from _file_documents(span, split, gate)
 
@@ -152,9 +164,10 @@ def _paragraphs(span: Span) -> Iterator[tuple[Line, bytes]]:
         yield first, b"".join(lines)
 
 
-def _json_texts(span: Span, key: str, gate: Gate) -> Iterator[str]:
-    for origin, row in json_rows(span, [key], gate):
-        text = row[key]
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"{origin}: {key!r} holds {called(text)}, not text")
-        yield from gate.text(text, origin)
+def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str, gate: Gate) -> Iterator[str]:
+    """Yields a row's document, if it has any, with its key where a column holds keys."""
+    text, *ids = cells
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")
+    for document in gate.text(text, origin):
+        yield keyed(document, ids[0], options.id_column, origin) if options.id_column else document

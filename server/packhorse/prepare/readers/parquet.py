@@ -13,10 +13,20 @@ from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
 from packhorse.prepare.readers._arrow_rows import arrow_rows, with_integers
-from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, cut, piece
+from packhorse.prepare.readers._base import (
+    BATCH_ROWS,
+    InputFile,
+    Opened,
+    Span,
+    WholeFiles,
+    cut,
+    is_wide,
+    keys_of_files,
+    piece,
+)
 from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.readers._rows import Columns, RawRows
-from packhorse.prepare.readers._tables import LARGEST_TOKEN, chosen_columns, is_tokens
+from packhorse.prepare.readers._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
 
 _WIDE = ("int64", "uint64", "uint32")
 """Types whose values may be no token ids."""
@@ -128,7 +138,12 @@ class ParquetReader(WholeFiles):
         chosen = columns
         looks = for_each(paths, _look) if is_url(paths[0]) else map(_look, paths)
         for path, (stamp, schema, sizes, large) in zip(paths, looks, strict=True):
-            chosen, is_list = chosen_columns(schema, chosen, without_secrets(path))
+            before, where = chosen, without_secrets(path)
+            if files:
+                chosen, is_list = chosen_columns(schema, before, where)
+                refuse_other_ids(where, before, chosen)
+            else:
+                chosen, is_list = chosen_columns(schema, before, where, is_wide=partial(is_wide, paths, column_of))
             if is_list and chosen.length in large:
                 _refuse_large_tokens(path, str(chosen.length), large[chosen.length])
             first_rows = accumulate(sizes, initial=0)
@@ -149,7 +164,8 @@ class ParquetReader(WholeFiles):
             )
             files.append(InputFile(path=path, stamp=stamp, num_rows=sum(sizes)))
             first_index += files[-1].num_rows
-        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
+        keys = keys_of_files(chosen, paths, column_of)
+        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen, keys=keys)
 
 
 def _look(path: str) -> tuple[FileStamp, Any, list[int], dict[str, int]]:
