@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from packhorse.server import tokens as tokens_module
 from packhorse.server.faults import ServiceError
-from packhorse.server.tokens import METHODS, MOST_TOKENS, Grant, TokenFile, hash_of, new_token
+from packhorse.server.tokens import GONE_SECONDS, METHODS, MOST_TOKENS, Grant, TokenFile, hash_of, new_token
 from packhorse.v1 import packing_pb2 as pb
 
 TOKEN = "packhorse_" + 43 * "x"  # the same in every worker of pytest, whose names of tests hold it
@@ -104,6 +105,46 @@ def test_a_file_that_changes_is_read_again_and_a_broken_one_is_not(tokens, tmp_p
     with pytest.raises(ServiceError, match="withdrawn or changed"):
         file.check_again(granted)
     assert not file.grant_of(f"Bearer {TOKEN}").allows_dataset("rows")
+
+
+@pytest.mark.parametrize("gone", ["deleted", "emptied", "comments only"])
+def test_a_file_that_is_gone_withdraws_every_token_after_a_moment(tokens, tmp_path, caplog, monkeypatch, gone):
+    now = [100.0]
+    monkeypatch.setattr(tokens_module.time, "monotonic", lambda: now[0])
+    file = tokens(f"a {HASH}")
+    granted = file.grant_of(f"Bearer {TOKEN}")
+    path = tmp_path / "tokens"
+    path.unlink() if gone == "deleted" else path.write_text("# nobody\n" if gone == "comments only" else "")
+    file.check_again(granted)  # an editor may be at it
+    assert f"for {GONE_SECONDS:g} s, no token is accepted" in caplog.text
+    now[0] += GONE_SECONDS
+    with pytest.raises(ServiceError, match="withdrawn or changed"):
+        file.check_again(granted)
+    assert refusal(file, f"Bearer {TOKEN}") == "unknown"
+    assert file.trouble.endswith("no token is accepted")
+    assert caplog.text.count("no token is accepted\n") == 2  # when it went, and when it counted
+    path.write_text(f"a {HASH}\nb {hash_of('b')}\n")
+    file.check_again(granted)
+    assert not file.trouble
+
+
+def test_a_file_that_is_back_soon_withdraws_nothing(tokens, tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(tokens_module.time, "monotonic", lambda: now[0])
+    file = tokens(f"a {HASH}")
+    (tmp_path / "tokens").unlink()
+    granted = file.grant_of(f"Bearer {TOKEN}")
+    (tmp_path / "tokens").write_text(f"a {HASH}\n")
+    now[0] += 10 * GONE_SECONDS
+    file.check_again(granted)
+    assert not file.trouble
+
+
+def test_a_file_beyond_a_size_is_refused_unread(tokens, tmp_path):
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)  # reading it would fill the memory
+    with pytest.raises(ValueError, match=r"--token-file .*large is larger than 1 MiB"):
+        TokenFile(tmp_path / "large")
 
 
 def test_a_grant_ends_while_it_is_used(tokens):

@@ -12,6 +12,7 @@ import logging
 import re
 import secrets
 import threading
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -40,6 +41,15 @@ CHANGING = ("AppendStage",)
 
 MOST_TOKENS = 1000
 """In a file: each request is compared with all of them."""
+
+MOST_BYTES = 1 << 20
+"""Of a file: a thousand long lines. A larger one is no token file, and reading it would hold up every call."""
+
+GONE_SECONDS = 10.0
+"""A file that has been gone or without tokens for so long withdraws all of them. Editors, and `>` of shells, leave it so
+for a moment, and that must not end runs."""
+
+_ADD_ONE = "`packhorse token new` adds one"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -78,7 +88,7 @@ class Grant:
                 raise ValueError(
                     f"{field} of {self.name} must be patterns with commas between them, e.g. corpus*,books"
                 )
-        for pattern in self.methods:
+        for pattern in dict.fromkeys(self.methods):
             if not any(fnmatchcase(method, pattern) for method in METHODS):
                 raise ValueError(
                     f"methods of {self.name}: {pattern!r} is none of {', '.join(METHODS)}, nor matches one"
@@ -153,7 +163,9 @@ class Grant:
 class TokenFile:
     """The grants of a file, always those that it holds now.
 
-    A file that changed into something unusable is left alone, with a line in the log, and the grants before it stay.
+    Where the file is gone, or holds no token any more, nobody is let in after GONE_SECONDS: whoever deletes it wants to
+    withdraw every token. A file that changed into something else that cannot be used is left alone, and the grants
+    before it stay. The log says both, and `trouble` as long as it lasts.
 
     Args:
         path: a line for each token; empty lines and those that begin with # are skipped.
@@ -166,7 +178,14 @@ class TokenFile:
         self._path = path
         self._lock = threading.Lock()
         self._stamps = FileStamps([path])
-        self._grants = self._read()
+        try:
+            self._grants = self._read()
+        except FileNotFoundError as error:
+            raise ValueError(f"--token-file {path} cannot be read: {error.strerror}") from None
+        self._gone_since: float | None = None
+        self._trouble = ""
+        if not self._grants:
+            raise ValueError(f"--token-file {path} must hold 1 to {MOST_TOKENS:,} tokens, got 0; {_ADD_ONE}")
 
     def grant_of(self, authorization: str | None) -> Grant:
         """Returns what the caller may do.
@@ -202,19 +221,58 @@ class TokenFile:
         """Returns every token's, expired ones as well, in the order of the file."""
         with self._lock:
             if self._stamps.changed():
-                try:
-                    self._grants = self._read()
-                except ValueError as error:
-                    _LOG.error("the tokens changed but cannot be used, so the old ones stay: %s", error)
-                else:
-                    _LOG.info("the tokens changed; there are %d now", len(self._grants))
+                self._renew()
+            if self._gone_since is not None and time.monotonic() - self._gone_since >= GONE_SECONDS and self._grants:
+                self._grants, self._trouble = (), f"{self._trouble}: no token is accepted"
+                _LOG.error(self._trouble)
             return self._grants
 
-    def _read(self) -> tuple[Grant, ...]:
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the file now; empty where nothing is."""
+        self.grants()
+        return self._trouble
+
+    def _renew(self) -> None:
+        """Reads the file again, which changed."""
         try:
-            lines = self._path.read_text("utf-8").splitlines()
+            grants = self._read()
+        except FileNotFoundError:
+            self._begin_to_miss("is gone")
+        except ValueError as error:
+            self._trouble, self._gone_since = f"{error}; the tokens before it stay", None
+            _LOG.error("the tokens changed but cannot be used, so the old ones stay: %s", error)
+        else:
+            if not grants:
+                self._begin_to_miss("holds no token")
+                return
+            self._grants, self._trouble, self._gone_since = grants, "", None
+            _LOG.info("the tokens changed; there are %d now", len(grants))
+
+    def _begin_to_miss(self, what: str) -> None:
+        self._trouble = f"--token-file {self._path} {what}"
+        if self._gone_since is None:
+            self._gone_since = time.monotonic()
+            _LOG.error("%s: where it stays so for %g s, no token is accepted", self._trouble, GONE_SECONDS)
+
+    def _read(self) -> tuple[Grant, ...]:
+        """Returns the file's grants.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ValueError: it cannot be used.
+        """
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise ValueError(f"--token-file {self._path} cannot be read: {error.strerror}") from None
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"--token-file {self._path} is larger than {MOST_BYTES >> 20} MiB, so it is no token file")
+        try:
+            lines = data.decode().splitlines()
         except UnicodeDecodeError:
             raise ValueError(f"--token-file {self._path} is no text") from None
         grants: dict[str, Grant] = {}
@@ -227,11 +285,11 @@ class TokenFile:
                 if grant.name in grants:
                     raise ValueError(f"--token-file {self._path}, line {number}: a second token is named {grant.name}")
                 grants[grant.name] = grant
-        if not 1 <= len(grants) <= MOST_TOKENS:
-            raise ValueError(
-                f"--token-file {self._path} must hold 1 to {MOST_TOKENS:,} tokens, got {len(grants):,}; "
-                "`packhorse token new` adds one"
-            )
+                if len(grants) > MOST_TOKENS:
+                    raise ValueError(
+                        f"--token-file {self._path} must hold 1 to {MOST_TOKENS:,} tokens, got more; delete lines that "
+                        "have expired"
+                    )
         return tuple(grants.values())
 
 
