@@ -78,6 +78,50 @@ def test_what_was_not_there_before_has_its_rate_since_it_began():
     assert facts["datasets"][0]["tokens_per_second"] == 1_000
 
 
+def test_what_a_process_takes_is_shown_in_eighty_columns():
+    taking = replace(
+        SERVER,
+        processor_seconds=30.0,
+        memory_bytes=151_000_000,
+        memory_limit_bytes=2_000_000_000,
+        open_files=4_096,
+        most_open_files=65_536,
+        num_connections=4_000,
+        num_connections_without_request=16,
+        bytes_without_request=10**9,
+        address="127.0.0.1:50051",
+    )
+    later = replace(taking, processor_seconds=33.0, bytes_without_request=2 * 10**9)
+    facts = facts_between([taking], [later], 2.0)
+    assert facts["servers"][0]["processors"] == 1.5
+    assert facts["servers"][0]["bytes_without_request_per_second"] == 5e8
+    text = shown(facts, width=80)
+    (line,) = (line for line in text.splitlines() if "151M of 2.0G" in line)
+    assert line.split() == [
+        "127.0.0.1:50051",
+        "1.5",
+        *"151M of 2.0G".split(),
+        *"4.1k of 66k".split(),
+        "4,000",
+        "16",
+        "500M",
+    ]
+    assert "cores" not in shown(facts_between([SERVER], [LATER], 2.0)), "an older server does not say"
+
+
+def test_streams_and_runs_are_counted_for_each_digest():
+    digest = "0123456789abcdef-0123456789abcdef-0123456789abcdef-0123456789abcdef"
+    streams = [replace(STREAM, id=str(seed), seed=seed, digest=digest) for seed in (1, 1, 2)]
+    streams += [replace(STREAM, id="old", digest="older"), replace(STREAM, id="none")]
+    facts = facts_between([], [replace(SERVER, streams=tuple(streams))], 0.0)
+    assert facts["digests"] == [
+        {"dataset": "corpus", "digest": digest, "streams": 3, "runs": 2},
+        {"dataset": "corpus", "digest": "older", "streams": 1, "runs": 1},
+    ]
+    assert digest in shown(facts)
+    assert digest in "".join(line.split()[-1] for line in shown(facts, width=80).splitlines() if line.split())
+
+
 def test_the_ranks_of_a_run_may_stream_from_several_servers():
     first, second = STREAM, replace(STREAM, id="c", rank=1, next_step=10)
     servers = [replace(SERVER, streams=(first,)), replace(SERVER, process=8, address="b:1", streams=(second,))]
@@ -86,9 +130,9 @@ def test_the_ranks_of_a_run_may_stream_from_several_servers():
     assert facts["datasets"][0]["tokens_per_second"] == 2_000
 
 
-def shown(facts, limit=10, trouble=""):
+def shown(facts, limit=10, trouble="", width=160):
     written = io.StringIO()
-    Console(width=160, file=written).print(view_of(facts, limit, trouble))
+    Console(width=width, file=written).print(view_of(facts, limit, trouble))
     return written.getvalue()
 
 
@@ -118,9 +162,14 @@ def test_numbers_and_times_are_short():
 
 def test_once_prints_tables_or_json(packhorse, target):
     with connect(target) as client:
-        next(client.stream_bins("rows"))
-    result = packhorse("top", target, "--once", "--interval", "0.1", "--json")
+        digest = client.get_dataset("rows").digest
+        stream = client.stream_bins("rows")
+        next(stream)
+        result = packhorse("top", target, "--once", "--interval", "0.1", "--json")
+        stream.close()
     facts = json.loads(result.stdout)
+    assert facts["servers"][0]["memory_bytes"] > 0
+    assert facts["digests"] in ([], [{"dataset": "rows", "digest": digest, "streams": 1, "runs": 1}])  # it may be over
     assert facts["servers"][0]["address"] == target
     assert "rows" in {each["dataset"] for each in facts["datasets"]}
     result = packhorse("top", target, "--once", "--interval", "0.1")

@@ -313,6 +313,15 @@ def test_every_alert_says_what_to_do() -> None:
         assert rule["annotations"].keys() == {"summary", "description"}
 
 
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not on PATH: apt-get install prometheus has it"
+)
+def test_alerts_fire_when_they_should_and_not_before() -> None:
+    rules = Path(__file__).parent / "alerts_test.yml"
+    result = subprocess.run(["promtool", "test", "rules", rules], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH")
 def test_promtool_accepts_configuration_and_rules() -> None:
     for arguments in (["config", "prometheus.yml"], ["rules", "alerts.yml"]):

@@ -1,7 +1,9 @@
 """What Prometheus scrapes, what reflection lists, and what health answers."""
 
 import os
+import socket
 import threading
+import urllib.error
 import urllib.request
 
 import grpc
@@ -12,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from packhorse.client import InvalidRequestError, connect
 from packhorse.dataset import open_prepared
-from packhorse.server.metrics import METRIC_NAMES
+from packhorse.server.metrics import ASKED_GAUGES, METRIC_NAMES
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 
@@ -78,11 +80,47 @@ def test_metrics_follow_streams(server, scrape, wait_until):
     assert 0 < after["packhorse_first_block_seconds_sum",] < 60
 
     names = {key[0] for key in after}
-    for name in METRIC_NAMES:
+    for name in METRIC_NAMES - set(ASKED_GAUGES):  # those have no series while nothing is wrong and nothing ends
         assert name in names or {f"{name}_bucket", f"{name}_count", f"{name}_sum"} <= names, name
     known = METRIC_NAMES | {f"{name}_{part}" for name in METRIC_NAMES for part in ("bucket", "count", "sum", "created")}
     known |= {name.removesuffix("_total") + "_created" for name in METRIC_NAMES}
     assert {name for name in names if name.startswith("packhorse")} <= known
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_the_port_answers_two_paths_and_says_which(server):
+    root = server.metrics_url.removesuffix("/metrics")
+    assert get(f"{root}/healthz") == (200, "SERVING\n")
+    for path in ("", "/", "/metric", "/metrics/", "/healthz/x", "/favicon.ico", "/..%2fmetrics"):
+        assert get(root + path) == (404, "here are /metrics, for Prometheus, and /healthz\n")
+    request = urllib.request.Request(f"{root}/healthz", method="HEAD")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert (answer.status, answer.read()) == (200, b"")
+
+
+def test_the_process_is_measured(server, scrape, wait_until):
+    wait_until(lambda: scrape()["packhorse_memory_bytes",] > 0)
+    before = scrape()
+    assert before["packhorse_serving",] == 1
+    assert 10 << 20 < before["packhorse_memory_bytes",] < before["packhorse_memory_limit_bytes",]
+    assert 5 < before["packhorse_open_files",] < before["packhorse_open_files_limit",]
+    assert before["packhorse_processor_seconds_total",] > 0
+    host, port = server.target.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as silent, connect(server.target) as client:
+        client.get_dataset("rows")
+        silent.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        wait_until(lambda: scrape()["packhorse_connections_without_request",] >= 1)
+        after = scrape()
+        assert after["packhorse_connections",] >= 2
+        assert after["packhorse_bytes_without_request_total",] >= before["packhorse_bytes_without_request_total",] + 24
+    wait_until(lambda: scrape()["packhorse_connections_without_request",] == 0)
 
 
 def test_grpc_s_own_metrics_have_the_names_of_its_proposal(server, scrape, wait_until):

@@ -127,7 +127,7 @@ def test_a_new_version_that_is_refused_leaves_the_old_one_and_is_looked_at_again
         catalog.refresh()
         catalog.refresh()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "not serving the new version of data"
+        "not serving what is on disk now of data"
     ]
     assert catalog.get("data") is old
     shutil.copy(corpus.root / "rows" / POOLS, root / "data")

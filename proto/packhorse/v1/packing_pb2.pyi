@@ -619,7 +619,7 @@ class GetActivityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetActivityResponse(_message.Message):
-    __slots__ = ("server_version", "process", "num_processes", "uptime_seconds", "max_streams", "streams", "lanes", "datasets")
+    __slots__ = ("server_version", "process", "num_processes", "uptime_seconds", "max_streams", "streams", "lanes", "datasets", "process_activity")
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROCESSES_FIELD_NUMBER: _ClassVar[int]
@@ -628,6 +628,7 @@ class GetActivityResponse(_message.Message):
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     DATASETS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     server_version: str
     process: int
     num_processes: int
@@ -636,10 +637,31 @@ class GetActivityResponse(_message.Message):
     streams: _containers.RepeatedCompositeFieldContainer[StreamActivity]
     lanes: _containers.RepeatedCompositeFieldContainer[LaneActivity]
     datasets: _containers.RepeatedCompositeFieldContainer[DatasetActivity]
-    def __init__(self, server_version: _Optional[str] = ..., process: _Optional[int] = ..., num_processes: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., max_streams: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[StreamActivity, _Mapping]]] = ..., lanes: _Optional[_Iterable[_Union[LaneActivity, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetActivity, _Mapping]]] = ...) -> None: ...
+    process_activity: ProcessActivity
+    def __init__(self, server_version: _Optional[str] = ..., process: _Optional[int] = ..., num_processes: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., max_streams: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[StreamActivity, _Mapping]]] = ..., lanes: _Optional[_Iterable[_Union[LaneActivity, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[DatasetActivity, _Mapping]]] = ..., process_activity: _Optional[_Union[ProcessActivity, _Mapping]] = ...) -> None: ...
+
+class ProcessActivity(_message.Message):
+    __slots__ = ("processor_seconds", "memory_bytes", "memory_limit_bytes", "open_files", "most_open_files", "num_connections", "num_connections_without_request", "bytes_without_request")
+    PROCESSOR_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FILES_FIELD_NUMBER: _ClassVar[int]
+    MOST_OPEN_FILES_FIELD_NUMBER: _ClassVar[int]
+    NUM_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CONNECTIONS_WITHOUT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    BYTES_WITHOUT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    processor_seconds: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    open_files: int
+    most_open_files: int
+    num_connections: int
+    num_connections_without_request: int
+    bytes_without_request: int
+    def __init__(self, processor_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., open_files: _Optional[int] = ..., most_open_files: _Optional[int] = ..., num_connections: _Optional[int] = ..., num_connections_without_request: _Optional[int] = ..., bytes_without_request: _Optional[int] = ...) -> None: ...
 
 class StreamActivity(_message.Message):
-    __slots__ = ("id", "method", "dataset", "epoch", "seed", "rank", "worker", "world_size", "batch_size", "first_step", "next_step", "num_steps", "num_messages", "sent_bytes", "open_seconds", "blocked_seconds", "waiting_seconds", "peer")
+    __slots__ = ("id", "method", "dataset", "epoch", "seed", "rank", "worker", "world_size", "batch_size", "first_step", "next_step", "num_steps", "num_messages", "sent_bytes", "open_seconds", "blocked_seconds", "waiting_seconds", "peer", "digest")
     ID_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
@@ -658,6 +680,7 @@ class StreamActivity(_message.Message):
     BLOCKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     id: str
     method: str
     dataset: str
@@ -676,7 +699,8 @@ class StreamActivity(_message.Message):
     blocked_seconds: float
     waiting_seconds: float
     peer: str
-    def __init__(self, id: _Optional[str] = ..., method: _Optional[str] = ..., dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., world_size: _Optional[int] = ..., batch_size: _Optional[int] = ..., first_step: _Optional[int] = ..., next_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_messages: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., open_seconds: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., waiting_seconds: _Optional[float] = ..., peer: _Optional[str] = ...) -> None: ...
+    digest: str
+    def __init__(self, id: _Optional[str] = ..., method: _Optional[str] = ..., dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., world_size: _Optional[int] = ..., batch_size: _Optional[int] = ..., first_step: _Optional[int] = ..., next_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_messages: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., open_seconds: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., waiting_seconds: _Optional[float] = ..., peer: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class LaneActivity(_message.Message):
     __slots__ = ("name", "num_waiting")

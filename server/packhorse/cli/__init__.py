@@ -4,8 +4,10 @@ Owns the list of commands, what each needs to be installed, and how failures are
 when it is run, so that no command needs another's packages and help is there at once.
 """
 
+import io
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -192,3 +194,14 @@ class LazyGroup(click.Group):
 @click.version_option(version("packhorse"), prog_name="packhorse")
 def main() -> None:
     """Packs training sequences into full contexts and streams them to trainers."""
+    _prepare_streams()
+
+
+def _prepare_streams() -> None:
+    """Lets output go somewhere: where a shell closed it (`>&-`), nowhere, and what an encoding lacks becomes `?`."""
+    for name in ("stdin", "stdout", "stderr"):  # in this order: each takes the lowest descriptor that is free
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+        elif name != "stdin" and isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")

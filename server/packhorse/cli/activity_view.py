@@ -28,7 +28,7 @@ def facts_between(before: Sequence[ServerActivity], after: Sequence[ServerActivi
         seconds: between the two.
 
     Returns:
-        Lists of dicts, under servers, datasets, runs and streams; streams that are furthest behind come first.
+        Lists of dicts, under servers, datasets, digests, runs and streams; streams that are furthest behind come first.
     """
     earlier = {server.process: server for server in before}
     steps = steps_of_ranks(stream for server in after for stream in server.streams)
@@ -49,10 +49,12 @@ def facts_between(before: Sequence[ServerActivity], after: Sequence[ServerActivi
                 "streams": len(server.streams),
                 "max_streams": server.max_streams,
                 "waiting_in_lanes": server.waiting_in_lanes,
+                **_process_facts(server, earlier.get(server.process), seconds),
             }
             for server in after
         ],
         "datasets": _dataset_facts(earlier, after, seconds),
+        "digests": _digest_facts(after),
         "runs": [_run_facts(run, ranks, streams) for run, ranks in steps.items()],
         "streams": streams,
     }
@@ -67,6 +69,10 @@ def view_of(facts: dict[str, Any], limit: int, trouble: str = "") -> RenderableT
         trouble: what is wrong with the facts, such as servers that do not answer; empty where nothing is.
     """
     parts: list[RenderableType] = [_servers_table(facts["servers"]), _datasets_table(facts["datasets"])]
+    if any(server["most_open_files"] for server in facts["servers"]):
+        parts.insert(1, _processes_table(facts["servers"]))
+    if facts["digests"]:
+        parts.append(_digests_table(facts["digests"]))
     if facts["runs"]:
         parts.append(_runs_table(facts["runs"]))
     if facts["streams"] and limit:
@@ -134,6 +140,35 @@ def _dataset_facts(
     ]
 
 
+def _process_facts(server: ServerActivity, earlier: ServerActivity | None, seconds: float) -> dict[str, Any]:
+    """Returns what a process takes, with rates since the look before or since it began."""
+    period = seconds if earlier else server.uptime_seconds
+    processor = server.processor_seconds - (earlier.processor_seconds if earlier else 0.0)
+    beside = server.bytes_without_request - (earlier.bytes_without_request if earlier else 0)
+    return {
+        "processors": _rate(processor, period),
+        "processor_seconds": server.processor_seconds,
+        "memory_bytes": server.memory_bytes,
+        "memory_limit_bytes": server.memory_limit_bytes,
+        "open_files": server.open_files,
+        "most_open_files": server.most_open_files,
+        "connections": server.num_connections,
+        "connections_without_request": server.num_connections_without_request,
+        "bytes_without_request_per_second": _rate(beside, period),
+    }
+
+
+def _digest_facts(after: Sequence[ServerActivity]) -> list[dict[str, Any]]:
+    """Returns how many streams and runs go on with each digest: what must stay as long as they do."""
+    streams: dict[tuple[str, str], list[StreamActivity]] = {}
+    for stream in (stream for server in after for stream in server.streams if stream.digest):
+        streams.setdefault((stream.dataset, stream.digest), []).append(stream)
+    return [
+        {"dataset": dataset, "digest": digest, "streams": len(ours), "runs": len({(s.epoch, s.seed) for s in ours})}
+        for (dataset, digest), ours in sorted(streams.items())
+    ]
+
+
 def _servers_table(servers: list[dict[str, Any]]) -> Table:
     table = _table("server", "version", "up", "streams", "waiting in lanes")
     for server in servers:
@@ -142,6 +177,29 @@ def _servers_table(servers: list[dict[str, Any]]) -> Table:
         table.add_row(
             server["address"], server["version"], _time(server["uptime_seconds"]), streams, waiting or "nothing"
         )
+    return table
+
+
+def _processes_table(servers: list[dict[str, Any]]) -> Table:
+    table = _table("server", "cores", "memory", "files", "connected", "silent", "stray bytes/s")
+    for server in servers:
+        table.add_row(
+            server["address"],
+            f"{server['processors']:.1f}",
+            f"{_number(server['memory_bytes'])} of {_number(server['memory_limit_bytes'])}",
+            f"{_number(server['open_files'])} of {_number(server['most_open_files'])}",
+            f"{server['connections']:,}",
+            f"{server['connections_without_request']:,}",
+            _number(server["bytes_without_request_per_second"]),
+        )
+    return table
+
+
+def _digests_table(digests: list[dict[str, Any]]) -> Table:
+    table = _table("dataset", "streams", "runs")
+    table.add_column("digest that they go on with", overflow="fold")
+    for each in digests:
+        table.add_row(each["dataset"], str(each["streams"]), str(each["runs"]), each["digest"])
     return table
 
 

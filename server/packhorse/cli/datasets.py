@@ -1,6 +1,7 @@
 """`packhorse datasets`: what is served, one dataset a line."""
 
 import json
+from collections import Counter
 from dataclasses import asdict
 
 import click
@@ -8,7 +9,8 @@ from rich.table import Table
 
 from packhorse.cli.console import output_console
 from packhorse.cli.options import target_option
-from packhorse.cli.service import asking, timeout_option
+from packhorse.cli.service import access_of_command, asking, timeout_option
+from packhorse.client import DatasetInfo, PackhorseError, ask_activity
 
 
 @click.command("datasets", context_settings={"show_default": True})
@@ -19,21 +21,47 @@ def command(target: str, timeout_seconds: float | None, as_json: bool) -> None:
     """List the datasets of --target with their digests and sizes.
 
     Where a folder was replaced while it was served, the digests of its older versions follow: runs that began with one
-    of them go on with it.
+    of them go on with it. How many streams go on with each is shown where the token may ask for it (GetActivity).
     """
     with asking(target, timeout_seconds) as client:
         datasets = client.list_datasets()
+    streams = _streams_by_digest(target)
     if as_json:
-        click.echo(json.dumps([asdict(info) for info in datasets], indent=2))
+        facts = [
+            asdict(info) | {"open_streams": {digest: streams[info.name, digest] for digest in _digests_of(info)}}
+            if streams is not None
+            else asdict(info)
+            for info in datasets
+        ]
+        click.echo(json.dumps(facts, indent=2))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("dataset", "digest"):
         table.add_column(name)
-    for name in ("max_seq_len", "sequences", "bins", "tokens", "efficiency"):
+    columns = ("max_seq_len", "sequences", "bins", "tokens", "efficiency")
+    for name in columns if streams is None else (*columns, "streams"):
         table.add_column(name, justify="right")
     for info in datasets:
         sizes = (info.max_seq_len, info.num_sequences, info.num_bins, info.total_tokens)
-        table.add_row(info.name, info.digest, *(f"{size:,}" for size in sizes), f"{info.efficiency:.2%}")
-        for digest in reversed(info.older_digests):
-            table.add_row("  older", digest)
+        facts = (*(f"{size:,}" for size in sizes), f"{info.efficiency:.2%}")
+        for number, digest in enumerate(_digests_of(info)):
+            what = (info.name, digest, *facts) if number == 0 else ("  older", digest, *("",) * len(facts))
+            table.add_row(*what, *(() if streams is None else (str(streams[info.name, digest]),)))
     output_console().print(table)
+
+
+def _digests_of(info: DatasetInfo) -> list[str]:
+    """Returns a dataset's digest, and those of its older versions, the newest first."""
+    return [info.digest, *reversed(info.older_digests)]
+
+
+def _streams_by_digest(target: str) -> Counter[tuple[str, str]] | None:
+    """Returns how many streams go on with each (dataset, digest); None where nobody tells."""
+    if target.startswith("embedded:"):
+        return None
+    try:
+        servers = ask_activity(target, access=access_of_command())
+    except PackhorseError:
+        return None
+    streams = (stream for server in servers for stream in server.streams)
+    return Counter((stream.dataset, stream.digest.partition("+")[0]) for stream in streams)

@@ -2,7 +2,7 @@
 
 import click
 
-from packhorse.cli.options import Seconds, access_options
+from packhorse.cli.options import Wait, access_options
 from packhorse.cli.service import access_of_command
 from packhorse.client import diagnose
 
@@ -11,7 +11,7 @@ from packhorse.client import diagnose
 @click.argument("target", default="127.0.0.1:50051")
 @access_options
 @click.option("--dataset", help="Whose first bin is asked for.  [default: the first that there is]")
-@click.option("--timeout-seconds", default=5.0, type=Seconds(0, min_open=True), help="How long each step may take.")
+@click.option("--timeout-seconds", default=5.0, type=Wait(0, min_open=True), help="How long each step may take.")
 @click.pass_context
 def command(context: click.Context, /, target: str, dataset: str | None, timeout_seconds: float) -> None:
     """Go every step from here to the first bin of TARGET, and explain the one that fails.

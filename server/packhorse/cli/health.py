@@ -2,18 +2,25 @@
 
 import click
 
-from packhorse.cli.options import Seconds, target_option
+from packhorse.cli.options import Wait, target_option
 from packhorse.cli.service import access_of_command, check_one_server
 from packhorse.client import PackhorseError, ask_health
 
 
 @click.command("health", context_settings={"show_default": True})
 @target_option
-@click.option("--timeout-seconds", default=5.0, type=Seconds(0, min_open=True), help="How long to wait for an answer.")
-@click.option("--service", default="", help="Whose health: packhorse.v1.PackingService asks whether blocks are made.")
+@click.option("--timeout-seconds", default=5.0, type=Wait(0, min_open=True), help="How long to wait for an answer.")
+@click.option(
+    "--service",
+    default="packhorse.v1.PackingService",
+    help="Whose health: of the service, whether it makes blocks and has datasets; empty for the process.",
+)
 @click.pass_context
 def command(context: click.Context, /, target: str, timeout_seconds: float, service: str) -> None:
-    """Ask a server whether it serves. Exits with 0 when it does, with 1 when not."""
+    """Ask a server whether it serves. Exits with 0 when it does, with 1 when not.
+
+    NOT_SERVING: it starts or drains, makes no blocks, or has no dataset that it can serve; its log says which.
+    """
     check_one_server(target)
     target = target.replace("0.0.0.0:", "127.0.0.1:")
     try:

@@ -38,6 +38,14 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+class Wait(Seconds):
+    """A time to wait for an answer: `inf` is thirty years, since sockets and gRPC take no longer ones."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Returns the number."""
+        return min(super().convert(value, param, ctx), 1e9)
+
+
 class BatchSize(click.ParamType):  # type: ignore[type-arg] # click before 8.4 has no parameter here
     """A number of bins, or a schedule of it."""
 

@@ -10,7 +10,7 @@ from rich.live import Live
 
 from packhorse.cli.activity_view import facts_between, view_of
 from packhorse.cli.console import output_console
-from packhorse.cli.options import Seconds, access_options
+from packhorse.cli.options import Wait, access_options
 from packhorse.cli.service import access_of_command
 from packhorse.client import PackhorseError, ServerActivity, ServerUnavailableError, ask_activity
 
@@ -18,17 +18,18 @@ from packhorse.client import PackhorseError, ServerActivity, ServerUnavailableEr
 @click.command("top", context_settings={"show_default": True})
 @click.argument("target", default="127.0.0.1:50051")
 @access_options
-@click.option("--interval", default=2.0, type=Seconds(0.1), help="Seconds between two looks; rates are over them.")
+@click.option("--interval", default=2.0, type=Wait(0.1), help="Seconds between two looks; rates are over them.")
 @click.option("--limit", default=15, type=click.IntRange(0), help="Show so many streams, those furthest behind first.")
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, print, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with --once: every stream, whatever --limit says.")
-@click.option("--timeout-seconds", default=5.0, type=Seconds(0, min_open=True), help="How long an answer may take.")
+@click.option("--timeout-seconds", default=5.0, type=Wait(0, min_open=True), help="How long an answer may take.")
 def command(target: str, interval: float, limit: int, once: bool, as_json: bool, timeout_seconds: float) -> None:
     """Watch the servers of TARGET: runs and how far their ranks are, streams, rates and queues, until Ctrl-C.
 
     A rank's step is what has left the server: its trainer holds steps that it has not trained on yet. Waits are times
     in which a block was ready and the trainer did not read, as it should be; a stream that never waits is one that the
-    server cannot feed fast enough.
+    server cannot feed fast enough. Memory is the server's own, without mapped files. A silent connection has sent no
+    request, and stray bytes belong to none. A digest must stay on disk as long as streams go on with it.
     """
     if target.startswith("embedded:"):
         raise click.UsageError("TARGET embedded:DIR is no server; `packhorse inspect` looks into a folder")

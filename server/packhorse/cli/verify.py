@@ -20,6 +20,7 @@ from packhorse.dataset import (
     LengthsOf,
     Manifest,
     PreparedDatasetError,
+    datasets_below,
     open_prepared,
     verify_files,
     verify_lengths,
@@ -68,6 +69,8 @@ def command(
 ) -> None:
     """Compare the prepared dataset in FOLDER with its checksums, and its lengths with the tokens.
 
+    Where FOLDER holds datasets, as the data root of a server does, each of them is compared with its checksums.
+
     With --tokens the length of each sequence is taken from the token source and compared with the planned one, without
     making batches; `packhorse audit --tokens` compares the tokens themselves. Exits with 0 when all is as it was
     prepared; with 1 when not, naming the first sequences that differ.
@@ -76,9 +79,12 @@ def command(
         raise click.UsageError("--sample and --id-column say how to compare with --tokens; give --tokens as well")
     if number is not None and all_versions:
         raise click.UsageError("--version and --all-versions say the same in two ways; give one of them")
+    below = datasets_below(folder)
+    if below and (tokens is not None or number is not None):
+        raise click.UsageError(f"--tokens and --version are about one dataset, and {folder} holds several: name one")
     found: list[_Found] = []
     with stopped_by_signals("nothing was changed"), show_progress() as progress:
-        for path in _folders(folder, number, all_versions):
+        for path in (path for each in below or [folder] for path in _folders(each, number, all_versions)):
             one = _Found(folder=path)
             found.append(one)
             try:
@@ -92,10 +98,10 @@ def command(
                 one.wrong += _what_differs(one.lengths, one.manifest, tokens, id_column, is_current=path == folder)
     if as_json:
         facts = [one.as_json() for one in found]
-        click.echo(json.dumps(facts if all_versions else facts[0], indent=2))
+        click.echo(json.dumps(facts if all_versions or below else facts[0], indent=2))
     else:
         for one in found:
-            _print(one, folder.name, tokens)
+            _print(one, one.folder.name if below else folder.name, tokens)
         click.echo(f"as it was prepared: {'no' if any(one.wrong for one in found) else 'yes'}")
     context.exit(1 if any(one.wrong for one in found) else 0)
 

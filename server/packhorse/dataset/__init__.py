@@ -1,5 +1,6 @@
 """The prepared folder: layout, checks, digest, pools."""
 
+from packhorse.dataset._files import datasets_below
 from packhorse.dataset.appending import append_to_mixture
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts, parts_at
@@ -123,6 +124,7 @@ __all__ = [
     "append_to_mixture",
     "aside_of",
     "create_array",
+    "datasets_below",
     "differing_parts",
     "find_version",
     "growing_array",

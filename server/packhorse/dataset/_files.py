@@ -13,6 +13,7 @@ from pathlib import Path
 
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.exchange import aside_of
+from packhorse.dataset.layout import MANIFEST
 from packhorse.dataset.mixture_file import MIXTURE_SUFFIX
 
 _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
@@ -21,6 +22,16 @@ _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.EN
 def named(path: Path) -> str:
     """Returns how messages name a file: with its folder's name, without the folder's path."""
     return f"{path.parent.name}/{path.name}"
+
+
+def datasets_below(folder: Path) -> list[Path]:
+    """Returns the prepared folders right below a folder that is none itself, by name: of a data root, its datasets."""
+    try:
+        if (folder / MANIFEST).exists():
+            return []
+        return sorted(each for each in folder.iterdir() if each.name[0] != "." and (each / MANIFEST).is_file())
+    except OSError:
+        return []
 
 
 def check_folder(folder: Path) -> None:
@@ -55,6 +66,11 @@ def open_file(path: Path) -> io.BufferedReader:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a fifo would wait otherwise
     except (FileNotFoundError, NotADirectoryError):
+        below = datasets_below(path.parent) if path.name == MANIFEST else []
+        if below:
+            raise PreparedDatasetError(
+                f"{path.parent.name} holds datasets and is none itself: name one, such as {named(below[0])}"
+            ) from None
         raise PreparedDatasetError(f"{named(path)} is missing; prepare the dataset again") from None
     except OSError as error:
         if error.errno not in _ABOUT_THE_FILE:

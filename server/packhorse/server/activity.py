@@ -5,6 +5,7 @@ Owns GetActivity's answer and the metric of ranks that lag behind; leaves the ca
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 from packhorse.server.calls import Call, Watcher
@@ -26,10 +27,19 @@ class Activity(Watcher):
         version: of this packhorse.
         max_streams: that may be open at once.
         num_processes: that listen at the same address.
+        process: gives what the process takes of its machine.
     """
 
-    def __init__(self, metrics: Metrics, version: str, max_streams: int, num_processes: int = 1) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        version: str,
+        max_streams: int,
+        num_processes: int = 1,
+        process: Callable[[], pb.ProcessActivity] = pb.ProcessActivity,
+    ) -> None:
         self._metrics = metrics
+        self._process = process
         self._about: dict[str, Any] = {
             "server_version": version,
             "process": secrets.randbits(63),
@@ -51,7 +61,7 @@ class Activity(Watcher):
             stream = self._streams[call] = _opened(call)
         if isinstance(message, pb.StreamBinsResponse):
             if message.HasField("header"):
-                stream.num_steps = message.header.num_steps
+                stream.num_steps, stream.digest = message.header.num_steps, message.header.digest
             else:
                 block = message.block
                 stride = call.request.topology.workers_per_rank  # type: ignore[union-attr]
@@ -76,6 +86,7 @@ class Activity(Watcher):
                     for (lane,), waiting in values_of(self._metrics.lane_waiting).items()
                 ],
                 datasets=self._datasets(),
+                process_activity=self._process(),
                 **self._about,
             )
         return self._answer

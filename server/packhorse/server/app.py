@@ -19,6 +19,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from packhorse.dataset import PreparedDatasetError
 from packhorse.server.accepting import Accepting
 from packhorse.server.access import Guard
 from packhorse.server.activity import Activity
@@ -27,7 +28,9 @@ from packhorse.server.call_log import CallLog
 from packhorse.server.call_metrics import CallMetrics
 from packhorse.server.calls import Calls
 from packhorse.server.catalog import Catalog
+from packhorse.server.condition import Condition, asked_gauges, nothing_served
 from packhorse.server.config import OVERDUE_SECONDS, ServeConfig
+from packhorse.server.connections import Connections
 from packhorse.server.decoding import Decoding
 from packhorse.server.descriptors import allow_descriptors
 from packhorse.server.faults import ServiceError
@@ -40,6 +43,7 @@ from packhorse.server.mixtures import Mixtures
 from packhorse.server.reached import Reached
 from packhorse.server.receiving import Receiving
 from packhorse.server.requests import MAX_MESSAGE_BYTES
+from packhorse.server.resources import Measuring
 from packhorse.server.servicer import PackingServicer
 from packhorse.server.shrinking import survive_shrinking_files
 from packhorse.server.sibling import Sibling
@@ -123,14 +127,17 @@ async def serve(
     allow_descriptors(config.max_streams + _MORE_CONNECTIONS + MOST_CONNECTIONS)
     catalog = Catalog(config.data_root)
     mixtures = Mixtures(catalog)
-    mixtures.names()  # opens them
+    if not mixtures.names():  # opens them
+        raise PreparedDatasetError(nothing_served(mixtures))
     give_back_freed_memory()
     survive_shrinking_files()
-    metrics = Metrics(catalog.opened)
+    metrics = Metrics(catalog.opened, asked_gauges(mixtures, tokens, certificates))
+    connections = Connections()
+    measuring = Measuring(metrics, connections)
     lanes = Lanes.for_this_machine(config.processes)
     lanes.measure(metrics)
     limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
-    activity = Activity(metrics, installed_version(), config.max_streams, config.processes)
+    activity = Activity(metrics, installed_version(), config.max_streams, config.processes, measuring.activity)
     backend = Backend(
         mixtures,
         saw_run=metrics.waiting.saw,
@@ -140,7 +147,7 @@ async def serve(
     servicer = PackingServicer(backend, metrics, lanes, limit, activity.answer)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, installed_version())
-    calls = Calls([CallMetrics(metrics), activity, CallLog(), *([] if tracing is None else [tracing])])
+    calls = Calls([CallMetrics(metrics), activity, CallLog(), connections, *([] if tracing is None else [tracing])])
 
     def bound(address: str) -> tuple[grpc.aio.Server, str]:
         guard = None if tokens is None else Guard(tokens, on_refusal)
@@ -151,6 +158,7 @@ async def serve(
         metrics.errors.labels(reason_name(error.reason)).inc()
 
     listening = Listening(bound, config.listen, accepting)
+    connections.listen(listening.address)
     metrics_server = listen_for_metrics(config, metrics.registry, certificates, tokens)
 
     stopping, hurrying, looking = _signals(config.grace_seconds)
@@ -160,10 +168,13 @@ async def serve(
     await _compile(stopping, wide=any(dataset.plan.is_wide for dataset in catalog.opened()))
     gc.set_threshold(_COLLECT_EVERY)
     gc.freeze()  # what is there now stays, so no collection walks over it while streams wait
-    for name in ("", SERVICE_NAME):
-        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    probing = asyncio.create_task(_probe((lanes.streams, lanes.small_blocks), health_servicer))
-    watching = asyncio.create_task(_watch(catalog, mixtures, looking))
+    await health_servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    condition = Condition(health_servicer, SERVICE_NAME, metrics)
+    looks = (
+        asyncio.create_task(_probe((lanes.streams, lanes.small_blocks), condition)),
+        asyncio.create_task(_watch(catalog, mixtures, looking, condition)),
+        asyncio.create_task(measuring.go_on()),
+    )
     ready(listening.address, None if metrics_server is None else metrics_server.url, mixtures.names())
     if sibling is not None:
         sibling.begin(metrics.registry, mixtures.names())
@@ -174,8 +185,9 @@ async def serve(
             going_on.result()
         going_on.cancel()
         _LOG.info("draining for at most %g seconds; a second signal ends it", config.grace_seconds)
-        probing.cancel()
-        watching.cancel()
+        for look in looks:
+            look.cancel()
+        metrics.serving.set(0)
         await health_servicer.enter_graceful_shutdown()
         servicer.drain()
         stopped = asyncio.ensure_future(listening.stop(config.grace_seconds))
@@ -226,8 +238,11 @@ async def _compile(stopping: asyncio.Event, *, wide: bool) -> None:
         compiled.result()
 
 
-async def _watch(catalog: Catalog, mixtures: Mixtures, asked: asyncio.Event) -> None:
-    """Looks for datasets that are new or were prepared anew, now and then and when it is asked; and at takedowns."""
+async def _watch(catalog: Catalog, mixtures: Mixtures, asked: asyncio.Event, condition: Condition) -> None:
+    """Looks for datasets that are new or were prepared anew, now and then and when it is asked; and at takedowns.
+
+    Health is NOT_SERVING while nothing can be served: clients then wait for it, or go elsewhere, instead of failing.
+    """
     while True:
         with suppress(TimeoutError):
             await asyncio.wait_for(asked.wait(), _WATCH_EVERY_SECONDS)
@@ -237,6 +252,8 @@ async def _watch(catalog: Catalog, mixtures: Mixtures, asked: asyncio.Event) -> 
             await asyncio.to_thread(mixtures.tell_unknown_ids)
         except OSError as error:
             _LOG.error("the data root cannot be read: %s", error)
+        names = await asyncio.to_thread(mixtures.names)
+        await condition.set("datasets", "" if names else nothing_served(mixtures))
 
 
 def _server(
@@ -292,19 +309,17 @@ def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event, asynci
     return stopping, hurrying, looking
 
 
-async def _probe(lanes: Sequence[Lane], health_servicer: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]
+async def _probe(lanes: Sequence[Lane], condition: Condition) -> None:
     """Sets the service's health by whether all lanes answer."""
-    status = health_pb2.HealthCheckResponse
     while True:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 for answer in [lane.submit(int) for lane in lanes]:
                     await answer
-            await health_servicer.set(SERVICE_NAME, status.SERVING)
+            await condition.set("lanes", "")
             await asyncio.sleep(_PROBE_EVERY_SECONDS)
         except TimeoutError:
-            _LOG.error("no block could be made for %g seconds; health is NOT_SERVING", PROBE_SECONDS)
-            await health_servicer.set(SERVICE_NAME, status.NOT_SERVING)
+            await condition.set("lanes", f"no block could be made for {PROBE_SECONDS:g} seconds")
 
 
 def _warn_of_plain_text(config: ServeConfig) -> None:

@@ -41,6 +41,10 @@ class CallLog(Watcher):
         if call.is_stream and call.num_sent:
             counts = {"blocks": call.num_sent - 1, "bytes": call.sent_bytes, "blocked": round(call.blocked_seconds, 3)}
             _STREAMS.info("stream ended", extra=fields(stream=call.id, **_who(call), **counts, **outcome))
+        elif call.is_stream and call.status is grpc.StatusCode.OK:  # nobody refused it
+            _REFUSED.info(
+                "stream left before its first message", extra=fields(**_who(call), seconds=outcome["seconds"])
+            )
         elif call.is_stream and call.status is not grpc.StatusCode.CANCELLED:
             _REFUSED.warning("stream refused", extra=fields(**_who(call), **outcome))
         elif _CALLS.isEnabledFor(logging.DEBUG):

@@ -42,6 +42,8 @@ TRY_AGAIN_SECONDS = 10.0
 _OF_THE_FILE_SYSTEM = "lost+found"
 """Stands at the top of many volumes, where its owner alone may look into it."""
 
+_GOES_ON = "; what was loaded before is served on until this server ends, and a restart would not serve it"
+
 MOST_NAMES = 8
 """How many datasets a message names: a message of thousands would be refused on its way."""
 
@@ -143,9 +145,12 @@ class Catalog:
 
     def refresh(self) -> None:
         """Opens prepared folders that are not known yet, or that changed since they were opened or refused."""
-        for folder in self._folders():
+        there = list(self._folders())
+        for folder in there:
             self._open(folder)
+        names = {folder.name for folder in there}
         with self._lock:
+            self._refused = {name: refused for name, refused in self._refused.items() if name in names}
             kept = {name: [older for older in olders if not older.is_gone()] for name, olders in self._older.items()}
             self._older = {name: olders for name, olders in kept.items() if olders}
 
@@ -159,6 +164,17 @@ class Catalog:
     def has(self, name: str) -> bool:
         """Whether a dataset of that name is open, without a look at the disk."""
         return name in self._served
+
+    def troubles(self) -> dict[str, str]:
+        """Returns what is wrong with folders as they are on disk now, by name.
+
+        A dataset that was loaded before its folder was damaged is served on, and only a restart would tell.
+        """
+        with self._lock:
+            return {
+                name: f"{refused.reason}{_GOES_ON if name in self._served else ''}"
+                for name, refused in self._refused.items()
+            }
 
     @property
     def root(self) -> Path:
@@ -330,13 +346,14 @@ class Catalog:
         return open_prepared(folder, check_pool=at_once), at_once
 
     def _refuse(self, folder: Path, error: Exception, stamps: Stamps) -> None:
-        what = "the new version of " if folder.name in self._served else ""
+        goes_on = _GOES_ON if folder.name in self._served else ""
+        what = "what is on disk now of " if goes_on else ""
         reason, before = _reason(folder, error), self._refused.get(folder.name)
         is_told = before is not None and (before.reason, before.stamps) == (reason, stamps)
         if isinstance(error, PreparedDatasetError | OSError) and not is_told:
-            _LOG.error("not serving %s%s: %s", what, folder.name, error)
+            _LOG.error("not serving %s%s: %s%s", what, folder.name, error, goes_on)
         elif not is_told:
-            _LOG.error("not serving %s%s", what, folder.name, exc_info=error)
+            _LOG.error("not serving %s%s%s", what, folder.name, goes_on, exc_info=error)
         until = time.monotonic() + TRY_AGAIN_SECONDS if isinstance(error, OSError | MemoryError) else math.inf
         with self._lock:
             self._refused[folder.name] = _Refused(reason, stamps, until)

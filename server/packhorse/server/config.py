@@ -10,6 +10,8 @@ from packhorse.wire import is_local
 OVERDUE_SECONDS = 3.0
 """How long after the grace period the process ends whatever it does."""
 
+_MOST_GRACE_SECONDS = 86_400.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeConfig:
@@ -56,8 +58,11 @@ class ServeConfig:
             split_address("--listen", self.listen)
         if self.metrics_listen is not None:
             split_address("--metrics-listen", self.metrics_listen)
-        if not self.grace_seconds >= 0:
-            raise ValueError(f"--grace-seconds must be at least 0, got {self.grace_seconds}")
+        if not 0 <= self.grace_seconds <= _MOST_GRACE_SECONDS:
+            raise ValueError(
+                f"--grace-seconds must be at least 0 and at most {_MOST_GRACE_SECONDS:g} (a day), got "
+                f"{self.grace_seconds:g}"
+            )
         if self.max_streams < 1:
             raise ValueError(f"--max-streams must be at least 1, got {self.max_streams}")
         if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):

@@ -1,6 +1,7 @@
 """How many processors a server may keep busy: its container's share of the machine, not the machine.
 
-Owns where Linux says so; leaves what threads are made of it to `lanes`.
+Owns what Linux says of quotas; leaves where its control groups lie to `control_groups`, and what threads are made of
+them to `lanes`.
 """
 
 import math
@@ -8,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-_CGROUPS = Path("/sys/fs/cgroup")
+from packhorse.server.control_groups import MOUNT, groups_of, text_of
 
 
 def available_cores() -> int:
@@ -24,7 +25,7 @@ def available_cores() -> int:
     if sys.platform != "linux":
         return os.cpu_count() or 1
     cores = len(os.sched_getaffinity(0))
-    quota = min(quotas(_text("/proc/self/cgroup"), _CGROUPS), default=math.inf)
+    quota = min(quotas(text_of("/proc/self/cgroup"), MOUNT), default=math.inf)
     return max(1, min(cores, math.ceil(quota) if math.isfinite(quota) else cores))
 
 
@@ -35,31 +36,18 @@ def quotas(groups: str, root: Path) -> list[float]:
         groups: as /proc/self/cgroup lists them.
         root: where control groups are mounted.
     """
-    found = []
-    for line in groups.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0":
-            read, top = _quota_v2, root
-        elif "cpu" in controllers.split(","):
-            read, top = _quota_v1, next((each for each in (root / "cpu", root / controllers) if each.is_dir()), root)
-        else:
-            continue
-        within = Path(path.lstrip("/"))
-        for folder in (top, *(top / part for part in (within, *within.parents) if part != Path(part.anchor or "."))):
-            quota = read(folder)
-            if quota is not None and quota > 0:
-                found.append(quota)
-    return found
+    readers = {1: _quota_v1, 2: _quota_v2}
+    found = (readers[version](folder) for version, folder in groups_of(groups, "cpu", root))
+    return [quota for quota in found if quota is not None and quota > 0]
 
 
 def _quota_v2(folder: Path) -> float | None:
-    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    quota, _, period = text_of(folder / "cpu.max").partition(" ")
     return _ratio(quota, period)
 
 
 def _quota_v1(folder: Path) -> float | None:
-    return _ratio(_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
+    return _ratio(text_of(folder / "cpu.cfs_quota_us"), text_of(folder / "cpu.cfs_period_us"))
 
 
 def _ratio(quota: str, period: str) -> float | None:
@@ -68,10 +56,3 @@ def _ratio(quota: str, period: str) -> float | None:
         return int(quota) / int(period)
     except (ValueError, ZeroDivisionError):
         return None
-
-
-def _text(path: Path | str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

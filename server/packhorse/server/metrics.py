@@ -3,7 +3,8 @@
 Owns every metric's name and meaning; leaves when they move to the servicer.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -22,6 +23,9 @@ _CALL_SECONDS = (
 )
 # fmt: on
 _CALL_BYTES = (0, 1 << 10, 1 << 11, *(1 << power for power in range(12, 33, 2)))
+
+Values: TypeAlias = Mapping[tuple[str, str], float]
+"""(kind, name) → value."""
 
 DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
     "packhorse_dataset_packing_efficiency_ratio": (
@@ -44,10 +48,35 @@ DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
     "packhorse_dataset_sequences": ("Sequences in an epoch", lambda dataset: dataset.manifest.n_sequences),
 }
 
+UNUSABLE_FILES, EXPIRY = "packhorse_unusable_files", "packhorse_expiry_timestamp_seconds"
+
+SERVING = "packhorse_serving"
+"""Which /healthz goes by."""
+
+ASKED_GAUGES = {
+    UNUSABLE_FILES: (
+        "Files that are not as they must be, 1 for each: a dataset, mixture or takedown of that name, the tokens, the "
+        "certificates. The log says what is wrong; what was read before may still be in force",
+        ("kind", "name"),
+    ),
+    EXPIRY: ("When a token or a certificate ends, in seconds since 1970", ("kind", "name")),
+}
+"""Gauges whose values are asked for when they are scraped: meaning, labels."""
+
 METRIC_NAMES = frozenset(
     {
         *DATASET_GAUGES,
+        *ASKED_GAUGES,
         WAITING_GAUGE,
+        SERVING,
+        "packhorse_connections",
+        "packhorse_connections_without_request",
+        "packhorse_bytes_without_request_total",
+        "packhorse_memory_bytes",
+        "packhorse_memory_limit_bytes",
+        "packhorse_open_files",
+        "packhorse_open_files_limit",
+        "packhorse_processor_seconds_total",
         "packhorse_bins_streamed_total",
         "packhorse_sequences_streamed_total",
         "packhorse_tokens_streamed_total",
@@ -75,11 +104,16 @@ class Metrics:
 
     Args:
         datasets: gives the datasets that are open now.
+        asked: what gives the values of ASKED_GAUGES, by (kind, name); a gauge that it leaves out has none.
     """
 
-    def __init__(self, datasets: Callable[[], list[PreparedDataset]]) -> None:
+    def __init__(
+        self, datasets: Callable[[], list[PreparedDataset]], asked: Mapping[str, Callable[[], Values]] | None = None
+    ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_DatasetCollector(datasets))
+        self.registry.register(_AskedCollector(asked or {}))
+        self._measure_the_process()
         self.waiting = WaitingGauge(datasets)
         self.registry.register(self.waiting)
         self.bins = Counter("packhorse_bins_streamed", "Bins streamed", ["dataset"], registry=self.registry)
@@ -169,6 +203,37 @@ class Metrics:
             registry=self.registry,
         )
 
+    def _measure_the_process(self) -> None:
+        """Makes what `resources` moves."""
+
+        def gauge(name: str, meaning: str, of_all: Literal["livesum", "livemax", "livemin"]) -> Gauge:
+            return Gauge(f"packhorse_{name}", meaning, registry=self.registry, multiprocess_mode=of_all)
+
+        self.serving = gauge("serving", "Processes that serve: 0 while health is NOT_SERVING", "livesum")
+        self.connections = gauge("connections", "Connections that are open, to the address of --listen", "livesum")
+        self.connections_without_request = gauge(
+            "connections_without_request", "Open connections from which no request has come", "livesum"
+        )
+        self.bytes_without_request = Counter(
+            "packhorse_bytes_without_request",
+            "What came over connections beside the messages of requests, in bytes: handshakes, headers and "
+            "acknowledgements, which are little, and what floods send",
+            registry=self.registry,
+        )
+        self.memory = gauge(
+            "memory_bytes", "Memory of the server's own, in bytes; mapped files, such as pools, do not count", "livesum"
+        )
+        self.memory_limit = gauge(
+            "memory_limit_bytes", "Memory that the container, or the machine, has for all in it, in bytes", "livemin"
+        )
+        self.open_files = gauge(
+            "open_files", "Files and connections that are open, in the process that has most", "livemax"
+        )
+        self.open_files_limit = gauge("open_files_limit", "Files and connections that a process may open", "livemin")
+        self.processor_seconds = Counter(
+            "packhorse_processor_seconds", "Processor time, in seconds", registry=self.registry
+        )
+
 
 def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
     """Returns a metric's values in this process, by the values of its labels."""
@@ -192,4 +257,19 @@ class _DatasetCollector:
             family = GaugeMetricFamily(name, meaning, labels=["dataset"])
             for dataset in self._datasets():
                 family.add_metric([dataset.name], value_of(dataset))
+            yield family
+
+
+class _AskedCollector:
+    """Asks for the values of ASKED_GAUGES when scraped."""
+
+    def __init__(self, asked: Mapping[str, Callable[[], Values]]) -> None:
+        self._asked = asked
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yields one family for each."""
+        for name, (meaning, labels) in ASKED_GAUGES.items():
+            family = GaugeMetricFamily(name, meaning, labels=labels)
+            for key, value in self._asked[name]().items() if name in self._asked else ():
+                family.add_metric(key, value)
             yield family

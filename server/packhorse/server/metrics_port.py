@@ -1,4 +1,4 @@
-"""The port that Prometheus scrapes.
+"""The port that Prometheus scrapes: /metrics and /healthz.
 
 Owns its sockets and threads, and who may scrape; leaves what is scraped to `metrics`, certificates to `tls` and tokens
 to `tokens`.
@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from packhorse.server.config import ServeConfig, split_address
 from packhorse.server.faults import ServiceError
+from packhorse.server.metrics import SERVING
 from packhorse.server.tls import Certificates
 from packhorse.server.tokens import METRICS, TokenFile
 from packhorse.v1 import packing_pb2 as pb
@@ -50,7 +51,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Answers /metrics in threads until it is shut down; running once made.
+    """Answers /metrics and /healthz in threads until it is shut down; running once made.
 
     Attributes:
         url: where it answers.
@@ -85,8 +86,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
         scheme, shown = "http" if certificates is None else "https", f"[{host}]" if is_ipv6 else host
         self.url = f"{scheme}://{shown}:{self.server_port}/metrics"
-        app = make_wsgi_app(registry)
-        self.set_app(app if tokens is None else _guarded(app, tokens))
+        metrics = make_wsgi_app(registry)
+        self.set_app(_by_path(metrics if tokens is None else _guarded(metrics, tokens), registry))
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -154,6 +155,36 @@ def listen_for_metrics(
         return MetricsServer(host, port, registry, certificates, tokens)
     except OSError as error:
         raise OSError(f"--metrics-listen {config.metrics_listen}: {error.strerror}") from None
+
+
+def _by_path(metrics: _App, registry: CollectorRegistry) -> _App:
+    """Returns an application that answers /metrics and /healthz; the latter to everyone, as gRPC's health does."""
+
+    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO")
+        if path == "/metrics":
+            return metrics(environ, start_response)
+        if path != "/healthz":
+            status, line = "404 Not Found", "here are /metrics, for Prometheus, and /healthz"
+        elif _is_serving(registry):
+            status, line = "200 OK", "SERVING"
+        else:
+            status = "503 Service Unavailable"
+            line = "NOT_SERVING: it starts, drains, makes no blocks, or has no dataset to serve; its log says which"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")])
+        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [f"{line}\n".encode()]
+
+    return answered
+
+
+def _is_serving(registry: CollectorRegistry) -> bool:
+    """Whether this process, or one of several, serves; what is slow to collect is left out."""
+    for collected in (registry.restricted_registry([SERVING]).collect(), registry.collect()):
+        for family in collected:
+            for sample in family.samples:
+                if sample.name == SERVING:
+                    return bool(sample.value > 0)
+    return False
 
 
 def _guarded(app: _App, tokens: TokenFile) -> _App:

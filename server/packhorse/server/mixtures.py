@@ -58,12 +58,24 @@ class Mixtures:
         self._lock = threading.Lock()
         self._read: dict[str, _Read] = {}
         self._told: dict[str, FileStamp] = {}
+        self._wrong: dict[str, str] = {}  # name → why its file is not taken
         self._hidden: set[str] = set()  # names that the log was told of
         self._takedowns = Takedowns(catalog.root, catalog.refuse_link)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the datasets and mixtures."""
+        return self._catalog.root
 
     def names(self) -> list[str]:
         """Names of the datasets and mixtures that can be asked for, ascending."""
         return [name for name in sorted({*self._catalog.names(), *self._files()}) if self._is_served(name)]
+
+    def troubles(self) -> dict[tuple[str, str], str]:
+        """Returns what is wrong with files below the root: (dataset, mixture or takedown, its name) → why."""
+        wrong = {name: why for name, why in self._wrong.items() if self._path(name) is not None}
+        found = {"dataset": self._catalog.troubles(), "mixture": wrong, "takedown": self._takedowns.troubles()}
+        return {(kind, name): why for kind, whys in found.items() for name, why in sorted(whys.items())}
 
     def older_digests(self, name: str) -> list[str]:
         """Digests of a dataset's older versions; a mixture's digest tells by itself whether it may go on."""
@@ -153,6 +165,10 @@ class Mixtures:
         except ServiceError as error:
             self._tell(name, error.message)
             return False
+        read, path = self._read.get(name), self._path(name)
+        if read is not None and path is not None and read.stamp == stamp_of(path):  # right again, without being read
+            self._wrong.pop(name, None)
+            self._told.pop(name, None)
         return True
 
     def _reread(self, name: str, path: Path, stamp: FileStamp) -> MixtureDataset:
@@ -183,6 +199,7 @@ class Mixtures:
                 )
         self._read[name] = _Read(stamp, mixture)
         self._told.pop(name, None)
+        self._wrong.pop(name, None)
         return mixture
 
     def _opened(self, name: str, path: Path) -> MixtureDataset:
@@ -213,6 +230,7 @@ class Mixtures:
         stamp = stamp or (None if path is None else stamp_of(path))
         if stamp is not None and self._told.get(name) != stamp:
             self._told[name] = stamp
+            self._wrong[name] = reason
             _LOG.error("mixture %s: %s", name, reason)
 
     def _files(self) -> Iterator[str]:

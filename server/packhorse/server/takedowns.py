@@ -63,13 +63,22 @@ class _Read:
     told: Stamps = ()
     """Of them when the log was told why."""
     why: str = ""
-    """They were refused."""
+    """What is wrong with them now; empty where nothing is."""
 
-    def refuse(self, stamps: Stamps, why: str) -> None:
-        """Leaves what counts as it was, and tells the log why, once."""
+    def refuse(self, stamps: Stamps, why: str, name: str) -> None:
+        """Leaves what counts as it was, and tells the log why, once.
+
+        Args:
+            stamps: of the files.
+            why: they cannot be taken.
+            name: of the dataset or mixture, which is not served where nothing counted before.
+        """
         if self.told != stamps:
             self.told = stamps
-            _LOG.error("%s%s", why, "" if self.file is None else "; what it said before stays in force")
+            if self.file is None:
+                _LOG.error("%s is not served: %s", name, why)
+            else:
+                _LOG.error("%s; what it said before stays in force", why)
         self.refused, self.why = stamps, why
 
 
@@ -132,6 +141,11 @@ class Takedowns:
             kept.files, kept.looked_at = files, now
             return kept.takedown
 
+    def troubles(self) -> dict[str, str]:
+        """Returns what is wrong with files as they were looked at last, by the name of what they are of."""
+        with self._lock:
+            return {name: read.why for name, read in self._read.items() if read.why}
+
     def follow(self, reader: Reader) -> None:
         """Knows of a stream as long as it is held by whoever opened it."""
         with self._lock:
@@ -173,6 +187,8 @@ class Takedowns:
             self._read[name] = _Read(_NO_FILE, ((path, None),)) if _is_missing(path) else _Read()
         read = self._read[name]
         stamps = self._stamps(path, read)
+        if stamps == read.stamps:
+            read.why = ""
         if stamps not in (read.stamps, read.refused):
             self._reread(name, path, stamps, read, served)
         if read.file is None:
@@ -183,19 +199,19 @@ class Takedowns:
         before = read.file
         if stamps[0][1] is None:
             why = "is gone" if _is_missing(path) else "cannot be read, or is a link that leads nowhere"
-            read.refuse(stamps, f"{path.name} {why}")
+            read.refuse(stamps, f"{path.name} {why}", name)
             return
         try:
             file = self._parsed(path)
             put_together(served, (file, *_none(served)))
         except PreparedDatasetError as error:
-            read.refuse(stamps, str(error))
+            read.refuse(stamps, str(error), name)
             return
         if before is not None and (passed := self._passed(name, before, file)):
-            read.refuse(stamps, f"{path.name}: {passed}")
+            read.refuse(stamps, f"{path.name}: {passed}", name)
             read.refused = ()  # it is asked again: the streams may end
             return
-        read.file = file
+        read.file, read.why = file, ""
         self._changed[name] = served
         read.stamps = (stamps[0], *self._stamps(path, read)[1:])
         if before is not None and (late := self._late(name, before, file)):

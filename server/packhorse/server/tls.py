@@ -7,12 +7,14 @@ without TLS to `config`.
 import logging
 import ssl
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from packhorse.server.stamps import FileStamps
+from packhorse.wire.certificates import end_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,7 +53,22 @@ class Certificates:
         self._files = files
         self._lock = threading.Lock()
         self._stamps = FileStamps(files.paths)
+        self._trouble = ""
         self._configuration, self._context = self._read()
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the files now; empty where nothing is."""
+        self._renew()
+        return self._trouble
+
+    def ends(self) -> dict[str, float]:
+        """Returns when the certificates expire, by their files' names, in seconds since 1970."""
+        ends = {}
+        for path in (self._files.cert, *(() if self._files.client_ca is None else (self._files.client_ca,))):
+            with suppress(ValueError, OSError):  # `trouble` says what is wrong with it
+                ends[path.name] = end_of(path).timestamp()
+        return ends
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Returns what a gRPC port takes; it asks for other certificates at every new connection."""
@@ -90,7 +107,9 @@ class Certificates:
                 self._configuration, self._context = self._read()
             except ValueError as error:
                 _LOG.error("the certificates changed but cannot be used, so the old ones stay: %s", error)
+                self._trouble = f"{error}; the certificates before stay in use"
             else:
+                self._trouble = ""
                 _LOG.info("the certificates changed; new connections get the new ones")
 
     def _read(self) -> tuple[grpc.ServerCertificateConfiguration, ssl.SSLContext]:

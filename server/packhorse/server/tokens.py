@@ -46,8 +46,8 @@ MOST_BYTES = 1 << 20
 """Of a file: a thousand long lines. A larger one is no token file, and reading it would hold up every call."""
 
 GONE_SECONDS = 10.0
-"""A file that has been gone or without tokens for so long withdraws all of them. Editors, and `>` of shells, leave it so
-for a moment, and that must not end runs."""
+"""A file that has been gone or without tokens for so long withdraws all of them. Editors, and `>` of shells, leave it
+so for a moment, and that must not end runs."""
 
 _ADD_ONE = "`packhorse token new` adds one"
 
@@ -232,6 +232,10 @@ class TokenFile:
         """What is wrong with the file now; empty where nothing is."""
         self.grants()
         return self._trouble
+
+    def ends(self) -> dict[str, float]:
+        """Returns when tokens expire, by their names, in seconds since 1970; without those that never do."""
+        return {grant.name: grant.expires.timestamp() for grant in self.grants() if grant.expires is not None}
 
     def _renew(self) -> None:
         """Reads the file again, which changed."""

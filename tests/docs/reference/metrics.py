@@ -4,13 +4,14 @@ from reference.markdown import UndocumentedError, cell, page, table
 
 
 def metrics_page() -> str:
-    from packhorse.server.metrics import DATASET_GAUGES, METRIC_NAMES, Metrics
+    from packhorse.server.metrics import ASKED_GAUGES, DATASET_GAUGES, METRIC_NAMES, Metrics
     from packhorse.server.waiting_gauge import _LABELS, _MEANING, WAITING_GAUGE
 
     metrics = Metrics(list)
     facts: dict[str, tuple[str, str, tuple[str, ...]]] = {
         name: ("gauge", meaning, ("dataset",)) for name, (meaning, _) in DATASET_GAUGES.items()
     }
+    facts |= {name: ("gauge", meaning, labels) for name, (meaning, labels) in ASKED_GAUGES.items()}
     facts[WAITING_GAUGE] = ("gauge", _MEANING, tuple(_LABELS))
     for metric in vars(metrics).values():
         if hasattr(metric, "_documentation"):

@@ -9,8 +9,8 @@ import time
 from datetime import UTC, datetime
 
 from packhorse.client.errors import AccessDeniedError
-from packhorse.client.service._certificates import days_until
 from packhorse.client.service.access import Access
+from packhorse.wire.certificates import days_until
 
 SECONDS = 1.0
 """How long each step may take."""

@@ -76,6 +76,8 @@ class StreamActivity:
     """How long the message that is ready now has waited; 0 where none waits."""
     peer: str
     """Where it came from, as gRPC writes addresses."""
+    digest: str = ""
+    """Of what it streams: the dataset's version and what is skipped; empty where the server does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,22 @@ class ServerActivity:
     """Lane → pieces of work that wait there for a thread."""
     sent: dict[str, tuple[int, int, int]]
     """Dataset → bins, sequences and tokens that have left since the process began."""
+    processor_seconds: float = 0.0
+    """Processor time of all its threads; 0, as in the fields that follow, where the server does not say."""
+    memory_bytes: int = 0
+    """Memory of its own, without mapped files."""
+    memory_limit_bytes: int = 0
+    """Memory that its container, or the machine, has for it and for others."""
+    open_files: int = 0
+    """Files and connections that are open."""
+    most_open_files: int = 0
+    """Files and connections that may be open."""
+    num_connections: int = 0
+    """Connections that are open, of whomever."""
+    num_connections_without_request: int = 0
+    """Those of them from which no request has come."""
+    bytes_without_request: int = 0
+    """What came over connections beside the messages of requests."""
 
 
 def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float = 5.0) -> list[ServerActivity]:
@@ -174,6 +192,10 @@ def _ask(address: Address, papers: Papers, timeout_seconds: float) -> ServerActi
         ),
         waiting_in_lanes={lane.name: lane.num_waiting for lane in answer.lanes},
         sent={each.name: (each.num_bins, each.num_sequences, each.num_tokens) for each in answer.datasets},
+        **{
+            field.name: getattr(answer.process_activity, field.name)
+            for field in answer.process_activity.DESCRIPTOR.fields
+        },
     )
 
 

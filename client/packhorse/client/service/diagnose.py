@@ -14,7 +14,6 @@ from pathlib import Path
 
 from packhorse.client.api import Client
 from packhorse.client.errors import AccessDeniedError, PackhorseError, UnauthenticatedError
-from packhorse.client.service._certificates import days_until, end_of
 from packhorse.client.service._grpc import GrpcTransport
 from packhorse.client.service._handshake import days_left, refusal_of
 from packhorse.client.service._papers import Papers
@@ -25,6 +24,7 @@ from packhorse.client.service.health import ask_health
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
+from packhorse.wire.certificates import days_until, end_of
 
 STEPS = ("DNS", "TCP", "TLS", "auth", "versions", "health", "datasets", "first bin")
 

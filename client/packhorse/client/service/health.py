@@ -15,9 +15,10 @@ from packhorse.client.service.access import NO_ACCESS, Access
 
 
 def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float, service: str = "") -> str:
-    """Returns a server's health: SERVING, NOT_SERVING (it drains, or makes no blocks) or UNKNOWN.
+    """Returns a server's health: SERVING, NOT_SERVING or UNKNOWN.
 
-    No token is needed, and none is sent.
+    NOT_SERVING: it starts or drains, makes no blocks, or has no dataset that it can serve. Where nobody listens, that is
+    told at once. No token is needed, and none is sent.
 
     Example:
         >>> ask_health("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -42,7 +43,7 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
     with papers.open_channel(address) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(service=service), timeout=timeout_seconds, wait_for_ready=True
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout_seconds
             )
         except grpc.RpcError as error:
             failure: PackhorseError | None = None
