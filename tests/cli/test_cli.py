@@ -1,5 +1,6 @@
 """Commands against a real server: their lines, their exit statuses, and failures in one line."""
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -131,6 +132,40 @@ def test_health(packhorse, target, running_unix_server):
     assert result.exit_code == 1
     assert result.stderr.startswith("127.0.0.1:1: ")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("seconds", ["1000", "inf"])
+def test_health_tells_at_once_that_nobody_listens(packhorse, seconds):
+    """It would time out otherwise, which pytest ends long before."""
+    result = packhorse("health", "--target", "127.0.0.1:1", "--timeout-seconds", seconds)
+    assert result.exit_code == 1
+    assert "Connection refused" in result.stderr
+
+
+def test_waits_may_be_endless(packhorse, target):
+    assert packhorse("health", "--target", target, "--timeout-seconds", "inf").exit_code == 0
+    assert packhorse("doctor", target, "--timeout-seconds", "inf").exit_code == 0
+    assert packhorse("top", target, "--once", "--interval", "0.1", "--timeout-seconds", "inf").exit_code == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", ">&- 2>&-"])
+def test_output_may_be_closed(corpus, closed):
+    command = f"{sys.executable} -m packhorse.cli inspect {corpus.root}/few {closed}"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_terminals_of_few_characters_show_the_rest(target):
+    command = [sys.executable, "-m", "packhorse.cli", "doctor", target]
+    result = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1"}, timeout=100)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(b"? DNS")
+
+
+def test_errors_of_the_system_name_the_file(packhorse, tmp_path):
+    result = packhorse("token", "new", "a", "--token-file", tmp_path / "nothing" / "tokens")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {tmp_path}/nothing/tokens: No such file or directory\n"
 
 
 @pytest.mark.parametrize(

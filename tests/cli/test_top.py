@@ -100,8 +100,8 @@ def test_what_a_process_takes_is_shown_in_eighty_columns():
     assert line.split() == [
         "127.0.0.1:50051",
         "1.5",
-        *"151M of 2.0G".split(),
-        *"4.1k of 66k".split(),
+        *["151M", "of", "2.0G"],
+        *["4.1k", "of", "66k"],
         "4,000",
         "16",
         "500M",

@@ -177,3 +177,23 @@ def test_versions_of_a_dataset_that_grew(made: Path, tmp_path: Path) -> None:
     assert "as it was prepared: no" in verify(folder, "--all-versions").output
     assert "--version 7 is not there; " in verify(folder, "--version", 7).output
     assert "give one of them" in verify(folder, "--version", 1, "--all-versions").output
+
+
+def test_a_data_root_has_all_its_datasets_verified(made: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("plain", "rooms"):
+        shutil.copytree(made / name, root / name)
+    result = verify(root)
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["plain", "3", "rooms", "3", "as"]
+    (root / "rooms" / "manifest.json").write_text("{")
+    result = verify(root, "--json")
+    assert result.exit_code == 1
+    assert [(Path(each["folder"]).name, each["ok"]) for each in json.loads(result.stdout)] == [
+        ("plain", True),
+        ("rooms", False),
+    ]
+    for flags in (("--tokens", made / "corpus.idx"), ("--version", "1")):
+        assert "holds several: name one" in verify(root, *flags).stderr
+    (tmp_path / "empty").mkdir()
+    assert "WRONG: empty/manifest.json is missing" in verify(tmp_path / "empty").stderr

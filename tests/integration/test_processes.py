@@ -129,6 +129,24 @@ def older_digests_at_a_new_connection(server):
         return client.get_dataset("data").older_digests
 
 
+def test_what_the_processes_take_is_summed_and_health_is_that_of_any(server, wait_until):
+    found = wait_until(lambda: (found := scraped(server)).get(("packhorse_memory_bytes",)) and found)
+    own = 0
+    for child in children_of(server):
+        status = Path(f"/proc/{child}/status").read_text()
+        own += int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) << 10
+    assert len(children_of(server)) == found["packhorse_serving",] == 2
+    assert 0.7 * own < found["packhorse_memory_bytes",] < 1.3 * own
+    assert found["packhorse_open_files",] < found["packhorse_open_files_limit",], "of one process each"
+    with contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(connect(server.target)) for _ in range(6)]
+        for client in clients:
+            client.list_datasets()
+        wait_until(lambda: scraped(server)["packhorse_connections",] >= len(clients))
+    with urllib.request.urlopen(server.metrics_url.replace("/metrics", "/healthz"), timeout=20) as answer:
+        assert answer.read() == b"SERVING\n"
+
+
 def test_many_streams_of_two_processes_are_one_epoch(server, embedded):
     before = scraped(server)
     topology = Topology(world_size=12, batch_size=1)

@@ -1,9 +1,11 @@
 """A server with certificates and tokens: who gets in, who does not, and that nothing tells a secret."""
 
 import os
+import re
 import shutil
 import ssl
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -212,12 +214,12 @@ def test_clients_refuse_servers_that_are_not_theirs_and_say_who_speaks_what(
 
 
 def test_metrics_want_the_same(server, authority, member):
-    def scrape(token=None, cert=member):
+    def scrape(token=None, cert=member, path="metrics"):
         context = ssl.create_default_context(cafile=authority.ca)
         if cert is not None:
             context.load_cert_chain(cert.cert, cert.key)
         headers = {} if token is None else {"Authorization": f"Bearer {TOKENS[token]}"}
-        request = urllib.request.Request(server.metrics_url, headers=headers)
+        request = urllib.request.Request(server.metrics_url.removesuffix("metrics") + path, headers=headers)
         with urllib.request.urlopen(request, context=context, timeout=20) as answer:
             return answer.read().decode()
 
@@ -231,6 +233,12 @@ def test_metrics_want_the_same(server, authority, member):
         assert "packhorse_" not in caught.value.read().decode().replace("packhorse_tokens", "")
     with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|EOF"):
         scrape("scraper", cert=None)
+    assert scrape(None, path="healthz") == "SERVING\n", "it tells nothing but that"
+    ends = dict(re.findall(r'_expiry_timestamp_seconds\{kind="(\w+)",name="expired"\} (.*)', found))
+    assert float(ends["token"]) == parse_time("2020-01-01").timestamp()
+    ends = re.findall(r'_expiry_timestamp_seconds\{kind="certificate",name=".+"\} (.*)', found)
+    assert len(ends) == 2, "the server's, and the clients' CA"
+    assert min(map(float, ends)) > time.time()
 
 
 def test_a_token_that_is_withdrawn_ends_its_streams(server, secure):

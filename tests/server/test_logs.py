@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 
+import grpc
 import pytest
 from tests.chaos.http2 import GOAWAY, PREFACE, SETTINGS, expanding_metadata, frame
 
@@ -22,6 +23,7 @@ from packhorse.server.calls import Call
 from packhorse.server.tokens import Grant, hash_of, new_token
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.v1 import packing_pb2_grpc
 
 
 def record(message, error=None):
@@ -132,6 +134,18 @@ def test_a_stream_has_its_lines_and_a_call_its_own(logging_server, wait_until):
     assert (refused["level"], refused["rank"], refused["status"]) == ("WARNING", 9, "INVALID_ARGUMENT")
     (asked,) = [line for line in wait_until(lambda: lines("call")) if line["method"] == "GetDataset"]
     assert (asked["level"], asked["dataset"], asked["status"]) == ("DEBUG", "none", "NOT_FOUND")
+
+
+def test_a_stream_that_asks_for_nothing_was_not_refused(logging_server, wait_until):
+    target, folder, lines = logging_server
+    wait_until(lambda: lines("listening"), seconds=120)
+    with grpc.insecure_channel(target) as channel:
+        stub = packing_pb2_grpc.PackingServiceStub(channel)
+        authorization = (("authorization", f"Bearer {(folder / 'token').read_text()}"),)
+        assert list(stub.PackStream(iter([]), metadata=authorization, timeout=30)) == []
+    (left,) = wait_until(lambda: lines("stream left before its first message"))
+    assert (left["level"], left["method"]) == ("INFO", "PackStream")
+    assert not [line for line in lines("stream refused") if line["status"] == "OK"]
 
 
 def test_no_secret_is_logged(logging_server, wait_until):

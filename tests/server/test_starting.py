@@ -2,13 +2,23 @@
 
 import asyncio
 import gc
+import shutil
+import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from packhorse.cli import main
 from packhorse.client import connect
 from packhorse.server.app import _probe
+from packhorse.server.condition import Condition
+from packhorse.server.metrics import Metrics
 
 SLOW = """
 import sys, time
@@ -102,6 +112,91 @@ os._exit(0)
         [sys.executable, "-m", "packhorse.cli", "health", "--target", running_server.target], check=True, timeout=60
     )
     assert "Traceback" not in running_server.log()
+
+
+def test_a_server_whose_datasets_are_all_taken_away_does_not_start(corpus, tmp_path):
+    shutil.copytree(corpus.root / "few", tmp_path / "root" / "few")
+    (tmp_path / "root" / "few.takedown.toml").write_text("[[redact]]\nids = 3")
+    command = ["serve", "--data-root", str(tmp_path / "root"), "--listen", f"unix:{tmp_path}/s"]
+    result = subprocess.run(
+        [sys.executable, "-m", "packhorse.cli", *command], capture_output=True, text=True, timeout=100
+    )
+    assert result.returncode == 1
+    assert result.stdout == "", "it does not say that it serves"
+    assert "few is not served: few.takedown.toml, line 2: redact[0].ids" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: no dataset below ")
+
+
+class Health:
+    """The last status of each service."""
+
+    def __init__(self):
+        self.statuses = {}
+
+    async def set(self, service, status):
+        self.statuses[service] = status
+
+
+def test_health_has_one_answer_of_several_reasons(caplog):
+    async def go_through():
+        health, metrics = Health(), Metrics(list)
+        condition = Condition(health, "s", metrics)
+
+        async def after(cause, reason):
+            await condition.set(cause, reason)
+            assert metrics.registry.get_sample_value("packhorse_serving") == (health.statuses["s"] == 1)
+            return health.statuses["s"] == 1
+
+        assert await after("datasets", "")
+        assert not await after("datasets", "no dataset can be served")
+        assert not await after("lanes", "")
+        assert not await after("datasets", "no dataset can be served")
+        assert not await after("lanes", "no blocks")
+        assert not await after("datasets", "")
+        assert await after("lanes", "")
+        assert await after("lanes", "")
+
+    with caplog.at_level("INFO", "packhorse"):
+        asyncio.run(go_through())
+    assert [record.getMessage() for record in caplog.records] == [
+        "health is NOT_SERVING: no dataset can be served",
+        "health is NOT_SERVING: no blocks",
+        "health is SERVING again",
+    ]
+
+
+def test_health_tells_while_nothing_can_be_served(corpus, tmp_path, make_server, wait_until):
+    root = tmp_path / "root"
+    shutil.copytree(corpus.root / "few", root / "few")
+
+    def health():
+        return CliRunner().invoke(main, ["health", "--target", server.target])
+
+    with make_server(root, "--metrics-listen", "127.0.0.1:0") as server:
+        assert (health().exit_code, health().stdout) == (0, f"{server.target}: SERVING\n")
+        manifest = root / "few" / "manifest.json"
+        whole = manifest.read_text()
+        manifest.write_text(whole[:40])
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "not serving what is on disk now of few: few/manifest.json" in server.log())
+        assert "a restart would not serve it" in server.log()
+        assert health().exit_code == 0, "what was loaded is served on"
+        with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+            assert 'packhorse_unusable_files{kind="dataset",name="few"} 1.0' in answer.read().decode()
+        with (root / "few" / "pools.npy").open("r+b") as pool:
+            pool.truncate(100)
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: health().exit_code == 1)
+        assert health().stdout == f"{server.target}: NOT_SERVING\n"
+        assert CliRunner().invoke(main, ["health", "--target", server.target, "--service", ""]).exit_code == 0
+        assert "health is NOT_SERVING: no dataset below" in server.log()
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(server.metrics_url.replace("/metrics", "/healthz"), timeout=10)
+        shutil.rmtree(root / "few")
+        shutil.copytree(corpus.root / "few", root / "few")
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: health().exit_code == 0)
+        assert "health is SERVING again" in server.log()
 
 
 class Busy:

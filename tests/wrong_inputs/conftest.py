@@ -47,6 +47,8 @@ def wrong_folder(tmp_path_factory):
     (folder / "notes").mkdir()
     for notes in ("notes/notes.txt", "notes.txt", "notes.parquet"):
         (folder / notes).write_text("some notes, and no data\n" * 9)
+    with (folder / "sparse").open("wb") as file:
+        file.truncate(1 << 40)  # more than can be read
     (folder / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
     (folder / "lines.jsonl").write_text('{"text": "a", "messages": [{"role": "user", "content": "x"}]}\n')
     (folder / "mixed").mkdir()

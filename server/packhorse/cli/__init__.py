@@ -127,6 +127,13 @@ def in_flags(message: str, options: Iterable[click.Option]) -> str:
     return message
 
 
+def _said(error: Exception) -> str:
+    """Returns an error's message; of one of the system's, the file and what is wrong with it, without a number."""
+    if isinstance(error, OSError) and error.strerror and error.errno is not None:
+        return ": ".join([*([] if error.filename is None else [str(error.filename)]), error.strerror])
+    return str(error)
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for."""
 
@@ -181,7 +188,7 @@ class LazyGroup(click.Group):
 
             if not isinstance(error, ValueError | OSError | ImportError | PackhorseError):
                 raise
-            raise click.ClickException(_HIDDEN.sub(r"\1\2", in_flags(str(error), self.options(ctx)))) from error
+            raise click.ClickException(_HIDDEN.sub(r"\1\2", in_flags(_said(error), self.options(ctx)))) from error
 
     def options(self, ctx: click.Context) -> Iterator[click.Option]:
         """Yields the options of the command that runs, and of those below it."""

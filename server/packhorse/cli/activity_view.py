@@ -181,7 +181,7 @@ def _servers_table(servers: list[dict[str, Any]]) -> Table:
 
 
 def _processes_table(servers: list[dict[str, Any]]) -> Table:
-    table = _table("server", "cores", "memory", "files", "connected", "silent", "stray bytes/s")
+    table = _table("server", "cores", "memory", "files", "connected", "silent", "stray B/s")
     for server in servers:
         table.add_row(
             server["address"],

@@ -43,9 +43,9 @@ def command(target: str, timeout_seconds: float | None, as_json: bool) -> None:
         table.add_column(name, justify="right")
     for info in datasets:
         sizes = (info.max_seq_len, info.num_sequences, info.num_bins, info.total_tokens)
-        facts = (*(f"{size:,}" for size in sizes), f"{info.efficiency:.2%}")
+        numbers = (*(f"{size:,}" for size in sizes), f"{info.efficiency:.2%}")
         for number, digest in enumerate(_digests_of(info)):
-            what = (info.name, digest, *facts) if number == 0 else ("  older", digest, *("",) * len(facts))
+            what = (info.name, digest, *numbers) if number == 0 else ("  older", digest, *("",) * len(numbers))
             table.add_row(*what, *(() if streams is None else (str(streams[info.name, digest]),)))
     output_console().print(table)
 

@@ -17,8 +17,8 @@ from packhorse.client.service.access import NO_ACCESS, Access
 def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float, service: str = "") -> str:
     """Returns a server's health: SERVING, NOT_SERVING or UNKNOWN.
 
-    NOT_SERVING: it starts or drains, makes no blocks, or has no dataset that it can serve. Where nobody listens, that is
-    told at once. No token is needed, and none is sent.
+    NOT_SERVING: it starts or drains, makes no blocks, or has no dataset that it can serve. Where nobody listens, it
+    raises at once. No token is needed, and none is sent.
 
     Example:
         >>> ask_health("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
