@@ -19,6 +19,7 @@ from packhorse.client import (
 )
 from packhorse.client.service.blocks import AS_IT_IS, MASKED
 from packhorse.server.backend import Backend
+from packhorse.server.catalog import Catalog
 from packhorse.server.faults import ServiceError
 from packhorse.server.lazy_catalog import LazyCatalog
 from packhorse.server.mixtures import Mixtures
@@ -282,6 +283,32 @@ def test_what_was_never_right_is_not_served_and_everything_else_is(root, client,
     take_away(root, "rows", "[[redact]]\nids = [3]")
     assert redacted(whole(client, "rows"))
     assert len(client.list_datasets()) == 4
+
+
+def test_troubles_are_told_as_long_as_they_last(root):
+    mixtures = Mixtures(Catalog(root))
+    names = mixtures.names()
+    assert {"rows", "staged"} < set(names)
+    assert mixtures.troubles() == {}
+    take_away(root, "truncated", "[[redact]]\nids = [3]")
+    mixtures.names()
+    mixture = root / "staged.mixture.toml"
+    whole = mixture.read_text()
+    (root / "truncated.takedown.toml").write_text("nonsense")
+    take_away(root, "named", "nonsense")
+    mixture.write_text("nonsense")
+    assert mixtures.names() == names, "what was said before stays in force"
+    kinds = {("takedown", "truncated"), ("takedown", "named"), ("mixture", "staged")}
+    assert mixtures.troubles().keys() == kinds
+    restarted = Mixtures(Catalog(root))
+    assert set(names) - set(restarted.names()) >= {"truncated", "named", "staged"}
+    assert restarted.troubles().keys() == kinds
+    take_away(root, "truncated", "[[redact]]\nids = [3, 4]")
+    take_away(root, "named", "")
+    mixture.write_text(whole)
+    for each in (mixtures, restarted):
+        assert each.names() == names
+        assert each.troubles() == {}
 
 
 def test_a_file_of_ids_is_read_again_when_it_changes(root, client):

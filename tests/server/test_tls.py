@@ -1,6 +1,7 @@
 """The server's certificates: gRPC is told of others once, and of nothing where they stay the same."""
 
 import shutil
+import time
 
 import grpc
 import pytest
@@ -40,6 +41,21 @@ def test_grpc_is_told_of_other_certificates_once(files, asked):
     renewed, *again = (asked[0]() for _ in range(3))
     assert isinstance(renewed, grpc.ServerCertificateConfiguration)
     assert again == [None, None]
+
+
+def test_what_is_wrong_is_told_as_long_as_it_lasts_and_when_they_end(files):
+    put = files("one")
+    certificates = Certificates(put)
+    ((name, end),) = certificates.ends().items()
+    assert name == put.cert.name
+    assert end > time.time()
+    assert not certificates.trouble
+    put.key.write_text("half a key")
+    assert "stay in use" in certificates.trouble
+    put.cert.write_text("half a certificate")
+    assert certificates.ends() == {}
+    files("two")
+    assert not certificates.trouble
 
 
 def test_every_port_is_told(files, asked):

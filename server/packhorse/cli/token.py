@@ -42,7 +42,8 @@ def new(name: str, token_file: Path, datasets: str, methods: str, expires: str) 
     """Make a token for NAME, and print it once.
 
     The token goes to stdout: redirect it into a file that only its holder can read. Servers that run notice the new
-    line by themselves. To withdraw a token, delete its line.
+    line by themselves. To withdraw a token, delete its line; to withdraw
+    all, delete the file.
     """
     names = [grant.name for grant in TokenFile(token_file).grants()] if token_file.exists() else []
     if name in names:
