@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -138,3 +139,23 @@ def test_every_mapped_file_owns_its_space(tmp_path: Path, many_rows: Path) -> No
         status = (tmp_path / "set" / name).stat()
         assert claimed[status.st_ino] == status.st_size
     open_prepared(tmp_path / "set")
+
+
+def test_a_disk_that_takes_no_more_is_told_with_the_output_and_no_hidden_folder(tmp_path):
+    table = pa.table({"length": np.random.default_rng(0).integers(1, 200, 100_000)})
+    pq.write_table(table, tmp_path / "lengths.parquet")
+    command = [
+        *(sys.executable, "-m", "packhorse.cli", "prepare", "--input", "lengths.parquet", "--length-column", "length"),
+        *("--max-seq-len", "256", "--output", "out"),
+    ]
+    most = 100 << 10
+    result = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+    )
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == "Error: out: File too large"

@@ -203,7 +203,9 @@ def test_other_input_or_options_are_refused_and_the_work_stays(
     before = sorted(path.name for path in (folder / ".out.work").rglob("*"))
     if change:
         change(folder)
-    with pytest.raises(ValueError, match=rf"--resume cannot go on with the work in .*{said}.*leave out --resume"):
+    with pytest.raises(
+        ValueError, match=rf"--resume cannot go on with the work of before: .*{said}.*leave out --resume"
+    ):
         prepare(folder / "in", output=folder / "out", resume=True, **{**OPTIONS, **options})
     assert sorted(path.name for path in (folder / ".out.work").rglob("*")) == before
 

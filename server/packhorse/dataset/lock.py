@@ -40,12 +40,17 @@ def locked(output: Path) -> Iterator[Path]:
 
     Raises:
         BlockingIOError: another process holds it; the message says which, where, and since when.
+        OSError: of the work, such as a full disk; it names the output.
     """
     work = output.resolve()
     work = work.with_name(f".{work.name}.work")
     descriptor = _lock(work, output)
     try:
         yield work
+    except OSError as error:  # of a disk that is full, say: users know the output, and not the folder beside it
+        if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
+            error.filename = str(output)
+        raise
     finally:
         with held_signals():
             if os.listdir(work) == [LOCK]:

@@ -226,7 +226,7 @@ def _is_begun(work: WorkFolder, job: JobRecord) -> bool:
         differences = [f"it was begun by release {content.get('release')}, and this is {job.release}"]
     if differences:
         raise ValueError(
-            f"--resume cannot go on with the work in {work.path}: {'; '.join(differences)}. Give what it began with, "
+            f"--resume cannot go on with the work of before: {'; '.join(differences)}. Give what it began with, "
             "or leave out --resume to begin anew"
         )
     return True

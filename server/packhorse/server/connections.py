@@ -68,6 +68,7 @@ class Connections(Watcher):
         """Asks the kernel for every connection; a thousand take some milliseconds."""
         now = time.monotonic()
         period, self._looked_at = now - self._looked_at, now
+        known = list(self._message_bytes)  # before the kernel is asked: what it then does not list is closed
         received = list(_open_connections(self._address))
         asked = Counter(dict(self._message_bytes))
         for call in list(self._calls):
@@ -84,8 +85,8 @@ class Connections(Watcher):
                     "a connection sends bytes that belong to no request",
                     extra=fields(peer=peer, megabytes_per_second=round(new / 1e6 / max(1.0, period), 1)),
                 )
-        for peer in asked.keys() - beside.keys() - {call.peer for call in list(self._calls)}:
-            self._message_bytes.pop(peer, None)  # its connection is closed
+        for peer in set(known) - beside.keys():
+            self._message_bytes.pop(peer, None)
         self._beside = beside
 
 
