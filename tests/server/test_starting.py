@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from packhorse.cli import main
 from packhorse.client import connect
 from packhorse.server.app import _probe
-from packhorse.server.condition import Condition
+from packhorse.server.condition import NO_BLOCKS, Condition
 from packhorse.server.metrics import Metrics
 
 SLOW = """
@@ -149,12 +149,14 @@ def test_health_has_one_answer_of_several_reasons(caplog):
 
         assert await after("datasets", "")
         assert not await after("datasets", "no dataset can be served")
-        assert not await after("lanes", "")
+        assert not await after(NO_BLOCKS, "")
+        assert health.statuses[""] == 1, "a restart does not help"
         assert not await after("datasets", "no dataset can be served")
-        assert not await after("lanes", "no blocks")
+        assert not await after(NO_BLOCKS, "no blocks")
+        assert health.statuses[""] == 2, "a restart may help"
         assert not await after("datasets", "")
-        assert await after("lanes", "")
-        assert await after("lanes", "")
+        assert await after(NO_BLOCKS, "")
+        assert await after(NO_BLOCKS, "")
 
     with caplog.at_level("INFO", "packhorse"):
         asyncio.run(go_through())

@@ -28,7 +28,7 @@ from packhorse.server.call_log import CallLog
 from packhorse.server.call_metrics import CallMetrics
 from packhorse.server.calls import Calls
 from packhorse.server.catalog import Catalog
-from packhorse.server.condition import Condition, asked_gauges, nothing_served
+from packhorse.server.condition import NO_BLOCKS, Condition, asked_gauges, nothing_served
 from packhorse.server.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.connections import Connections
 from packhorse.server.decoding import Decoding
@@ -168,8 +168,8 @@ async def serve(
     await _compile(stopping, wide=any(dataset.plan.is_wide for dataset in catalog.opened()))
     gc.set_threshold(_COLLECT_EVERY)
     gc.freeze()  # what is there now stays, so no collection walks over it while streams wait
-    await health_servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     condition = Condition(health_servicer, SERVICE_NAME, metrics)
+    await condition.set(NO_BLOCKS, "")
     looks = (
         asyncio.create_task(_probe((lanes.streams, lanes.small_blocks), condition)),
         asyncio.create_task(_watch(catalog, mixtures, looking, condition)),
@@ -316,10 +316,10 @@ async def _probe(lanes: Sequence[Lane], condition: Condition) -> None:
             async with asyncio.timeout(PROBE_SECONDS):
                 for answer in [lane.submit(int) for lane in lanes]:
                     await answer
-            await condition.set("lanes", "")
+            await condition.set(NO_BLOCKS, "")
             await asyncio.sleep(_PROBE_EVERY_SECONDS)
         except TimeoutError:
-            await condition.set("lanes", f"no block could be made for {PROBE_SECONDS:g} seconds")
+            await condition.set(NO_BLOCKS, f"no block could be made for {PROBE_SECONDS:g} seconds")
 
 
 def _warn_of_plain_text(config: ServeConfig) -> None:

@@ -15,9 +15,15 @@ from packhorse.server.tokens import TokenFile
 
 _LOG = logging.getLogger(__name__)
 
+NO_BLOCKS = "blocks"
+"""The cause that the lanes of streams do not answer."""
+
 
 class Condition:
     """Sets health by whether any reason speaks against it. Used from one event loop only.
+
+    The service's health is NOT_SERVING for any reason, the process's where no blocks are made: a restart may help then,
+    and only then.
 
     Args:
         servicer: of gRPC's health.
@@ -35,7 +41,7 @@ class Condition:
         """Keeps why this server cannot serve, and tells the log where that changes health.
 
         Args:
-            cause: what a reason replaces: the one of before with the same cause.
+            cause: what a reason replaces: the one of before with the same cause; NO_BLOCKS counts for the process too.
             reason: empty where it does not, or no longer, speak against serving.
         """
         before = dict(self._reasons)
@@ -47,8 +53,9 @@ class Condition:
             _LOG.error("health is NOT_SERVING: %s", reason)
         elif before and not self._reasons:
             _LOG.info("health is SERVING again")
-        status = health_pb2.HealthCheckResponse.NOT_SERVING if self._reasons else health_pb2.HealthCheckResponse.SERVING
-        await self._servicer.set(self._service, status)
+        status = health_pb2.HealthCheckResponse
+        await self._servicer.set(self._service, status.NOT_SERVING if self._reasons else status.SERVING)
+        await self._servicer.set("", status.NOT_SERVING if NO_BLOCKS in self._reasons else status.SERVING)
         self._metrics.serving.set(not self._reasons)
 
 
