@@ -87,8 +87,13 @@ def names(wrong_folder):
         shape = {"batch_size": 1, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
         return next(iter(client.create_packed_dataloader(memory, "corpus", tokens, **(shape | options))))
 
+    def closed(target):
+        with client.connect(target) as left:
+            return left
+
     return found | {
         "memory": memory,
+        "closed": closed,
         "dataset": dataset,
         "loader": loader,
         "batch": next(iter(dataset(batch_size=2))),

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
+from packhorse.client.errors import PackhorseError
 from packhorse.client.service._messages import balance_message, integers, message, skip_message, topology_message
 from packhorse.client.service._retry import with_retries
 from packhorse.client.service._transport import (
@@ -57,13 +58,14 @@ class Client:
     """
 
     def __init__(self, transport: Transport, retry: RetryPolicy) -> None:
-        self._transport = transport
+        self._connection = transport
+        self._is_closed = False
         self._retry = retry
 
     @property
     def target(self) -> str:
         """What `connect` was given."""
-        return self._transport.target
+        return self._connection.target
 
     def list_datasets(self) -> list[DatasetInfo]:
         """Returns every dataset that is served, by ascending name.
@@ -427,11 +429,19 @@ class Client:
         return PackStream(self._transport, options, self._retry)
 
     def close(self) -> None:
-        """Lets go of connections; later calls connect again. Calls that another thread is waiting for fail."""
-        self._transport.close()
+        """Lets go of connections. Later calls fail, and those that another thread is waiting for."""
+        self._connection.close()
+        self._is_closed = True
 
     def __repr__(self) -> str:
         return f"<Client of {self.target}>"
+
+    @property
+    def _transport(self) -> Transport:
+        """What calls go through, as long as the client is open."""
+        if self._is_closed:
+            raise PackhorseError(f"this client of {self.target} is closed; connect again")
+        return self._connection
 
     def _ask(self, attempt: Callable[[float], _Answer]) -> _Answer:
         return with_retries(self._retry, attempt, has_answered=lambda: self._transport.has_answered)

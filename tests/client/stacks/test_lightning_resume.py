@@ -232,7 +232,7 @@ def test_independent_epochs_resume_where_they_ended(tmp_path, steps):
     def fit(resume=None, **options):
         return train(module(mode="independent"), resume=resume, **options)
 
-    trainer, first = fit(max_steps=steps)
+    trainer, _ = fit(max_steps=steps)
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
     _, model = fit(tmp_path / "saved.ckpt", max_epochs=2)
     assert model.by_epoch() == whole(2)
@@ -247,7 +247,7 @@ def test_what_max_epochs_leaves_out_is_said(tmp_path):
 def test_epochs_that_grow_are_not_cut(tmp_path):
     """Lightning counts each by the length of the first."""
     skip = {0: f"0:{2 * NUM_BATCHES}"}
-    with pytest.raises(ValueError, match="epoch 1 has .*reload_dataloaders_every_n_epochs=1"):
+    with pytest.raises(ValueError, match=r"epoch 1 has .*reload_dataloaders_every_n_epochs=1"):
         train(module(skip=skip), max_epochs=2)
     _, model = train(module(skip=skip), max_epochs=2, reload_dataloaders_every_n_epochs=1)
     assert model.by_epoch()[1] == whole(2)[1]

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.sources import TokenSource, TokenSourceError
 
+_MOST_TOKENS = 1 << 31
+
 
 def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[np.int64], source: TokenSource) -> None:
-    """Refuses negative tokens.
+    """Refuses tokens that no model has.
 
     Args:
         input_ids: tokens of all rows end to end, padding included: int64 [T].
@@ -20,13 +22,16 @@ def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[
         source: where the tokens are from.
 
     Raises:
-        TokenSourceError: a token is negative; names its sequence.
+        TokenSourceError: a token is negative, or 2^31 and more; names its sequence.
     """
-    if source.may_be_negative and input_ids.min(initial=0) < 0:
-        at = int(input_ids.argmin())
+    if not source.may_be_out_of_range:
+        return
+    unsigned = input_ids.view(np.uint64)  # negative tokens are the largest, and so one look finds both
+    if unsigned.max(initial=0) >= _MOST_TOKENS:
+        at = int(unsigned.argmax())
         raise TokenSourceError(
             f"sequence {_id_at(at, layout, ids)}: {source.where} holds the token {input_ids[at]} there, but token ids "
-            "are not negative; write the file anew without it"
+            "are in [0, 2^31); write the file again without it"
         )
 
 

@@ -11,9 +11,8 @@ from typing import Any, Unpack
 import torch
 
 from packhorse.client.api import Client
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading._options import LoadingOptions, check_options
-from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.service.memory import MemoryDatasets
 from packhorse.client.stacks._data import PackedData, ValidationBatches, refuse_schedule
@@ -114,7 +113,9 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Leaves packed batches alone, which are on the device; others go Lightning's way."""
-        return batch if isinstance(batch, Parcel) else super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return (
+            batch if isinstance(batch, PackedBatch) else super().transfer_batch_to_device(batch, device, dataloader_idx)
+        )
 
     def teardown(self, stage: str) -> None:
         """Ends the workers."""
@@ -155,7 +156,7 @@ class _TrainerEpochs:
 
     def __iter__(self) -> Iterator[PackedBatch]:
         """Yields the batches of the Trainer's epoch; which that is, is looked up with the first `next`."""
-        self._loader.set_epoch(max(self._epoch, self._trainer.fit_loop.epoch_progress.current.processed))
+        self._loader.set_epoch(max(self._epoch, self._num_epochs_done))
         self._check_length()
         number = self._num_trained
         self._states = {number: self._loader.state_dict()}
@@ -198,7 +199,14 @@ class _TrainerEpochs:
     @property
     def _num_trained(self) -> int:
         """Batches that the Trainer has trained on, in all epochs."""
-        return int(self._trainer.fit_loop.epoch_loop.batch_progress.total.processed)
+        count: Any = self._trainer.fit_loop.epoch_loop.batch_progress.total
+        return int(count.processed)
+
+    @property
+    def _num_epochs_done(self) -> int:
+        """Epochs that the Trainer counts as done."""
+        count: Any = self._trainer.fit_loop.epoch_progress.current
+        return int(count.processed)
 
     def _go_to(self, state: Mapping[str, Any] | None) -> int | None:
         """Brings the loader where training goes on.
@@ -207,8 +215,7 @@ class _TrainerEpochs:
             Batches of the epoch before that, as this topology counts them; None where no length is known.
         """
         loader = self._loader
-        counted = self._trainer.fit_loop.epoch_progress.current.processed
-        loader.set_epoch(counted if state is None else state.get("epoch", 0))
+        loader.set_epoch(self._num_epochs_done if state is None else state.get("epoch", 0))
         try:
             self._length = len(loader)
         except TypeError:  # mode "independent": an epoch ends with its last batch, whatever was counted
