@@ -16,6 +16,7 @@ from packhorse.dataset import (
     takedown_text,
 )
 from packhorse.server.served import Served
+from packhorse.topology.checks import counted
 
 
 @click.command("redact", context_settings={"show_default": True})
@@ -115,7 +116,7 @@ def command(
     file = redact(path, redaction, check)
     of_component = f" of {component}" if component else ""
     action = "masked" if token is None else f"replaced by token {token}"
-    click.echo(f"{name}{TAKEDOWN_SUFFIX}: {len(wanted):,} ids{of_component} {action}")
+    click.echo(f"{name}{TAKEDOWN_SUFFIX}: {counted(len(wanted), 'id')}{of_component} {action}")
     click.echo(f"redactions in force: {len(file.redactions)}, the last with digest {file.chain[-1]}")
 
 
@@ -143,12 +144,14 @@ def _is_right(served: Served, path: Path) -> bool:
 
     file = TakedownFile.parse(takedown_text(path), path.name, ids_reader(path))
     _check_fields(file, served)
-    click.echo(f"{path.name}: {len(file.redactions)} redactions, {len(file.skips)} skips")
+    click.echo(f"{path.name}: {counted(len(file.redactions), 'redaction')}, {counted(len(file.skips), 'skip')}")
     is_right = True
     for number, redaction in enumerate(file.redactions):
         missing = unknown_ids(served, redaction)
         owner = redaction.component or served.name
-        click.echo(f"redact[{number}]: {len(redaction.ids):,} ids of {owner}, {len(missing):,} of them not there")
+        click.echo(
+            f"redact[{number}]: {counted(len(redaction.ids), 'id')} of {owner}, {len(missing):,} of them not there"
+        )
         if len(missing):
             is_right = False
             click.echo(f"WRONG: redact[{number}]: {owner} has no {some_ids(missing)}", err=True)

@@ -161,7 +161,8 @@ def _collate(batches: list[PackedBatch], **options: Any) -> PackedBatch:
     if "cursor" in first or "layout" in first:
         raise ValueError(
             "this DataLoader would stack batches of a PackedDataset, which are whole already: write "
-            "DataLoader(dataset, batch_size=None), and give the number of bins to the dataset, PackedDataset(…, batch_size=8)"
+            "DataLoader(dataset, batch_size=None), and give the number of bins to the dataset, "
+            "PackedDataset(…, batch_size=8)"
         )
     return PackedBatch({key: collate([row[key] for row in batches], **options) for key in first})
 

@@ -40,8 +40,8 @@ class PackedDataLoader:
     Workers live from the first iteration to `close`, the end of a `with`, or the loader's own end, and follow
     `set_epoch` and `load_state_dict`. They are forked where the platform's default is to fork, unless this process has
     used gRPC through this package before (a Client, a dataset iterated without workers): children forked then stall now
-    and then, so they come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not count
-    as such use.
+    and then, so they come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not
+    count as such use.
 
     Example:
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
