@@ -143,7 +143,7 @@ class Resume:
                     done,
                 )
                 done = 0
-            elif done >= topology.steps_per_window and done:
+            elif done >= topology.steps_per_window > 1:
                 raise ValueError(
                     f"the cursor's window_steps is {done}, and an optimizer step has {topology.steps_per_window} "
                     "steps; pass a batch's 'cursor' as it was"
