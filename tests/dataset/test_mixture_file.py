@@ -83,8 +83,8 @@ def test_a_wrong_file_is_refused_by_line(line, text):
     ("text", "message"),
     [
         (
-            "[[stages]]\nweights = {set = 1, other = 0.00001}",
-            "other has less than one bin in 65536 in stage 0: give it a larger weight, or 0 and a larger one in a",
+            "[[stages]]\nweights = {set = 1, other = 0.0000000000001}",
+            "other has less than one bin in 1099511627776 in stage 0: give it a larger weight, or 0 and a larger one in a",
         ),
         (
             f"bins_per_step = 4\n{STAGES}until_steps = 9\n{STAGES}until_bins = 36\n{STAGES}",
