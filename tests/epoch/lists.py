@@ -196,20 +196,17 @@ def split(part, whole, owed, key, num):
             return None
         begin, end = first_cell(stratum), first_cell(stratum + 1)
         rest, over = debt + begin * part - stratum * whole, debt + end * part - (stratum + 1) * whole
-        chosen = (mixed(key ^ (stratum * GOLDEN % 2**64)) >> 11) * 2.0**-53
+        word = mixed(key ^ (stratum * GOLDEN % 2**64))
+        at, which = (word >> 32) * 2.0**-32 * whole, word % 2**32 * 2.0**-32
         if stratum == 0 and debt > 0:  # begun before: any of the cells that are left
-            return min(int(chosen * end), end - 1)
-        last = float(part - over) if over else 0.0
-        if chosen * whole >= whole - last:
+            return min(int(which * end), end - 1)
+        if over and at >= whole - (part - over):
             return end - 1
+        wants_first = at * (whole - part + rest) < float(rest) * whole
+        if rest and wants_first and cell_of(stratum - 1) != begin - 1:  # which may have given it
+            return begin - 1
         inner = end - begin - (over > 0)
-        first = float(rest) * whole / (whole - part + rest) if rest else 0.0
-        at = chosen * whole
-        if at >= first:
-            return begin + min(int((at - first) / (whole - last - first) * inner), inner - 1)
-        if cell_of(stratum - 1) == begin - 1:  # which gives the cell that lies in both
-            return begin + min(int(at / first * inner), inner - 1)
-        return begin - 1
+        return begin + min(int(which * inner), inner - 1)
 
     cells, stratum = set(), 0
     while first_cell(stratum) - 1 < num:

@@ -111,8 +111,7 @@ class Dealing:
         length = _CHUNK if self._length is None else min(_CHUNK, self._length - first)
         before, states, strata, rests = splits.state_at(first)
         components, numbers = np.empty(length, dtype=np.int32), np.empty(length, dtype=np.uint32)
-        taken = np.zeros(len(before), dtype=np.uint32)
-        deal(splits.root, splits.children, splits.units, splits.keys, states, strata, rests, components, numbers, taken)
+        deal(splits.root, splits.children, splits.units, splits.keys, states, strata, rests, components, numbers)
         return _Chunk(before, components, numbers)
 
 

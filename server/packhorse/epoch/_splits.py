@@ -42,7 +42,8 @@ _MASK = 2**64 - 1
 _FORCED, _OFFSET, _LENGTH, _ITEM, _NEXT_LENGTH, _NEXT_ITEM, _NEXT_OVER = range(7)  # columns of a split's state
 _WIDTH = 7
 _NO_ITEM = -2
-_U1, _U11 = np.uint64(1), np.uint64(11)
+_U1, _U32, _LOW_32 = np.uint64(1), np.uint64(32), np.uint64(2**32 - 1)
+_OF_32_BITS = 2.0**-32
 
 
 class _Split(NamedTuple):
@@ -238,22 +239,23 @@ def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is
         far into the next one the first cell after them begins.
     """
     length = (whole - rest + part - 1) // part
+    return _chosen(stratum, rest, part, whole, key, cut, is_taken, length)
+
+
+@numba.njit(inline="always")
+def _chosen(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is_taken: Any, length: Any) -> Any:
+    """As `_item`, given how many cells begin in the stratum."""
     over = rest + length * part - whole
-    chosen = np.float64(mix(key ^ (stratum * GOLDEN)) >> _U11) * 2.0**-53
+    word = mix(key ^ (stratum * GOLDEN))
+    at = np.float64(word >> _U32) * _OF_32_BITS * whole  # how far into the stratum
+    inner = np.float64(word & _LOW_32) * _OF_32_BITS  # which of its inner cells, were they one
     if cut >= 0:
-        return min(cut + np.int64(chosen * (length - cut)), length - 1), length, over
-    at = chosen * whole
-    last = np.float64(part - over) if over else 0.0  # what of the last cell is in this stratum
-    if at >= whole - last:
+        return min(cut + np.int64(inner * (length - cut)), length - 1), length, over
+    if over > 0 and at >= whole - (part - over):
         return length - 1, length, over
-    num_inner = length - (1 if over else 0)
-    first = np.float64(rest) * whole / np.float64(whole - part + rest) if rest else 0.0
-    if at < first:
-        if not is_taken:
-            return -1, length, over
-        inner = at / first
-    else:
-        inner = (at - first) / (whole - last - first)
+    if rest > 0 and not is_taken and at * (whole - part + rest) < np.float64(rest) * whole:
+        return -1, length, over
+    num_inner = length - (1 if over > 0 else 0)
     return min(np.int64(inner * num_inner), num_inner - 1), length, over
 
 
@@ -268,52 +270,103 @@ def deal(
     rests: Any,
     components_out: Any,
     numbers_out: Any,
-    taken: Any,
 ) -> None:
-    """Deals the positions that follow a state, which it changes.
+    """Deals the positions that follow a state.
+
+    Every split parts the positions that it has, in order: the lesser's to the front, the greater's after them.
 
     Args:
         root: of the splits, or ~component where there is one component.
-        children: of every split: int64 [splits, 2].
+        children: of every split, which come before it: int64 [splits, 2].
         units: int64 [splits, 2].
         keys: uint64 [splits].
         states: as `Splits.state_at` returns them.
-        strata: likewise.
-        rests: likewise.
+        strata: from there as well.
+        rests: from there as well.
         components_out: gets the component of each position: int32 [N].
         numbers_out: gets how many of the component's come before: uint32 [N].
-        taken: uint32 [C], zeros; counts them.
     """
-    for i in range(len(components_out)):
-        node = root
-        while node >= 0:
-            state = states[node]
-            if state[_FORCED] > 0:
-                state[_FORCED] -= 1
-                side = 0
-            else:
-                offset = state[_OFFSET]
-                is_last = offset == state[_LENGTH] - 1
-                side = 0 if offset == state[_ITEM] or (is_last and state[_NEXT_ITEM] == -1) else 1
-                state[_OFFSET] = offset + 1
-                if is_last:
-                    strata[node] += _U1
-                    _enter_next(state, strata[node], units[node, 0], units[node, 1], keys[node])
-            if rests[node, side] == 0:
-                side = 1 - side
-            rests[node, side] -= 1
-            node = children[node, side]
-        component = ~node
-        components_out[i] = component
-        numbers_out[i] = taken[component]
-        taken[component] += np.uint32(1)
+    num = len(components_out)
+    positions, parted = np.arange(num).astype(np.uint32), np.empty(num, np.uint32)
+    is_lesser = np.empty(num, np.uint8)
+    begins, ends = np.zeros(len(children), np.int64), np.zeros(len(children), np.int64)
+    _give(root, 0, num, positions, begins, ends, components_out, numbers_out)
+    for node in range(len(children) - 1, -1, -1):
+        begin, end = begins[node], ends[node]
+        if begin == end:
+            continue
+        ours = is_lesser[: end - begin]
+        _mark(states[node], strata[node], units[node, 0], units[node, 1], keys[node], ours)
+        if min(rests[node, 0], rests[node, 1]) < end - begin:
+            _cap(rests[node, 0], rests[node, 1], ours)
+        middle = _part(positions, begin, end, ours, parted)
+        _give(children[node, 0], begin, middle, positions, begins, ends, components_out, numbers_out)
+        _give(children[node, 1], middle, end, positions, begins, ends, components_out, numbers_out)
 
 
 @numba.njit(nogil=True, cache=True)
-def _enter_next(state: Any, stratum: Any, part: Any, whole: Any, key: Any) -> None:
-    """Makes the next stratum a split's own, and finds the item of the one after it."""
-    item, length, over = state[_NEXT_ITEM], state[_NEXT_LENGTH], state[_NEXT_OVER]
-    is_taken = over > 0 and item == length - 1
-    state[_OFFSET], state[_LENGTH], state[_ITEM] = 0, length, item
-    following, next_length, next_over = _item(stratum + _U1, over, part, whole, key, -1, is_taken)
-    state[_NEXT_LENGTH], state[_NEXT_ITEM], state[_NEXT_OVER] = next_length, following, next_over
+def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: Any) -> None:
+    """Marks which of a split's next cells are the lesser's, from its state on."""
+    num = len(is_lesser)
+    is_lesser[:] = 0
+    first = min(state[_FORCED], num)
+    is_lesser[:first] = 1
+    begin = first - state[_OFFSET]  # where the stratum begins
+    item, length = state[_ITEM], state[_LENGTH]
+    following, next_length, next_over = state[_NEXT_ITEM], state[_NEXT_LENGTH], state[_NEXT_OVER]
+    least = max(whole // max(part, 1), 1)
+    while begin < num:
+        if item >= -1 and first <= begin + item < num:
+            is_lesser[begin + item] = 1
+        begin += length
+        if begin - 1 < num and following == -1:
+            is_lesser[begin - 1] = 1
+        stratum += _U1
+        item, length, over = following, next_length, next_over
+        after = least if over + least * part >= whole else least + 1
+        is_taken = over > 0 and item == length - 1
+        following, next_length, next_over = _chosen(
+            stratum + _U1, over, part, whole, key, np.int64(-1), is_taken, np.int64(after)
+        )
+
+
+@numba.njit(nogil=True, cache=True)
+def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
+    """Gives one side's cells to the other after so many."""
+    for i in range(len(is_lesser)):
+        if is_lesser[i]:
+            is_lesser[i] = lesser > 0
+        else:
+            is_lesser[i] = greater == 0
+        if is_lesser[i]:
+            lesser -= 1
+        else:
+            greater -= 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _part(positions: Any, begin: Any, end: Any, is_lesser: Any, parted: Any) -> Any:
+    """Brings the lesser's of a split's positions to the front, and returns where the greater's begin."""
+    num_lesser, num_greater = np.uint64(0), np.uint64(0)
+    for i in range(end - begin):
+        position, side = positions[begin + i], np.uint64(is_lesser[i])
+        positions[np.uint64(begin) + num_lesser] = position  # overwritten by the next one, unless it is the lesser's
+        parted[num_greater] = position
+        num_lesser += side
+        num_greater += _U1 - side
+    middle = begin + np.int64(num_lesser)
+    positions[middle:end] = parted[: end - middle]
+    return middle
+
+
+@numba.njit(nogil=True, cache=True)
+def _give(
+    node: Any, begin: Any, end: Any, positions: Any, begins: Any, ends: Any, components_out: Any, numbers_out: Any
+) -> None:
+    """Gives positions to a component, or to the split that deals them on."""
+    if node >= 0:
+        begins[node], ends[node] = begin, end
+        return
+    for i in range(begin, end):
+        position = positions[i]
+        components_out[position], numbers_out[position] = ~node, i - begin

@@ -220,8 +220,10 @@ def _check_cost(shape: Topology, max_seq_len: int) -> None:
     integer("topology.cost_linear", shape.cost_linear, 0, max(most, 0))
 
 
-def stage(request: pb.AppendStageRequest) -> StageEntry:
-    """Returns the stage that is to be appended, with checked weights."""
+def stage(request: pb.AppendStageRequest) -> StageEntry | None:
+    """Returns the stage that is to be appended, with checked weights; None where stages are only taken back."""
+    if request.replace and not request.weights:
+        return None
     try:
         by = WeightsBy(request.by or WeightsBy.BINS)
     except ValueError:
