@@ -87,7 +87,7 @@ def test_every_component_keeps_its_share_over_stages_and_epochs(data):
     run = np.concatenate([dealt(mixture, epoch) for epoch in range(num_epochs)])
     given_bins = given_after(run, num_components)
     off = abs(given_bins - due_after(stages, len(run)))
-    assert off.max() <= most_off(num_components)
+    assert off.max() <= most_off(num_components) + (0.5 if ends else 0)  # while a debt is paid
     for epoch in range(num_epochs):
         begins = [e * (1 + 7 * d) + position for d, (e, position) in enumerate(mixture._begins(epoch))]
         assert begins == given_bins[epoch * num_bins].tolist()

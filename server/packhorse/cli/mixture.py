@@ -114,7 +114,11 @@ def append(
         with asking(target, timeout_seconds) as client:
             before = client.get_dataset(name).digest
             info = client.append_stage(
-                name, from_position=from_position, weights=_weights(weights), by=by, replace=replace
+                name,
+                from_position=from_position,
+                weights=None if weights is None else _weights(weights),
+                by=by,
+                replace=replace,
             )
         names, shares = [each.name for each in info.components], [Fraction(share) for share in info.stages[-1].shares]
         firsts = [stage.first_position for stage in info.stages]
