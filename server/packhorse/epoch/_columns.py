@@ -5,10 +5,10 @@ Owns `Column` and the loops that depend on the width; leaves which column is fet
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel_part
 from packhorse.epoch._lanes import prefetch
 
 _NO_32, _NO_64 = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
@@ -46,7 +46,7 @@ def _frozen(array: Any) -> Any:
 _READ_32, _READ_64 = _frozen(_NO_32), _frozen(_NO_64)
 
 
-@numba.njit(nogil=True)
+@kernel_part
 def fetch_column(entries: Any, num: Any, begin: Any, column: Any, out: Any) -> None:
     """out[begin + i] = column[entries[i]] for the first entries; nothing for an empty column.
 
@@ -68,7 +68,7 @@ def fetch_column(entries: Any, num: Any, begin: Any, column: Any, out: Any) -> N
             out.wide[begin + i] = column.narrow[entries[i]]
 
 
-@numba.njit(nogil=True)
+@kernel_part
 def ask_column(entries: Any, first: Any, num: Any, column: Any) -> None:
     """Asks for the memory of some entries of a column, from the given one on."""
     if len(column.wide):

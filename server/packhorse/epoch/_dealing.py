@@ -8,10 +8,10 @@ import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch._draws import permute_positions
 from packhorse.epoch._shares import Shares
 from packhorse.epoch.permutation import ROW_WIDTH, fill_parameters
@@ -126,7 +126,7 @@ class Dealing:
         return _Chunk(edges[0], np.diff(up_to[0]), components, numbers)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _deal(rows: Any, ends: Any, components_out: Any, numbers_out: Any) -> None:
     """Deals blocks: component d gets the positions that a block's permutation leads to [ends[d], ends[d + 1]).
 
@@ -152,7 +152,7 @@ def _deal(rows: Any, ends: Any, components_out: Any, numbers_out: Any) -> None:
         begin += num
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _pick(chunk: Any, offsets: Any, begin: Any, components_out: Any, numbers_out: Any) -> Any:
     """Looks up offsets from `begin` on as far as they lie in a chunk, and returns which is the first that does not."""
     for i in range(begin, len(offsets)):

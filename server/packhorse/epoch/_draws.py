@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from packhorse.compiling import kernel, kernel_part
 from packhorse.epoch._lanes import count_lanes, fill_lanes
 from packhorse.epoch.permutation import (
     FORM,
@@ -61,7 +62,7 @@ def _value(block: Any, s: Any) -> Any:
     return cell_at(block[_LINES + s], block[_COLUMNS + s], block[_SHIFTS + s])
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel_part
 def _six_rounds_each(block: Any, num: Any, rounds: Any) -> None:
     """Six rounds of the first values of a block; `rounds` says so, lest the compiler writes each out.
 
@@ -131,7 +132,7 @@ def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
     count_lanes(words, _VALUES + s, first)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel_part
 def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     """Writes the first draws' indices into the pool array, offset + σ(draw): words [num]. Overwrites the draws.
 
@@ -168,7 +169,7 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
         entries[s] = words[_VALUES + s] + words[_OFFSETS + s]
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel_part
 def _six_more_where_small(block: Any, words: Any, turns: Any, num: Any) -> None:
     """The second six rounds of small permutations, where their values are; the others' values stay as they are.
 
@@ -209,7 +210,7 @@ def _collect(words: Any, turns: Any, still: Any, num: Any, least: Any) -> Any:
     return num_still
 
 
-@numba.njit(nogil=True)
+@kernel_part
 def _move(block: Any, to: Any, s: Any, turn: Any, size: Any) -> Any:
     """Moves a value of a block, with the keys of its next six rounds, and returns which these are."""
     following = turn + _1 if turn < extra_passes(size) else _0
@@ -221,7 +222,7 @@ def _move(block: Any, to: Any, s: Any, turn: Any, size: Any) -> Any:
     return np.uint32(following)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def permute_positions(row: Any, positions: Any, out: Any) -> None:
     """out[p] = σ(positions[p]), all under one parameter row; positions and out are int64 [N]."""
     block = np.empty(6 * BLOCK, np.uint32)

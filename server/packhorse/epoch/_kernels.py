@@ -9,6 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from packhorse.compiling import kernel, kernel_part
 from packhorse.epoch._columns import ask_column, fetch_column
 from packhorse.epoch._draws import BLOCK, no_draws, permute_pools, set_draws
 from packhorse.epoch._lanes import LANES, fill_lanes
@@ -41,14 +42,14 @@ def _template_of(tables: Any, bin_number: Any) -> Any:
     return low
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
     """Looks up what each bin costs: its number in the plan is in `costs_out`, which gets the cost."""
     for p in range(len(costs_out)):
         costs_out[p] = template_costs[_template_of(tables, costs_out[p])]
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def find_bins(
     tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
 ) -> Any:
@@ -70,7 +71,7 @@ def find_bins(
     return loaded
 
 
-@numba.njit(nogil=True)
+@kernel_part
 def _load(table: Any) -> Any:
     """Reads a table's lines one after the other, and returns what they add up to, or the compiler would leave it out.
 
@@ -83,7 +84,7 @@ def _load(table: Any) -> Any:
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def draw_ids(
     tables: Any,
     pool_rows: Any,
@@ -147,7 +148,7 @@ def draw_ids(
     return np.int64(num_tokens), loaded
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel_part
 def _lay_out(lengths: Any, num: Any, begin: Any, lengths_out: Any) -> None:
     """Copies the first lengths of a block to where they begin in the output."""
     for i in range(num):

@@ -121,14 +121,14 @@ class EpochView:
         permute_positions(self._bin_row, positions, copies)
         kernels.find_bins(self._plan.tables, first_template, templates, copies, outline.sizes, outline.templates)
         return Found(
-            fill=partial(self._fill, templates, copies),
+            fill=partial(self.draw, templates, copies),
             num_bins=len(positions),
             ids_dtype=self._pool.dtype,
             columns={} if self._first_tokens is None else {"first_tokens": self._first_tokens.dtype},
             have_templates=True,
         )
 
-    def _fill(
+    def draw(
         self,
         templates: NDArray[np.int64],
         copies: NDArray[np.int64],
@@ -137,7 +137,16 @@ class EpochView:
         lengths: NDArray[np.int32],
         columns: Columns,
     ) -> int:
-        """Makes bins that were found, between the bounds given, and returns how many tokens they have."""
+        """Makes bins that were found, and returns how many tokens they have.
+
+        Args:
+            templates: of each bin: int64 [n].
+            copies: which of its template's bins each is: int64 [n].
+            bounds: as `Fill` takes them, and what follows likewise.
+            ids: written.
+            lengths: written.
+            columns: written.
+        """
         num_tokens, _ = kernels.draw_ids(
             self._plan.tables,
             self._pool_rows,
