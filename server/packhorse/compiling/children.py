@@ -7,11 +7,12 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from packhorse.compiling.kernel import cache_folder, compiled_elsewhere
+from packhorse.compiling.caching import cache_folder, compiled_elsewhere
 
 _LOCK = "packhorse-compiling.lock"
 
@@ -34,9 +35,9 @@ def compile_in_children(module: str, commands: Sequence[Sequence[str]], *, in_ba
         processes = [
             subprocess.Popen(
                 [sys.executable, "-m", module, *command],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                process_group=0,  # ^C in a terminal is the parent's; what is half compiled may be finished
+                process_group=0,  # ^C in a terminal is the parent's
             )
             for command in commands
         ]
@@ -46,10 +47,20 @@ def compile_in_children(module: str, commands: Sequence[Sequence[str]], *, in_ba
                     os.setpriority(os.PRIO_PROCESS, process.pid, 19)
             for process in processes:
                 process.wait()
-        except BaseException:
+        finally:
             for process in processes:
                 process.kill()
-            raise
+                process.communicate()
+
+
+def end_with_parent() -> None:
+    """Ends this process as soon as the one that started it by `compile_in_children` ends."""
+
+    def wait() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @contextmanager

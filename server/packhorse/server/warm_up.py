@@ -8,10 +8,12 @@ import logging
 import sys
 from contextlib import suppress
 
-from packhorse.compiling import NotCompiledError, compile_in_children, only_from_cache
+from packhorse.compiling import NotCompiledError, compile_in_children, end_with_parent, only_from_cache
 from packhorse.epoch import compilation
 from packhorse.epoch import compile_kernels as compile_epoch
 from packhorse.packing import compile_kernels as compile_packing
+
+_LOG = logging.getLogger(__name__)
 
 _PARTS = {
     "finding": compilation.compile_finding,
@@ -65,6 +67,7 @@ class WarmUp:
         if not self._has_all:
             compile_in_children(__name__, [["wide-others" if self._wide else "others"]], in_background=True)
             compile_kernels(wide=self._wide)
+            _LOG.info("all kernels are ready, those of rare requests too")
 
 
 def compile_parts(names: list[str]) -> None:
@@ -74,5 +77,6 @@ def compile_parts(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     logging.disable(logging.WARNING)  # the server says what goes wrong with the cache
     compile_parts(sys.argv[1:])

@@ -47,9 +47,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     try:
         compiled._cache = _Cache(function)
     except RuntimeError:  # Numba found no folder that it can write to
-        _warn(
-            "no folder for the kernels that Numba compiles can be written", Path(function.__code__.co_filename).parent
-        )
+        _warn("no folder for compiled kernels can be written", Path(function.__code__.co_filename).parent)
     else:
         _folders.add(Path(compiled._cache.cache_path))
     return compiled
