@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core import caching
 
 _LOG = logging.getLogger(__name__)
 
+_njit: Any = numba.njit  # its types lack options that it has
+_FunctionCache: Any = caching.FunctionCache
+
 _ASKED_EVERY_SECONDS = 0.02
 
-kernel_part = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+kernel_part = _njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Decorates a loop that only kernels call: it is compiled with each of them, and kept on disk as a part of them."""
 
 
@@ -43,7 +46,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     Args:
         function: its arguments are arrays, numbers, and named tuples of them.
     """
-    compiled = numba.njit(nogil=True)(function)
+    compiled = _njit(nogil=True)(function)
     try:
         compiled._cache = _Cache(function)
     except RuntimeError:  # Numba found no folder that it can write to
@@ -93,7 +96,7 @@ _folders: set[Path] = set()
 _warned: list[str] = []
 
 
-class _Cache(FunctionCache):
+class _Cache(_FunctionCache):
     """Numba's cache of a function, but a disk's errors end nobody."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:

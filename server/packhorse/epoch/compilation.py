@@ -17,7 +17,6 @@ from packhorse.epoch.view import EpochView
 from packhorse.epoch.windows import WindowedView
 from packhorse.topology import Balance, RoomRule, Topology
 
-_ID_DTYPES = (np.dtype(np.uint32), np.dtype(np.int64))
 _FIRST_POSITION = np.zeros(1, dtype=np.int64)
 _FIRST_TOKENS = np.zeros(2, dtype=np.uint32)
 """Of a pool of pieces. Those of a sequence of 2^32 tokens and more, int64, are compiled for when there is one."""
@@ -70,15 +69,15 @@ def _plan(*, wide: bool) -> PlanIndex:
 
 def _compile(plan: PlanIndex) -> None:
     """Compiles the rest, what is asked for most first."""
-    views = [EpochView(plan, np.arange(2, dtype=dtype), seed=0, epoch=0) for dtype in _ID_DTYPES]
+    pools: list[PoolArray] = [np.arange(2, dtype=np.uint32), np.arange(2, dtype=np.int64)]
+    views = [EpochView(plan, pool, seed=0, epoch=0) for pool in pools]
     for narrow_or_wide in (views[:1] * 2, views):
         parts = [_unchanging(str(number), view) for number, view in enumerate(narrow_or_wide)]
         Mixture(parts, [Stage({"0": 1, "1": 1})], seed=0).epoch(0).bins([0, 1])
     joined = Component.of("joined", lambda epoch: JoinedSource(views[0], 2))
     Mixture([joined], [Stage({"joined": 1})], seed=0).epoch(0).bins([0])
     Assignment(views[0], Topology(world_size=2, batch_size=2, balance=Balance.MICRO_STEP)).bins(range(1), 0)
-    for dtype, view in zip(_ID_DTYPES, views, strict=True):
-        pool: PoolArray = np.arange(2, dtype=dtype)
+    for pool, view in zip(pools, views, strict=True):
         EpochView(plan, pool, seed=0, epoch=0, first_tokens=_FIRST_TOKENS).bins([0])
         view.bins([0])
         GroupedSource(view, _pairs()).bins([0])

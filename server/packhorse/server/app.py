@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -254,7 +255,7 @@ def _server(
     servicer: PackingServicer,
     health_servicer: health.aio.HealthServicer,  # type: ignore[name-defined]
     config: ServeConfig,
-    outer: tuple[grpc.aio.ServerInterceptor, ...],
+    outer: tuple[Any, ...],
     guard: Guard | None,
 ) -> grpc.aio.Server:
     """Returns a gRPC server of our services, which listens nowhere yet."""

@@ -5,11 +5,12 @@ Owns the waiting; leaves health checks and reflection, which need no kernels, al
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
 
 
-class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Lets a service's calls through once it is open.
 
     Args:
@@ -26,9 +27,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
+    ) -> Any:
         """Waits where the call is the service's."""
         if handler_call_details.method.startswith(self._prefix):
             await self._is_open.wait()

@@ -6,20 +6,21 @@ Owns the list of them, in the order in which a server needs them, and the proces
 
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 from packhorse.compiling import NotCompiledError, compile_in_children, end_with_parent, only_from_cache
-from packhorse.epoch import compilation
+from packhorse.epoch import compile_drawing, compile_finding
 from packhorse.epoch import compile_kernels as compile_epoch
 from packhorse.packing import compile_kernels as compile_packing
 
 _LOG = logging.getLogger(__name__)
 
-_PARTS = {
-    "finding": compilation.compile_finding,
-    "drawing": compilation.compile_drawing,
-    "wide-finding": lambda: compilation.compile_finding(wide=True),
-    "wide-drawing": lambda: compilation.compile_drawing(wide=True),
+_PARTS: dict[str, Callable[[], None]] = {
+    "finding": compile_finding,
+    "drawing": compile_drawing,
+    "wide-finding": lambda: compile_finding(wide=True),
+    "wide-drawing": lambda: compile_drawing(wide=True),
     "others": lambda: compile_kernels(),
     "wide-others": lambda: compile_kernels(wide=True),
 }
