@@ -92,7 +92,7 @@ def test_any_bin_is_found_in_plans_of_any_size(largest):
     wanted = sorted(edges | set(rng.integers(0, first_bin[-1], 2000).tolist()))
     found, sizes, numbers = (np.empty(len(wanted), dtype=np.int64) for _ in range(3))
     copies = np.array(wanted)
-    kernels.find_bins(plan.tables, 70, found, copies, sizes, numbers)
+    kernels.find_bins(plan.bin_tables, 70, found, copies, sizes, numbers)
     expected = [bisect_right(first_bin, b) - 1 for b in wanted]
     assert found.tolist() == expected
     assert copies.tolist() == [b - first_bin[t] for b, t in zip(wanted, expected, strict=True)]

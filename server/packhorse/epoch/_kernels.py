@@ -25,7 +25,7 @@ _LINE_BYTES = 64
 _ROWS_IN_LINE = _LINE_BYTES // (8 * ROW_WIDTH)
 
 _LOADING_PAYS = 32
-"""From so many times fewer bins than a plan has runs, loading its tables takes longer than waiting for what is read."""
+"""From so many times fewer bins than a table is long, loading its tables takes longer than waiting for what is read."""
 
 
 @numba.njit(inline="always")
@@ -59,7 +59,7 @@ def find_bins(
     Returns a number without meaning, see `_load`.
     """
     loaded = 0
-    if _LOADING_PAYS * len(copy_out) > len(tables.run_length):
+    if _LOADING_PAYS * len(copy_out) > len(tables.lookup):
         loaded += _load(tables.lookup) + _load(tables.first_bin) + _load(tables.template_size)
     for p in range(len(copy_out)):
         bin_number = copy_out[p]

@@ -119,7 +119,7 @@ class EpochView:
         """
         templates, copies = np.empty((2, len(positions)), dtype=np.int64)
         permute_positions(self._bin_row, positions, copies)
-        kernels.find_bins(self._plan.tables, first_template, templates, copies, outline.sizes, outline.templates)
+        kernels.find_bins(self._plan.bin_tables, first_template, templates, copies, outline.sizes, outline.templates)
         return Found(
             fill=partial(self.draw, templates, copies),
             num_bins=len(positions),
@@ -148,7 +148,7 @@ class EpochView:
             columns: written.
         """
         num_tokens, _ = kernels.draw_ids(
-            self._plan.tables,
+            self._plan.draw_tables,
             self._pool_rows,
             self._read[0],
             self._read[1],
@@ -175,7 +175,7 @@ class EpochView:
             known = self._costs = (cost_linear, self._plan.template_costs(cost_linear))
         costs = np.empty(len(wanted), dtype=np.int64)
         permute_positions(self._bin_row, wanted, costs)
-        kernels.find_costs(self._plan.tables, known[1], costs)
+        kernels.find_costs(self._plan.bin_tables, known[1], costs)
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
