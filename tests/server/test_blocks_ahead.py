@@ -18,6 +18,17 @@ class Steps:
     def __init__(self, num_blocks=100):
         self.left = list(range(num_blocks))
         self.is_closed = False
+        self.unarranged, self.arranging, self.gate = set(), threading.Event(), threading.Event()
+
+    def is_arranged(self, steps):
+        return not self.unarranged.intersection(steps)
+
+    def arrange_in_pieces(self, steps):
+        self.arranged_by = threading.current_thread().name
+        self.arranging.set()
+        assert self.gate.wait(20)
+        self.unarranged.difference_update(steps)
+        yield 0
 
     def take(self):
         return range(self.left[0], self.left.pop(0) + 1) if self.left else range(0)
@@ -28,10 +39,11 @@ class Steps:
 
 @pytest.fixture
 def lanes():
-    both = SimpleNamespace(small_blocks=Lane("small", threads=1), streams=Lane("large", threads=2))
-    yield both
-    both.small_blocks.close()
-    both.streams.close()
+    names = {"small_blocks": ("small", 1), "streams": ("large", 2), "arranging": ("arranging", 1)}
+    all_of_them = SimpleNamespace(**{field: Lane(name, threads=threads) for field, (name, threads) in names.items()})
+    yield all_of_them
+    for lane in vars(all_of_them).values():
+        lane.close()
 
 
 class Blocks:
@@ -199,3 +211,52 @@ def test_after_the_last_block_none_is_begun_and_closing_gives_up(lanes):
         assert ahead.take() is None
 
     asyncio.run(end())
+
+
+@pytest.mark.parametrize("num_bytes", [SMALL_BLOCK_BYTES - 1, MEDIUM])
+def test_a_block_whose_windows_are_being_arranged_holds_up_nobody_elses(lanes, num_bytes):
+    async def run():
+        waiting, others = Steps(), Steps()
+        waiting.unarranged.add(0)
+        blocks = Blocks()
+        blocks.gate.set()
+        ahead, of_others = BlocksAhead(waiting, lanes, blocks.make), BlocksAhead(others, lanes, blocks.make)
+        ahead.begin(num_bytes)
+        upcoming = ahead.take()
+        assert await asyncio.to_thread(waiting.arranging.wait, 20)
+        for number in range(5):
+            of_others.begin(num_bytes)
+            assert await of_others.take() == number
+        assert not upcoming.done()
+        waiting.gate.set()
+        assert await upcoming == 0
+        assert waiting.arranged_by.startswith("arranging")
+        assert not {name for name in blocks.begun if name.startswith("arranging")}
+
+    asyncio.run(run())
+
+
+def test_no_block_is_begun_after_one_whose_windows_are_being_arranged(lanes):
+    """It would keep a thread until its turn comes, and with as many threads as there are it would never come."""
+
+    async def run():
+        steps, blocks = Steps(), Blocks()
+        steps.unarranged.add(AWAITED)
+        ahead = BlocksAhead(steps, lanes, blocks.make)
+        for number in range(AWAITED):
+            ahead.begin(MEDIUM)
+            upcoming = ahead.take()
+            blocks.gate.set()
+            assert await upcoming == number
+            blocks.gate.clear()
+        ahead.begin(MEDIUM)
+        assert len(steps.left) == 100 - AWAITED - 1
+        ahead.begin(MEDIUM)
+        assert len(steps.left) == 100 - AWAITED - 1
+        blocks.gate.set()
+        steps.gate.set()
+        assert await ahead.take() == AWAITED
+        ahead.begin(MEDIUM)
+        assert len(steps.left) == 100 - AWAITED - 1 - MOST_AHEAD
+
+    asyncio.run(run())

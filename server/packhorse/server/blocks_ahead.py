@@ -41,6 +41,7 @@ class BlocksAhead:
         self._upcoming: deque[asyncio.Future[pb.StreamBinsResponse | None]] = deque()
         self._num_awaited = 0
         self._num_bytes = 0  # of the block before the next one
+        self._is_arranging = False
 
     def begin(self, num_bytes: int, after: Callable[[], Awaitable[None]] | None = None) -> None:
         """Has the next blocks made while one of so many bytes is sent; where there is something to wait for, one."""
@@ -52,15 +53,31 @@ class BlocksAhead:
             return
         is_fast = self._num_awaited >= AWAITED and not is_small  # no two lanes have blocks of a stream at a time
         most = MOST_AHEAD if is_fast and num_bytes <= LARGE_BLOCK_BYTES else 1
-        while not self._upcoming or (len(self._upcoming) < most and lane.is_short_of_work):
+        while not self._upcoming or (
+            len(self._upcoming) < most and lane.is_short_of_work and not self._is_arranging  # its turn comes first
+        ):
             if not (steps := self._stream.take()):
                 return
-            self._upcoming.append(lane.submit(self._make, steps))
+            self._upcoming.append(self._begun(steps, lane))
 
     async def _made_after(self, after: Callable[[], Awaitable[None]], lane: Lane) -> pb.StreamBinsResponse | None:
         await after()
         steps = self._stream.take()
-        return await lane.submit(self._make, steps) if steps else None
+        return await self._begun(steps, lane) if steps else None
+
+    def _begun(self, steps: range, lane: Lane) -> "asyncio.Future[pb.StreamBinsResponse | None]":
+        """Has a block made, at once where nothing is to be arranged for it."""
+        if self._stream.is_arranged(steps):
+            return lane.submit(self._make, steps)
+        self._is_arranging = True
+        return asyncio.ensure_future(self._arranged(steps, lane))
+
+    async def _arranged(self, steps: range, lane: Lane) -> pb.StreamBinsResponse | None:
+        try:
+            await self._lanes.arranging.run(self._stream.arrange_in_pieces(steps), _hold_nothing)
+        finally:
+            self._is_arranging = False
+        return await lane.submit(self._make, steps)
 
     def take(self) -> "asyncio.Future[pb.StreamBinsResponse | None] | None":
         """Returns the next block that was begun; None after the last."""
@@ -76,3 +93,7 @@ class BlocksAhead:
         self._stream.close()
         for each in self._upcoming:
             each.cancel()
+
+
+async def _hold_nothing(_num_bytes: int) -> None:
+    """Windows are bounded by what an assignment remembers."""

@@ -3,7 +3,7 @@
 Owns the check of every request field; leaves what is done with them to `backend`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import lru_cache
@@ -244,13 +244,17 @@ def stage(request: pb.AppendStageRequest) -> StageEntry:
         raise invalid_field("weights", str(error)) from None
 
 
-def skips(ranges: Iterable[pb.PositionRange]) -> Skips:
+def check_num_skips(ranges: Collection[pb.PositionRange]) -> None:
+    """Refuses more ranges than a request may leave out."""
+    if len(ranges) > MAX_SKIPS:
+        raise too_large("skip", MAX_SKIPS, f"skip holds {len(ranges)} ranges; give at most {MAX_SKIPS}")
+
+
+def skips(ranges: Collection[pb.PositionRange]) -> Skips:
     """Returns checked ranges of positions to leave out."""
-    pairs = [(each.first, each.end) for each in ranges]
-    if len(pairs) > MAX_SKIPS:
-        raise too_large("skip", MAX_SKIPS, f"skip holds {len(pairs)} ranges; give at most {MAX_SKIPS}")
+    check_num_skips(ranges)
     try:
-        return Skips.of(pairs)
+        return Skips.of([(each.first, each.end) for each in ranges])
     except ValueError as error:
         raise invalid_field("skip", str(error)) from None
 

@@ -17,6 +17,7 @@ import grpc
 from google.protobuf.message import Message
 
 from packhorse.server.access import CALLER
+from packhorse.server.asked_stream import LONG_REQUEST_BYTES
 from packhorse.server.backend import Backend
 from packhorse.server.blocks_ahead import LARGE_BLOCK_BYTES, BlocksAhead
 from packhorse.server.faults import RETRY_AFTER_SECONDS, ServiceError, too_many_requests
@@ -27,7 +28,7 @@ from packhorse.server.open_stream import OpenStream
 from packhorse.server.openings import Openings
 from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
-from packhorse.server.requests import check_wire_version
+from packhorse.server.requests import check_num_skips, check_wire_version
 from packhorse.server.status import abort, reason_name
 from packhorse.server.stream_limit import StreamLimit
 from packhorse.server.together import Together
@@ -53,6 +54,7 @@ BLOCKS_IN_MEMORY = 4
 
 _Request = TypeVar("_Request", bound=Message)
 _Result = TypeVar("_Result")
+_Opened: TypeAlias = tuple[OpenStream, list[pb.StreamBinsResponse]]
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -150,15 +152,16 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks, making next blocks while one is sent. The first comes with the header.
+        """Streams a header and blocks, making next blocks while one is sent.
+
+        The first comes with the header, unless something is to be arranged for it.
 
         Where streams open in a wave, the next ones are made once it is over.
         """
         started = time.perf_counter()
         async with self._call(context) as memory:
             with self._stream(), self._openings.stream() as wave:
-                opening = self._together.submit(self._opened, _admitted(request), gathers=self._openings.are_many())
-                stream, messages = await self._unless_draining(opening)
+                stream, messages = await self._unless_draining(self._opening(_admitted(request)))
                 self._openings.got_first()
                 ahead = BlocksAhead(stream, self._lanes, partial(self._timed, stream))
                 num_blocks = 0
@@ -166,7 +169,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                     while messages:
                         size = messages[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > LARGE_BLOCK_BYTES else 0)
-                        ahead.begin(size, self._openings.over if self._openings.hold_up(wave) else None)
+                        has_block = messages[-1].HasField("block")  # what is arranged first comes after the header
+                        ahead.begin(size, self._openings.over if has_block and self._openings.hold_up(wave) else None)
                         CALLER.get().check_again()
                         sent = time.monotonic()
                         for message in messages:
@@ -285,11 +289,19 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             self._awaited.discard(work)
             work.cancel()
 
-    def _opened(self, request: pb.StreamBinsRequest) -> tuple[OpenStream, list[pb.StreamBinsResponse]]:
-        """Opens a stream, and makes its first messages: the header, and a block where there is one."""
+    def _opening(
+        self, request: pb.StreamBinsRequest
+    ) -> "asyncio.Future[tuple[OpenStream, list[pb.StreamBinsResponse]]]":
+        """Has a stream opened; apart from others where its request takes long to check."""
+        if request.ByteSize() > LONG_REQUEST_BYTES:
+            return self._lanes.arranging.submit(self._opened, request)
+        return self._together.submit(self._opened, request, gathers=self._openings.are_many())
+
+    def _opened(self, request: pb.StreamBinsRequest) -> _Opened:
+        """Opens a stream, and makes its first messages: the header, and a block where one can be made at once."""
         stream = self._backend.open_stream(request)
         messages = [pb.StreamBinsResponse(header=stream.header)]
-        if (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
+        if stream.is_arranged() and (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
             messages.append(block)
         return stream, messages
 
@@ -324,6 +336,8 @@ def _admitted(request: _Request) -> _Request:
     if isinstance(request, ServiceError):
         raise request
     CALLER.get().check_request(request)
+    if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest | pb.LocateSequencesRequest):
+        check_num_skips(request.skip)  # before anything is computed from so many
     if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest):
         check_wire_version(request.wire_version)
     elif isinstance(request, pb.PackStreamRequest) and request.HasField("options"):
