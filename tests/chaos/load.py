@@ -59,20 +59,27 @@ def prepare_datasets(root, num_sequences=NUM_SEQUENCES, num_wide=100_000):
 
 
 class Readers:
-    """Threads that read one epoch after the other, each as another rank, and keep what came."""
+    """Threads that read one epoch after the other, each as another rank, and keep what came.
 
-    def __init__(self, target, dataset="many", num_streams=NUM_STREAMS):
+    Args:
+        target: the server.
+        dataset: of it.
+        num_streams: threads.
+        access: what `connect` takes beside.
+    """
+
+    def __init__(self, target, dataset="many", num_streams=NUM_STREAMS, **access):
         self.num_sequences = 0
         self.failures = []
         self._epochs = {}  # (epoch, rank) -> ids
-        self._dataset, self._num_streams = dataset, num_streams
+        self._dataset, self._num_streams, self._access = dataset, num_streams, access
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._read, args=(target, rank)) for rank in range(num_streams)]
 
     def _read(self, target, rank):
         try:
-            with connect(target, retry=RetryPolicy(deadline_seconds=60)) as client:
+            with connect(target, retry=RetryPolicy(deadline_seconds=60), **self._access) as client:
                 for epoch in itertools.count():
                     parts = []
                     for block in client.stream_bins(
