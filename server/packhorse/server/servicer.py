@@ -46,6 +46,9 @@ MEMORY_WAIT_SECONDS = 1.0
 UNREAD_SECONDS = 1.0
 """How long a drain waits for a stream whose consumer does not read."""
 
+QUIET_SECONDS, READ_OUT_SECONDS = 0.05, 2.0
+"""A PackStream is refused once its client has sent nothing for so long, or at the latest after so long."""
+
 LOOK_AGAIN_SECONDS = 1.0
 """A block that has waited longer for its consumer is sent if nothing has changed by file since it was made."""
 
@@ -136,7 +139,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self, request_iterator: AsyncIterator[pb.PackStreamRequest], context: _Context
     ) -> AsyncIterator[pb.PackStreamResponse]:
         """Packs sequences that arrive one by one; every message is answered before the next is read."""
-        async with self._call(context) as memory:
+        async with self._call(context) as memory, _read_out(request_iterator):
             with self._stream():
                 session = self._backend.pack_session()
                 while True:
@@ -319,6 +322,26 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def _fail(self, error: ServiceError, context: _Context) -> NoReturn:
         self._metrics.errors.labels(reason_name(error.reason)).inc()
         await abort(context, error)
+
+
+@asynccontextmanager
+async def _read_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
+    """Reads what a client still sends before it is refused: grpc.aio would report a message that it could not send.
+
+    Reading is not cancelled: gRPC's core would write what still comes to memory that was freed with it. It ends by
+    itself, because the call does.
+    """
+    try:
+        yield
+    except Exception:
+        end = time.monotonic() + READ_OUT_SECONDS
+        while (left := end - time.monotonic()) > 0:
+            reading = asyncio.ensure_future(anext(messages, None))
+            reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody else asks
+            done, _ = await asyncio.wait({reading}, timeout=min(QUIET_SECONDS, left))
+            if not done or reading.cancelled() or reading.exception() or reading.result() is None:
+                break
+        raise
 
 
 def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], Pieces[_Result]]:
