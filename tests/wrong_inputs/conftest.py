@@ -27,6 +27,8 @@ def wrong_folder(tmp_path_factory):
     prepare(folder / "corpus.idx", max_seq_len=8, output=folder / "datasets" / "corpus", progress=False)
     shutil.copytree(folder / "datasets" / "corpus", folder / "broken")
     (folder / "broken" / "counts.json").write_text("{}")
+    shutil.copytree(folder / "datasets" / "corpus", folder / "mixtures" / "corpus")
+    (folder / "mixtures" / "mixed.mixture.toml").write_text("epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}\n")
     columns = {
         "length": [5, 3, 3, 5],
         "name": ["a", "b", "c", "d"],
