@@ -1,7 +1,7 @@
 """A flood of CONTINUATION frames: header blocks that never end, from strangers without a certificate or token.
 
-Owns the flood: its connections go to loopback only, and end by themselves. `python tests/chaos/flood.py HOST:PORT 16 10 [tls]` floods by
-itself.
+Owns the flood: its connections go to loopback only, and end by themselves.
+`python tests/chaos/flood.py HOST:PORT 16 10 [tls]` floods by itself.
 """
 
 import contextlib
