@@ -1,7 +1,7 @@
 """An open stream: which steps its next block has, and the block's message.
 
 Owns how large blocks are, and that those made side by side are as if made one after the other. Leaves the request to
-`asked_stream`, arrays to `encoding`, and when and in which thread a block is made to the servicer.
+`asked_stream`, arrays to `encoding`, and when and in which thread a block is made to `servicer`.
 """
 
 import threading
@@ -25,7 +25,7 @@ LEAST_BLOCK_BYTES = 16 << 10
 
 STREAMS_BYTES = 16 << 20
 """What the blocks of all streams take together, one of each. A stream holds some four times its block: as a message, as
-bytes on their way, twice, and the next one; where threads have nothing else to do, two more."""
+bytes on their way, twice, and the next one; where its consumer waits for that, one more."""
 
 GROWTH = 4
 """A block has so many times the steps of the one before, until it is large enough."""

@@ -3,7 +3,8 @@
 Owns the interceptor that reads a request before anything else looks at it. Leaves what answers take to the servicer.
 
 gRPC by itself reads whatever is sent: a thousand requests of 4 MiB that never end would take 4 GiB, and as many whole
-ones several times that, before any limit of ours is asked.
+ones several times that, before any limit of ours is asked. An operator whose port strangers can reach would notice its
+absence: the container runs out of memory, and every stream ends.
 """
 
 import asyncio
