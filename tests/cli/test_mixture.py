@@ -101,7 +101,7 @@ def test_a_wrong_stage_changes_nothing(root, name, position, weights, message):
 
 
 def test_the_audit_counts_each_component_and_ids_are_located_with_it(root):
-    target = ("--target", f"embedded:{root}", "--dataset", "staged", "--epoch", "1", "--seed", "7")
+    target = ("--target", f"embedded:{root}", "staged", "--epoch", "1", "--seed", "7")
     result = CliRunner().invoke(main, ["audit", *target, "--world-size", "2"])
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()

@@ -260,11 +260,14 @@ def _server(
 ) -> grpc.aio.Server:
     """Returns a gRPC server of our services, which listens nowhere yet."""
     inner = (Decoding(SERVICE_NAME),) if guard is None else (guard, Decoding(SERVICE_NAME))
+    connections = config.max_streams + _MORE_CONNECTIONS
     server = grpc.aio.server(
         options=(
             *_OPTIONS,
             ("grpc.so_reuseport", int(config.processes > 1)),  # else a second server on the port is an error
-            ("grpc.max_allowed_incoming_connections", config.max_streams + _MORE_CONNECTIONS),
+            ("grpc.max_allowed_incoming_connections", connections),
+            ("grpc.server.max_pending_requests", connections),  # gRPC cancels what comes beyond, and tells nobody why
+            ("grpc.server.max_pending_requests_hard_limit", connections),
             ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
         ),
         interceptors=(*outer, *inner),

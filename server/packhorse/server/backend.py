@@ -224,6 +224,7 @@ def _describe(dataset: Served) -> pb.Dataset:
         extra_tokens=manifest.options.extra_tokens,
         keep=manifest.options.keep,
         id_column=manifest.id_column or "",
+        key_column=manifest.keys.column if manifest.keys else "",
         plan_cut_off=manifest.plan_cut_off,
         own_tokens=manifest.own_tokens,
         over_length_sequences=manifest.over_length.sequences,

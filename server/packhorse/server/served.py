@@ -3,11 +3,11 @@
 Owns what a request may ask of either; leaves prepared datasets and mixtures themselves to `packhorse.dataset`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from packhorse.dataset import Manifest, StageEntry, Takedown
+from packhorse.dataset import Keys, Manifest, StageEntry, Takedown
 from packhorse.epoch import Source
 
 
@@ -60,6 +60,11 @@ class Served(Protocol):
     @property
     def max_sequences_per_bin(self) -> int:
         """The most sequences in any bin."""
+        ...
+
+    @property
+    def key_tables(self) -> Mapping[str, Keys | None]:
+        """Its keys by no component; those of a mixture's components by their names, in their order."""
         ...
 
     @property
