@@ -95,6 +95,8 @@ COMMANDS: Mapping[str, CommandEntry] = {
 """Every command, in the order of use; each stands in the module of its name."""
 
 
+_HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s]|$)")
+"""Names that an output has until it is whole; users know it by its own."""
 _GRPC_VERBOSITY = "NONE"
 """What gRPC's core, which writes to stderr by itself, is told as it is imported. Strangers could make it write as much
 as they like, past the log, its form and its limits: bytes of a GOAWAY, broken handshakes, long metadata."""
@@ -177,7 +179,7 @@ class LazyGroup(click.Group):
 
             if not isinstance(error, ValueError | OSError | ImportError | PackhorseError):
                 raise
-            raise click.ClickException(in_flags(str(error), self.options(ctx))) from error
+            raise click.ClickException(_HIDDEN.sub(r"\1\2", in_flags(str(error), self.options(ctx)))) from error
 
     def options(self, ctx: click.Context) -> Iterator[click.Option]:
         """Yields the options of the command that runs, and of those below it."""

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.file_proxy import FileProxy
 
-from packhorse.cli.options import ACCESS, Seconds
+from packhorse.cli.options import ACCESS, remote_timeout_option
 from packhorse.client import Access, Client, connect
 
 _CLEAR_LINE = "\r\x1b[2K"
@@ -21,13 +21,10 @@ _MANIFEST, _MIXTURE_SUFFIX = "manifest.json", ".mixture.toml"
 
 def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout-seconds."""
-    return click.option(
-        "--timeout-seconds",
-        type=Seconds(0, min_open=True),
-        metavar="S",
-        help="How long to go on without an answer.  [default: 10 where the server has never answered, 120 where it was "
-        "lost]",
-    )(command)
+    says = (
+        "How long to go on without an answer.  [default: 10 where the server has never answered, 120 where it was lost]"
+    )
+    return remote_timeout_option(command, says=says)
 
 
 def access_of_command() -> Access:

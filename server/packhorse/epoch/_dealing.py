@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch._splits import Splits, deal
 
 _CHUNK = 1 << 14
@@ -115,7 +115,7 @@ class Dealing:
         return _Chunk(before, components, numbers)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _pick(
     components: Any,
     numbers: Any,

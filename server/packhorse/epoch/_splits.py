@@ -26,6 +26,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch.permutation import GOLDEN, mix
 
 NO_CAP = 2**62
@@ -214,14 +215,14 @@ def _word(stratum: int) -> np.uint64:
     return np.uint64(stratum & _MASK)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _fill_keys(key: Any, keys_out: Any) -> None:
     """Gives every split a key of its own."""
     for i in range(len(keys_out)):
         keys_out[i] = mix(key ^ mix(np.uint64(i) + GOLDEN))
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is_taken: Any) -> Any:
     """Finds the lesser's cell of a stratum, counted from the first that begins in it.
 
@@ -259,7 +260,7 @@ def _chosen(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, 
     return min(np.int64(inner * num_inner), num_inner - 1), length, over
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def deal(
     root: Any,
     children: Any,
@@ -304,7 +305,7 @@ def deal(
         _give(children[node, 1], middle, end, positions, begins, ends, components_out, numbers_out)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: Any) -> None:
     """Marks which of a split's next cells are the lesser's, from its state on."""
     num = len(is_lesser)
@@ -330,7 +331,7 @@ def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: 
         )
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
     """Gives one side's cells to the other after so many."""
     for i in range(len(is_lesser)):
@@ -344,7 +345,7 @@ def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
             greater -= 1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _part(positions: Any, begin: Any, end: Any, is_lesser: Any, parted: Any) -> Any:
     """Brings the lesser's of a split's positions to the front, and returns where the greater's begin."""
     num_lesser, num_greater = np.uint64(0), np.uint64(0)
@@ -359,7 +360,7 @@ def _part(positions: Any, begin: Any, end: Any, is_lesser: Any, parted: Any) -> 
     return middle
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _give(
     node: Any, begin: Any, end: Any, positions: Any, begins: Any, ends: Any, components_out: Any, numbers_out: Any
 ) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch._dealing import Dealing
 from packhorse.epoch._found import Found, Outline, find_in, made, rearranged
 from packhorse.epoch.bins import Bins
@@ -258,7 +258,7 @@ class MixtureEpoch:
         return positions
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _group(
     components: Any, numbers: Any, first_positions: Any, parts_out: Any, order_out: Any, positions_out: Any
 ) -> None:

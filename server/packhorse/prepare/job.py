@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from packhorse.dataset import PreparedDataset, PrepareOptions, open_prepared, refuse_holding, refuse_output
+from packhorse.formats.atomic import refuse_url
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import AnyEngineKind, check_engine, open_chosen_engine, show_progress
 from packhorse.prepare._group_tables import gather_groups, options_of_groups
@@ -110,6 +111,7 @@ def checked_job(
     """Checks the other arguments of `prepare`, which see, and finds the input; options are from `checked_options`."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(f"output must be the folder to write, got {output!r:.60}")
+    refuse_url(output, "--output")
     for name, column in (("length_column", length_column), ("id_column", id_column)):
         if not isinstance(column, str | None):
             raise ValueError(f"{name} must be a column's name, got {column!r:.60}")

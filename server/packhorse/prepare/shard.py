@@ -31,6 +31,7 @@ from packhorse.dataset import (
     render_stage,
     replace_text,
 )
+from packhorse.formats.atomic import refuse_url
 from packhorse.formats.columns import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Progress, open_chosen_engine, show_progress
@@ -137,6 +138,7 @@ def shard(
     )
     if workers is not None:
         checked_integer("workers", workers, 1)
+    refuse_url(data_root, "--data-root")
     root = Path(data_root)
     mixture = root / f"{name}{MIXTURE_SUFFIX}"
     if mixture.exists() and not overwrite:

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.sources import TokenSource, TokenSourceError
 
+_LARGEST_TOKEN = 2**31 - 1
+
 
 def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[np.int64], source: TokenSource) -> None:
-    """Refuses negative tokens.
+    """Refuses tokens that are no token ids: negative, or too large for int32, which every vocabulary fits.
 
     Args:
         input_ids: tokens of all rows end to end, padding included: int64 [T].
@@ -20,13 +22,14 @@ def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[
         source: where the tokens are from.
 
     Raises:
-        TokenSourceError: a token is negative; names its sequence.
+        TokenSourceError: there is one; names its sequence.
     """
-    if source.may_be_negative and input_ids.min(initial=0) < 0:
-        at = int(input_ids.argmin())
+    # As unsigned numbers those below 0 are the largest: one pass finds both.
+    if source.needs_check and (unsigned := input_ids.view(np.uint64)).max(initial=0) > _LARGEST_TOKEN:
+        at = int((unsigned > _LARGEST_TOKEN).argmax())
         raise TokenSourceError(
             f"sequence {_id_at(at, layout, ids)}: {source.where} holds the token {input_ids[at]} there, but token ids "
-            "are not negative; write the file anew without it"
+            "are not negative and below 2^31; write the file again without it"
         )
 
 

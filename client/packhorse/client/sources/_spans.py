@@ -44,9 +44,9 @@ class SpanSource(TokenSource):
         return True
 
     @property
-    def may_be_negative(self) -> bool:
-        """Whether tokens are signed, or so wide that int64 takes them for negative; see `TokenSource`."""
-        return self._dtype.kind != "u" or self._dtype.itemsize > 4
+    def needs_check(self) -> bool:
+        """Whether tokens are signed or wide; see `TokenSource`."""
+        return self._dtype.kind != "u" or self._dtype.itemsize > 2
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
         """Returns tokens of one sequence, a view; see `TokenSource.read`."""

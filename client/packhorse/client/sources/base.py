@@ -86,8 +86,8 @@ class TokenSource(ABC):
         return False
 
     @property
-    def may_be_negative(self) -> bool:
-        """Whether the type of its tokens has negative values."""
+    def needs_check(self) -> bool:
+        """Whether the type of its tokens has values that are no token ids: below 0, or 2^31 and above."""
         return True
 
     def for_ids(self, id_column: str) -> "TokenSource":

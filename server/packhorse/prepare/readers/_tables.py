@@ -12,6 +12,9 @@ from packhorse.formats.columns import column_type, evident_column, is_token_list
 from packhorse.prepare.readers._keys import are_keys
 from packhorse.prepare.readers._rows import Columns
 
+LARGEST_TOKEN = 2**31 - 1
+"""Every vocabulary's ids fit into int32."""
+
 
 def chosen_columns(
     schema: Any, columns: Columns, where: str, *, is_wide: Callable[[str], bool] = lambda _: False
