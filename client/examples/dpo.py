@@ -1,15 +1,15 @@
 r"""Direct preference optimization (DPO) on a dataset of pairs, with a model of transformers.
 
-    packhorse tokenize --input answers.jsonl --prompt-column prompt --response-column answer \
+    packhorse tokenize --input answers.jsonl --prompt-column prompt --chosen-column chosen --rejected-column rejected \
         --tokenizer gpt2 --output pairs
     packhorse prepare --input pairs.idx --group-size 2 --max-seq-len 2048 --output datasets/pairs
     torchrun --nproc-per-node 2 client/examples/dpo.py --model gpt2 --target embedded:datasets --dataset pairs \
         --tokens pairs.idx --loss-mask pairs.loss_mask.idx --checkpoint run.pt --output tuned
 
-Of `answers.jsonl` every second line, from the first on, holds a `prompt` and the `answer` that was chosen, the line
-behind it the one that was rejected. They are a group and so share a row; rows are dealt to the ranks. A step's loss and
-gradients are those of its pairs one by one. Kill it at any time and run it again, with as many processes as you like:
-it goes on behind the last checkpoint. What belongs to Packhorse is the loader, `as_pair_batch` and `pair_log_probs`.
+A line of `answers.jsonl` holds a `prompt`, the answer that was `chosen` and the one that was `rejected`. The two are a
+group and so share a row; rows are dealt to the ranks. A step's loss and gradients are those of its pairs one by
+one. Kill it at any time and run it again, with as many processes as you like: it goes on after the last checkpoint.
+What belongs to Packhorse is the loader, `as_pair_batch` and `pair_log_probs`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A thousand streams of one server, in plain text and with TLS: first blocks, fairness, and memory for each."""
+"""A thousand streams of one server, in plain text and with TLS: first blocks, fairness, and memory; four thousand."""
 
 import json
 import subprocess
@@ -24,11 +24,13 @@ NOTE = (
     "`grpc.aio` server in plain text, which answers every one of them with one header and one block that were made "
     "beforehand: what gRPC and the readers take. Processor time is that of either process until all have their first "
     "block. Memory is RssAnon of the server beyond what it takes without connections, over the streams: the highest "
-    "while all read, and three seconds after all have stopped to read, with streams open. Run only when it is named."
+    "while all read, and three seconds after all have stopped to read, with streams open. As many streams as a server "
+    "takes by default are opened only: all of them get their first block. Run only when it is named."
 )
 _STREAMS, _QUICK_STREAMS = 1000, 200
+_MOST_STREAMS, _QUICK_MOST_STREAMS = 4000, 1500
 _READ_SECONDS, _QUICK_READ_SECONDS = 15.0, 4.0
-_MOST_SECONDS, _MOST_KB = 1.0, 200
+_MOST_SECONDS, _MOST_KB = 3.0, 200
 
 
 def run(workspace: Workspace) -> list[Row]:
@@ -52,7 +54,10 @@ def run(workspace: Workspace) -> list[Row]:
                 bare = _read_bare(task, workspace.root / "first.messages")
             seen = _read(task)
         rows += _rows(seen, bare, how, in_words(size), seconds)
-    return rows
+    most = _MOST_STREAMS if is_full else _QUICK_MOST_STREAMS
+    with serving(root) as (address, pid):
+        opened = _read(Task(address=address, pid=pid, dataset=dataset, num_streams=most, read_seconds=0.0))
+    return [*rows, _row_of_most(opened, in_words(size))]
 
 
 def _read_bare(task: Task, recording: Path) -> Seen:
@@ -78,7 +83,6 @@ def _rows(seen: Seen, bare: Seen, how: str, sequences: str, seconds: float) -> l
     size = f"{number:,} streams, {how}, {sequences} sequences"
     (half, most), (bare_half, bare_most) = (np.percentile(each.first_block_seconds, [50, 99]) for each in (seen, bare))
     ids = np.array(seen.num_ids)
-    failures = f"; {len(seen.failures)} failed: {', '.join(sorted(set(seen.failures)))}" if seen.failures else ""
     fairness = ids.min() / np.median(ids) if ids.any() else 0.0
     return [
         Row(
@@ -91,7 +95,7 @@ def _rows(seen: Seen, bare: Seen, how: str, sequences: str, seconds: float) -> l
         Row(
             what="first block, all streams opened at once",
             size=size,
-            ours=f"{half:.2f} s (p99 {most:.2f} s){failures}",
+            ours=f"{half:.2f} s (p99 {most:.2f} s){_failures(seen)}",
             peer=f"{bare_half:.2f} s (p99 {bare_most:.2f} s), bare gRPC in plain text",
             ratio=bare_most / most,
             target=f"p99 < {_MOST_SECONDS:g} s",
@@ -120,6 +124,22 @@ def _rows(seen: Seen, bare: Seen, how: str, sequences: str, seconds: float) -> l
             for what, kb in (("while all read", seen.reading_kb), ("while all pause", seen.paused_kb))
         ),
     ]
+
+
+def _row_of_most(seen: Seen, sequences: str) -> Row:
+    number = len(seen.num_ids)
+    half, most = np.percentile(seen.first_block_seconds, [50, 99])
+    return Row(
+        what="first blocks of as many streams as a server takes, opened at once",
+        size=f"{number:,} streams, plain text, {sequences} sequences",
+        ours=f"{len(seen.first_block_seconds):,} of {number:,}, {half:.2f} s (p99 {most:.2f} s){_failures(seen)}",
+        target="all of them",
+        reached=len(seen.first_block_seconds) == number,
+    )
+
+
+def _failures(seen: Seen) -> str:
+    return f"; {len(seen.failures)} failed: {', '.join(sorted(set(seen.failures)))}" if seen.failures else ""
 
 
 def _processor_time(seen: Seen) -> str:

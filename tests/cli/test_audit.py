@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packhorse.cli import audit as audit_module
 from packhorse.client import BinBlock, connect
 from packhorse.client.service.audit import EpochOfStreams
 from packhorse.prepare import prepare
@@ -22,7 +21,7 @@ TOPOLOGY = Topology(world_size=2, workers_per_rank=2, batch_size=3)
 def test_every_remainder_is_exactly_once(packhorse, target, client, remainder, start):
     num_bins = client.get_dataset("rows").num_bins
     flags = ["--world-size", 3, "--workers-per-rank", 2, "--batch-size", 5, "--remainder", remainder]
-    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags, "--start-position", start, "--seed", 6)
+    result = packhorse("audit", "--target", target, "rows", *flags, "--start-position", start, "--seed", 6)
     assert result.exit_code == 0, result.output
     found = re.findall(r"left out on purpose by (.*): (\d+) sequences in (\d+) bins", result.stdout)
     left_out = {option: (int(sequences), int(bins)) for option, sequences, bins in found}
@@ -47,15 +46,15 @@ def test_every_remainder_is_exactly_once(packhorse, target, client, remainder, s
 def test_what_a_run_has_not_come_to_is_told_apart(packhorse, target, client):
     num_bins = client.get_dataset("rows").num_bins
     flags = ["--world-size", 3, "--workers-per-rank", 2, "--batch-size", 5, "--seed", 6, "--until", 40]
-    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    result = packhorse("audit", "--target", target, "rows", *flags)
     assert result.exit_code == 0, result.output
     came = len(client.get_bins("rows", seed=6, positions=list(range(40))).ids)
     assert f"not reached by --until: {2000 - came:,} sequences in " in result.stdout
     assert num_bins > 40
     assert result.stdout.endswith(f"\nthe other {came:,} sequences came exactly once\n")
-    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags[:-1], num_bins)
+    result = packhorse("audit", "--target", target, "rows", *flags[:-1], num_bins)
     assert result.stdout.endswith("\nexactly once: yes\n")
-    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags[:-1], num_bins + 1)
+    result = packhorse("audit", "--target", target, "rows", *flags[:-1], num_bins + 1)
     assert result.exit_code == 1
     assert result.stdout == ""
     assert f"--until {num_bins + 1} lies behind the {num_bins:,} bins of epoch 0: a cursor's position" in result.stderr
@@ -74,7 +73,7 @@ def test_an_audit_of_nothing_is_no_success(packhorse, corpus, flags, why):
     with connect(target) as client:
         end = client.get_dataset("rows").num_bins
     flags = [end if flag == "end" else flag for flag in flags]
-    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    result = packhorse("audit", "--target", target, "rows", *flags)
     assert result.exit_code == 1
     assert re.search(f"nothing was audited: .*{why}", result.stderr)
     assert "exactly once" not in result.output
@@ -89,8 +88,8 @@ def test_an_audit_of_no_bins_is_no_success(packhorse, corpus, monkeypatch):
             end = dataclasses.replace(topology, start_position=self.client.get_dataset(name).num_bins)
             return self.client.stream_bins(name, topology=end, **options)
 
-    monkeypatch.setattr(audit_module, "asking", lambda target, timeout_seconds: Empty(connect(target), None))
-    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "few")
+    monkeypatch.setattr("packhorse.cli.service.asking", lambda target, timeout_seconds: Empty(connect(target), None))
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "few")
     assert result.exit_code == 1
     assert "nothing was audited: few has no bins; prepare it again" in result.stderr
 
@@ -98,7 +97,7 @@ def test_an_audit_of_no_bins_is_no_success(packhorse, corpus, monkeypatch):
 @pytest.mark.parametrize("dataset", ["named", "truncated", "few"])
 def test_every_dataset_is_exactly_once_embedded(packhorse, corpus, dataset):
     flags = ["--world-size", 4, "--batch-size", 2, "--epoch", 3]
-    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", dataset, *flags)
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", dataset, *flags)
     assert result.exit_code == 0, result.output
     assert f"{len(corpus.ids[dataset]):,} sequences" in result.stdout
 
@@ -234,9 +233,9 @@ def test_the_command_exits_with_1_and_names_the_ids(packhorse, corpus, monkeypat
     def faulty(target, timeout_seconds):
         return Faulty(connect(target), fault)
 
-    monkeypatch.setattr(audit_module, "asking", faulty)
+    monkeypatch.setattr("packhorse.cli.service.asking", faulty)
     flags = ["--world-size", 2, "--workers-per-rank", 2, "--batch-size", 3]
-    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "rows", *flags)
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "rows", *flags)
     assert result.exit_code == 1
     assert result.stdout.endswith("exactly once: no\n")
     wrong = [line for line in result.stderr.splitlines() if line.startswith("WRONG: ")]
@@ -288,7 +287,7 @@ def test_balanced_epochs_with_skips_are_exactly_once(packhorse, target, client, 
     ]
     skip = ["--skip", "20:31", "--skip", "2:4,100:101"]
     flags = [*shape, "--balance", balance, "--cost-linear", 100, *skip, "--start-position", 7, "--seed", 6]
-    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    result = packhorse("audit", "--target", target, "rows", *flags)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     found = dict(re.findall(r"left out on purpose by (.*): (\d+ sequences in \d+ bins)", result.stdout))
@@ -301,7 +300,7 @@ def test_balanced_epochs_with_skips_are_exactly_once(packhorse, target, client, 
 
 
 def test_an_audit_of_an_epoch_that_is_skipped_is_no_success(packhorse, corpus):
-    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "few", "--skip", "0:1000")
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "few", "--skip", "0:1000")
     assert result.exit_code == 1
     assert re.search(r"nothing was audited: --skip 0:1000 leaves out all \d+ bins", result.stderr)
 
@@ -325,7 +324,7 @@ def test_faults_are_named_beside_skips_and_balance(embedded, fault):
 
 def test_tokens_are_compared(packhorse, target, corpus):
     flags = ["--tokens", corpus.megatron.with_suffix(".idx"), "--world-size", 2, "--batch-size", 4]
-    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    result = packhorse("audit", "--target", target, "rows", *flags)
     assert result.exit_code == 0, result.output
     tokens = sum(map(len, corpus.sequences))
     assert f"{tokens:,} tokens of the source in batches, {tokens - 2000:,} targets" in result.stdout
@@ -341,7 +340,7 @@ def test_tokens_that_are_not_those_of_the_dataset_are_named(packhorse, target, c
         for tokens in sequences:
             writer.append(tokens)
     flags = ["--tokens", tmp_path / "other.idx", "--against", corpus.megatron.with_suffix(".idx")]
-    result = packhorse("audit", "--target", target, "--dataset", "rows", *flags)
+    result = packhorse("audit", "--target", target, "rows", *flags)
     assert result.exit_code == 1
     (wrong,) = result.stderr.splitlines()
     assert wrong.startswith("WRONG: sequence 11, token 0: input_ids hold ")
@@ -350,7 +349,7 @@ def test_tokens_that_are_not_those_of_the_dataset_are_named(packhorse, target, c
 
 def test_truncated_tokens_are_those_of_the_ledger(packhorse, corpus):
     flags = ["--tokens", corpus.megatron.with_suffix(".idx")]
-    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "--dataset", "truncated", *flags)
+    result = packhorse("audit", "--target", f"embedded:{corpus.root}", "truncated", *flags)
     assert result.exit_code == 1  # the source has 2,000 sequences, 400 of which were prepared
     cut = sum(max(len(tokens) - 96, 0) for tokens in corpus.sequences[:400])
     assert f"cut off by --over-length truncate: {cut:,} tokens" in result.stdout
@@ -361,7 +360,7 @@ def test_rows_that_prepare_skipped_are_told_of(packhorse, tmp_path):
     rows = pa.table({"input_ids": [[1, 2, 3], None, [4, 5], [], [6] * 8, [7, 8]]})
     pq.write_table(rows, tmp_path / "rows.parquet")
     prepare(tmp_path / "rows.parquet", max_seq_len=8, output=tmp_path / "root" / "rows", on_bad_row="skip")
-    flags = ["--target", f"embedded:{tmp_path / 'root'}", "--dataset", "rows", "--tokens", tmp_path / "rows.parquet"]
+    flags = ["--target", f"embedded:{tmp_path / 'root'}", "rows", "--tokens", tmp_path / "rows.parquet"]
     result = packhorse("audit", *flags)
     assert result.exit_code == 0, result.output
     assert "15 tokens of the source in batches" in result.stdout
@@ -374,6 +373,6 @@ def test_rows_that_prepare_skipped_are_told_of(packhorse, tmp_path):
 
 
 def test_flags_about_tokens_want_tokens(packhorse):
-    result = packhorse("audit", "--dataset", "rows", "--eos-token-id", 2)
+    result = packhorse("audit", "rows", "--eos-token-id", 2)
     assert result.exit_code == 2
     assert "--eos-token-id says how to read --tokens; give --tokens as well" in result.stderr

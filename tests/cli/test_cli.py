@@ -47,7 +47,7 @@ def test_stream_prints_every_bin_of_a_worker(packhorse, json_lines, target, clie
     topology = {"world_size": 2, "workers_per_rank": 3, "batch_size": 2, "start_position": 5, "remainder": "empty"}
     place = {"rank": 1, "worker": 2, "epoch": 4, "seed": 9}
     flags = [part for name, value in (place | topology).items() for part in (f"--{name.replace('_', '-')}", value)]
-    result = packhorse("stream", "--target", target, "--dataset", "rows", *flags)
+    result = packhorse("stream", "--target", target, "rows", *flags)
     assert result.exit_code == 0
     expected = bins_of_stream(client.stream_bins("rows", topology=Topology(**topology), **place), 2, 3)
     lines = json_lines(result.stdout)
@@ -60,22 +60,22 @@ def test_stream_prints_every_bin_of_a_worker(packhorse, json_lines, target, clie
 
 def test_stream_independent_counts_its_own_steps(packhorse, json_lines, target):
     flags = ["--workers-per-rank", 3, "--worker", 1, "--mode", "independent", "--batch-size", 2]
-    lines = json_lines(packhorse("stream", "--target", target, "--dataset", "rows", *flags).stdout)
+    lines = json_lines(packhorse("stream", "--target", target, "rows", *flags).stdout)
     assert [line["step"] for line in lines[:6]] == [0, 0, 1, 1, 2, 2]
     assert Counter(i for line in lines for i in line["ids"]) == Counter(range(2000))
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7, 10**6])
 def test_stream_stops_at_its_limit(packhorse, json_lines, corpus, target, limit):
-    everything = packhorse("stream", "--target", target, "--dataset", "named").stdout
+    everything = packhorse("stream", "--target", target, "named").stdout
     for place in (target, f"embedded:{corpus.root}"):
-        result = packhorse("stream", "--target", place, "--dataset", "named", "--limit", limit)
+        result = packhorse("stream", "--target", place, "named", "--limit", limit)
         assert result.stdout == "".join(everything.splitlines(keepends=True)[:limit])
         assert len(json_lines(result.stdout)) == min(limit, everything.count("\n"))
 
 
 def test_stream_into_a_closed_pipe_ends_quietly(target):
-    command = [sys.executable, "-m", "packhorse.cli", "stream", "--target", target, "--dataset", "rows"]
+    command = [sys.executable, "-m", "packhorse.cli", "stream", "--target", target, "rows"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.readline()
         process.stdout.close()
@@ -86,36 +86,38 @@ def test_stream_into_a_closed_pipe_ends_quietly(target):
 def test_locate_tells_where_an_id_comes(packhorse, json_lines, target, client):
     topology, place = {"world_size": 2, "batch_size": 3, "workers_per_rank": 2}, {"seed": 1, "epoch": 6}
     flags = [part for name, value in (place | topology).items() for part in (f"--{name.replace('_', '-')}", value)]
-    result = packhorse("locate", "--target", target, "--dataset", "rows", *flags, "--json", 17, 4)
+    result = packhorse("locate", "--target", target, "rows", *flags, "--json", 17, 4)
     assert result.exit_code == 0
     lines = json_lines(result.stdout)
     expected = client.locate("rows", ids=[17, 4], topology=Topology(**topology), **place)
     assert [line["id"] for line in lines] == [17, 4]
     for line, location in zip(lines, expected, strict=True):
-        assert line == {name: getattr(location, name) for name in location.__slots__ if name != "component"}
+        assert line == {
+            name: getattr(location, name) for name in location.__slots__ if name not in ("component", "key")
+        }
     first = lines[0]
     stream = ["--rank", first["rank"], "--worker", first["worker"], *flags]
-    delivered = json_lines(packhorse("stream", "--target", target, "--dataset", "rows", *stream).stdout)
+    delivered = json_lines(packhorse("stream", "--target", target, "rows", *stream).stdout)
     (found,) = [line for line in delivered if line["position"] == first["position"]]
     assert (found["step"], found["slot"]) == (first["step"], first["slot"])
     assert found["ids"][first["index_in_bin"]] == 17
 
 
 def test_locate_unknown_ids_exits_with_1(packhorse, json_lines, target):
-    result = packhorse("locate", "--target", target, "--dataset", "rows", 17, 2000, -5)
+    result = packhorse("locate", "--target", target, "rows", 17, 2000, -5)
     assert result.exit_code == 1
     assert result.stdout.count("not in the") == 2
     assert "17" in result.stdout
-    result = packhorse("locate", "--target", target, "--dataset", "rows", "--json", 2000)
+    result = packhorse("locate", "--target", target, "rows", "--json", 2000)
     assert result.exit_code == 1
     assert json_lines(result.stdout)[0]["found"] is False
-    assert packhorse("locate", "--target", target, "--dataset", "rows").exit_code == 2
+    assert packhorse("locate", "--target", target, "rows").exit_code == 2
 
 
 def test_long_ids_are_printed_whole(packhorse, corpus, target, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     ids = corpus.ids["named"][:3].tolist()
-    result = packhorse("locate", "--target", target, "--dataset", "named", "--world-size", 2, *ids)
+    result = packhorse("locate", "--target", target, "named", "--world-size", 2, *ids)
     assert result.exit_code == 0
     for number in ids:
         assert str(number) in result.stdout
@@ -134,14 +136,14 @@ def test_health(packhorse, target, running_unix_server):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["stream", "--dataset", "nothing"], "no dataset is named 'nothing'; this server has: few, named"),
-        (["stream", "--dataset", "rows", "--rank", "5"], "rank"),
-        (["stream", "--dataset", "rows", "--start-position", "1000000"], "topology.start_position"),
-        (["stream", "--dataset", "rows", "--seed", str(2**64)], "seed"),
-        (["audit", "--dataset", "nothing"], "no dataset is named 'nothing'"),
-        (["audit", "--dataset", "rows", "--start-position", "1000000"], "topology.start_position"),
-        (["locate", "--dataset", "nothing", "1"], "no dataset is named 'nothing'"),
-        (["locate", "--dataset", "rows", str(2**70)], "ids"),
+        (["stream", "nothing"], "no dataset is named 'nothing'; this server has: few, named"),
+        (["stream", "rows", "--rank", "5"], "rank"),
+        (["stream", "rows", "--start-position", "1000000"], "topology.start_position"),
+        (["stream", "rows", "--seed", str(2**64)], "seed"),
+        (["audit", "nothing"], "no dataset is named 'nothing'"),
+        (["audit", "rows", "--start-position", "1000000"], "topology.start_position"),
+        (["locate", "nothing", "1"], "no dataset is named 'nothing'"),
+        (["locate", "rows", str(2**70)], "ids"),
     ],
     ids=str,
 )
@@ -157,7 +159,7 @@ def test_errors_are_one_line(packhorse, corpus, target, arguments, message):
 
 @pytest.mark.parametrize("command", ["stream", "audit"])
 def test_an_embedded_folder_that_is_none(packhorse, command, tmp_path):
-    result = packhorse(command, "--dataset", "x", "--target", f"embedded:{tmp_path}/nothing")
+    result = packhorse(command, "x", "--target", f"embedded:{tmp_path}/nothing")
     assert result.exit_code == 1
     assert result.stderr == f"Error: data root {tmp_path}/nothing is not a folder\n"
 
@@ -165,7 +167,7 @@ def test_an_embedded_folder_that_is_none(packhorse, command, tmp_path):
 def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, target, client, bins_of_stream):
     topology = {"world_size": 2, "batch_size": 3, "accumulation": 4, "balance": "optimizer-step", "cost_linear": 50}
     flags = [part for name, value in topology.items() for part in (f"--{name.replace('_', '-')}", value)]
-    flags += ["--skip", "10:12", "--skip", "30:40,12:14", "--dataset", "rows", "--target", target]
+    flags += ["--skip", "10:12", "--skip", "30:40,12:14", "rows", "--target", target]
     skip, shape = Skips.parse(["10:14,30:40"]), Topology(**topology)
     expected = bins_of_stream(client.stream_bins("rows", rank=1, topology=shape, skip=skip), 3)
     lines = json_lines(packhorse("stream", "--rank", 1, *flags).stdout)
@@ -178,7 +180,9 @@ def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, targe
     locations = client.locate("rows", ids=ids, topology=shape, skip=skip)
     assert [location.position for location in locations] == [3, -1, 16]
     for line, location in zip(json_lines(result.stdout), locations, strict=True):
-        assert line == {name: getattr(location, name) for name in location.__slots__ if name != "component"}
+        assert line == {
+            name: getattr(location, name) for name in location.__slots__ if name not in ("component", "key")
+        }
     (row,) = (row for row in packhorse("locate", *flags, *ids).stdout.splitlines() if "left out" in row)
     assert str(ids[1]) in row
 
@@ -196,14 +200,14 @@ def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, targe
 )
 def test_shapes_that_are_none(packhorse, target, command, flags, message):
     ids = [7] if command == "locate" else []
-    result = packhorse(command, "--target", target, "--dataset", "rows", *flags, *ids)
+    result = packhorse(command, "--target", target, "rows", *flags, *ids)
     assert result.exit_code == 2
     assert message in result.stderr
 
 
 def test_independent_streams_cannot_be_balanced(packhorse, target):
     flags = ["--mode", "independent", "--balance", "micro-step"]
-    result = packhorse("stream", "--target", target, "--dataset", "rows", *flags)
+    result = packhorse("stream", "--target", target, "rows", *flags)
     assert result.exit_code == 2
     assert "--balance must be none where mode is independent" in result.stderr
 

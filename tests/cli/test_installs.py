@@ -100,9 +100,9 @@ main()
     [
         ["--help"],
         ["health"],
-        ["audit", "--dataset", "few"],
-        ["locate", "--dataset", "few", "3"],
-        ["stream", "--dataset", "few", "--limit", "1"],
+        ["audit", "few"],
+        ["locate", "few", "3"],
+        ["stream", "few", "--limit", "1"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -79,6 +79,23 @@ def test_a_stage_is_appended(root):
     assert "| 2" in run("show", "staged", "--target", f"embedded:{root}").output.replace("│", "|")
 
 
+def test_stages_are_replaced_and_taken_back(root):
+    text = (root / "staged.mixture.toml").read_text()
+    arguments = ("append", "staged", "--data-root", root, "--from-position")
+    run(*arguments, 1200, "--weights", "rows=60,truncated=40")
+    result = run(*arguments, 1100, "--replace", "--weights", "rows=1")
+    assert "staged: stage 2 begins at position 100 of epoch 2" in result.output
+    result = run(*arguments, 1000, "--replace")
+    assert "staged: stage 1 begins at position 210 of epoch 1" in result.output
+    assert (root / "staged.mixture.toml").read_text() == text
+    assert "nothing changes" in run(*arguments, 1000, "--replace").output
+    result = run(*arguments, 1000)
+    assert "give --weights NAME=W,…, or --replace, which takes stages back" in result.output
+    result = run(*arguments, 700, "--replace", "--weights", "")
+    assert "--weights '' is not NAME=WEIGHT" in result.output
+    assert (root / "staged.mixture.toml").read_text() == text
+
+
 @pytest.mark.parametrize(
     ("name", "position", "weights", "message"),
     [
@@ -101,7 +118,7 @@ def test_a_wrong_stage_changes_nothing(root, name, position, weights, message):
 
 
 def test_the_audit_counts_each_component_and_ids_are_located_with_it(root):
-    target = ("--target", f"embedded:{root}", "--dataset", "staged", "--epoch", "1", "--seed", "7")
+    target = ("--target", f"embedded:{root}", "staged", "--epoch", "1", "--seed", "7")
     result = CliRunner().invoke(main, ["audit", *target, "--world-size", "2"])
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()

@@ -33,7 +33,7 @@ def test_sequences_are_masked_and_replaced_and_an_audit_tells_of_them(root, tmp_
         '[[redact]]\nids = [3, 14]\nreason = "private"\n\n'
         '[[redact]]\nids = [14, 15]\naction = "replace"\ntoken = 0\nseed = 5\nfrom_position = 0\n'
     )
-    audit = run("audit", "--target", f"embedded:{root}", "--dataset", "rows", "--world-size", 3)
+    audit = run("audit", "--target", f"embedded:{root}", "rows", "--world-size", 3)
     assert audit.exit_code == 0, audit.output
     lines = audit.output.splitlines()
     assert "1 sequences masked from the loss by a takedown" in lines
@@ -45,7 +45,7 @@ def test_sequences_are_masked_and_replaced_and_an_audit_tells_of_them(root, tmp_
 
 def test_of_a_mixture_it_is_a_component_s(root):
     assert redact(root, "staged", "--ids", ",".join(map(str, range(99))), "--component", "rows").exit_code == 0
-    audit = run("audit", "--target", f"embedded:{root}", "--dataset", "staged", "--epoch", 3)
+    audit = run("audit", "--target", f"embedded:{root}", "staged", "--epoch", 3)
     assert (audit.exit_code, ": 99 ids of rows masked\n" in audit.output) == (0, True)
     masked = re.search("([0-9,]+) sequences masked from the loss by a takedown", audit.output).group(1)
     of_components = {line.partition(":")[0]: line for line in audit.output.splitlines() if "its epochs" in line}
@@ -55,7 +55,7 @@ def test_of_a_mixture_it_is_a_component_s(root):
 
 def test_an_audit_counts_what_a_file_skips(root):
     (root / "rows.takedown.toml").write_text('[[skip]]\npositions = "3:7"\nepoch = 0\n')
-    audit = run("audit", "--target", f"embedded:{root}", "--dataset", "rows", "--skip", "5:6")
+    audit = run("audit", "--target", f"embedded:{root}", "rows", "--skip", "5:6")
     assert audit.exit_code == 0, audit.output
     assert "left out on purpose by --skip" in audit.output
     assert "left out on purpose by rows.takedown.toml" in audit.output
@@ -66,7 +66,7 @@ def test_an_audit_counts_what_a_file_skips(root):
 
 def test_an_audit_of_an_epoch_that_a_file_skips_whole_says_so(root):
     (root / "rows.takedown.toml").write_text('[[skip]]\npositions = "0:99999"\nepoch = 2\n')
-    audit = run("audit", "--target", f"embedded:{root}", "--dataset", "rows", "--epoch", 2)
+    audit = run("audit", "--target", f"embedded:{root}", "rows", "--epoch", 2)
     assert audit.exit_code == 1
     assert "nothing was audited: rows.takedown.toml leaves out all bins of epoch 2; shorten a [[skip]]" in audit.output
 
@@ -76,7 +76,7 @@ def test_an_audit_of_an_epoch_that_a_file_skips_whole_says_so(root):
     [
         (["rows"], "give --ids or --ids-file"),
         (["rows", "--ids", "1", "--seed", 3], "--seed and --from-position belong together"),
-        (["rows", "--ids", "x"], "--ids, line 1: 'x' is no id"),
+        (["rows", "--ids", "x"], "x is no id, which are whole numbers, and there are no keys"),
         (["rows", "--ids", "1,2000,2001"], "rows has no ids 2000, 2001"),
         (["other", "--ids", "1"], "no dataset is named 'other'"),
         (["rows", "--ids", "1", "--component", "rows"], "rows is no mixture, and has no --component"),

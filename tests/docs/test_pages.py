@@ -76,7 +76,7 @@ def raw_folder(tmp_path_factory):
     save_model(folder / "my-model")
     prompts, answers, worse = sentences(120, 1), sentences(120, 2), sentences(120, 3)
     rows = {
-        "corpus": [{"text": text} for text in sentences(300, 0)],
+        "corpus": [{"text": text, "url": f"https://example.org/{i}"} for i, text in enumerate(sentences(300, 0))],
         "chats": [
             {"messages": [{"role": "user", "content": p}, {"role": "assistant", "content": a}]}
             for p, a in zip(prompts, answers, strict=True)
@@ -107,7 +107,8 @@ def prepared_folder(raw_folder, tmp_path_factory):
         with MegatronWriter(folder / name, vocab_size=64) as writer:
             for tokens in sequences:
                 writer.append(tokens)
-        pq.write_table(pa.table({"id": np.arange(number) + 1000, "tokens": sequences}), folder / f"{name}.parquet")
+        columns = {"id": np.arange(number) + 1000, "url": [f"https://example.org/{i}" for i in range(number)]}
+        pq.write_table(pa.table({**columns, "tokens": sequences}), folder / f"{name}.parquet")
         prepare(folder / f"{name}.idx", output=folder / "datasets" / name, max_seq_len=128, progress=False)
     return folder
 

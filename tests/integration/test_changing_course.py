@@ -116,7 +116,7 @@ def test_the_audit_of_the_whole_run_says_what_was_trained_on(files, make_server)
             info = client.get_dataset("run")
             streams = EpochOfStreams(client=client, dataset=info, epoch=0, seed=SEED, topology=topology)
             report = TokenAudit(streams=streams, dataset=run.dataset(0, 1)).audit()
-        said = command("audit", "--target", server.target, "--dataset", "run", "--seed", SEED, "--world-size", 3)
+        said = command("audit", "--target", server.target, "run", "--seed", SEED, "--world-size", 3)
     assert report.problems == []
     components = {each.component.name: each for each in report.streams.components}
     trained = [component for _, (component, _, _) in sorted(run.rows.items())]

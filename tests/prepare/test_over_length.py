@@ -215,7 +215,10 @@ def test_a_start_beyond_uint32_is_kept_exactly(tmp_path: Path) -> None:
         ({"extra_tokens": -1}, "extra_tokens"),
         ({"align": 11}, "no sequence fits max_seq_len 10 with align 11"),
         ({"align": 4, "extra_tokens": 8}, "no sequence fits max_seq_len 10 with align 4 and extra_tokens 8"),
-        ({"align": 4}, r"has 9 tokens, over the 8 that fit max_seq_len 10 with align 4.*drop, truncate or split"),
+        (
+            {"align": 4},
+            r"has 9 tokens, over the 8 that fit max_seq_len 10 with align 4.*--over-length split.*drop or truncate",
+        ),
         ({"over_length": "split", "format": "seqpack"}, "seqpack's layout"),
         ({"over_length": "truncate", "keep": "tail", "format": "seqpack"}, "seqpack's layout"),
     ],

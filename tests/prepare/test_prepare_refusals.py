@@ -36,7 +36,7 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "float length": ({"n": [1.0, 2.0]}, ["column 'n'", "double"]),
     "boolean length": ({"n": [True, False]}, ["column 'n'", "bool"]),
     "lists of text": ({"n": [["a"], ["b"]]}, ["column 'n'", "list<element: string>", "lists of integers"]),
-    "text id": ({"n": [1, 2], "id": ["a", "b"]}, ["column 'id'", "string"]),
+    "text id": ({"n": [1, 2], "id": ["a", "b"]}, ["column 'id'", "keys", "integers"]),
     "missing length column": ({"tokens": [1], "len": [2]}, ["no column 'n'", "'tokens', 'len'"]),
     "two ids alike": ({"n": [1, 5, 2, 3], "id": [4, -9, 7, -9]}, ["id -9", "2 times", "row 1 of", "row 3 of"]),
     "two ids alike in one length": ({"n": [2, 2, 2], "id": [8, 9, 8]}, ["id 8", "2 times", "row 0 of", "row 2 of"]),

@@ -168,7 +168,7 @@ def test_appending_from_a_store(folder: Path, bucket: Bucket, tmp_path: Path) ->
         ("s3://{bucket}/none.parquet", r"s3://bucket-\w+/none\.parquet does not exist"),
         ("s3://no-such-bucket/x.parquet", r"s3://no-such-bucket/x\.parquet does not exist"),
         ("s3://{bucket}/none/*.parquet", r"no object matches s3://bucket-\w+/none/\*\.parquet"),
-        ("nothing://bucket/x.parquet", r"nothing://bucket/x\.parquet: .*give a URL that fsspec knows"),
+        ("nothing://bucket/x.parquet", r"nothing://bucket/x\.parquet: .*install what knows such URLs"),
     ],
 )
 def test_nothing_there(bucket: Bucket, tmp_path: Path, url: str, said: str) -> None:
@@ -192,7 +192,7 @@ def test_without_credentials(bucket: Bucket, tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_extra_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ImportError, match=r"gs://bucket/x\.parquet needs .*gcsfs.*packhorse\[stores\]"):
+    with pytest.raises(ImportError, match=r"gs://bucket/x\.parquet: .*gcsfs.*packhorse\[stores\]"):
         prepare("gs://bucket/x.parquet", max_seq_len=64, output=tmp_path / "out")
 
 

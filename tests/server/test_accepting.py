@@ -79,12 +79,12 @@ def test_what_fails_fails():
 def test_grpcs_coroutines_have_the_names_that_are_looked_for(monkeypatch):
     asked = set()
 
-    class Asked(module._Asked):
+    class Asked(module.Shielded):
         def __init__(self, loop, coroutine):
             asked.add(coroutine.__name__)
             super().__init__(loop, coroutine)
 
-    monkeypatch.setattr(module, "_Asked", Asked)
+    monkeypatch.setattr(module, "Shielded", Asked)
 
     async def run():
         accepting = accepting_here()
@@ -100,3 +100,29 @@ def test_grpcs_coroutines_have_the_names_that_are_looked_for(monkeypatch):
 
     assert asyncio.run(run()) is None
     assert asked == module._ASKING
+
+
+def test_where_grpc_names_its_coroutines_otherwise_it_serves_as_it_does_by_itself(monkeypatch, caplog):
+    monkeypatch.setattr(module, "_ASKING", frozenset({"_renamed_call"}))
+    monkeypatch.setattr(module, "_ACCEPTING", "_renamed_loop")
+
+    async def answer(request, context):
+        return request
+
+    async def run():
+        accepting = accepting_here()
+        server = grpc.aio.server()
+        handler = grpc.unary_unary_rpc_method_handler(answer)
+        server.add_registered_method_handlers("packhorse.Test", {"Answer": handler})
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        ended = asyncio.ensure_future(accepting.ended())
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            assert await channel.unary_unary("/packhorse.Test/Answer")(b"request", timeout=20) == b"request"
+        assert not ended.done()
+        ended.cancel()
+        await server.stop(None)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    (line,) = [record.getMessage() for record in caplog.records if record.name == module.__name__]
+    assert "upgrade packhorse" in line

@@ -6,196 +6,166 @@ from types import SimpleNamespace
 
 import pytest
 
-from packhorse.server.blocks_ahead import AWAITED, LARGE_BLOCK_BYTES, MOST_AHEAD, SMALL_BLOCK_BYTES, BlocksAhead
-from packhorse.server.lanes import Lane
+from packhorse.server.lanes import Lanes
+from packhorse.server.metrics import Metrics
+from packhorse.server.servicer import LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES, PackingServicer
+from packhorse.server.stream_limit import StreamLimit
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION
 
-MEDIUM = 1 << 20
+MEDIUM_BYTES = 2 * SMALL_BLOCK_BYTES
 
 
-class Steps:
-    """Stands in for an open stream: its blocks are of one step each."""
+class Stream:
+    """Blocks of one step and so many bytes each; those after the second are made when `gate` is set."""
 
-    def __init__(self, num_blocks=100):
-        self.left = list(range(num_blocks))
+    header = pb.StreamHeader(num_steps=20)
+
+    def __init__(self, num_bytes):
+        self._ids = bytes(num_bytes)
+        self._left = [range(step, step + 1) for step in range(20)]
+        self.gate = threading.Event()
+        self.threads = {}
         self.is_closed = False
+        self.unarranged, self.arranging, self.is_free = set(), threading.Event(), threading.Event()
+
+    def is_arranged(self, steps=range(1)):
+        return not self.unarranged.intersection(steps)
+
+    def arrange_in_pieces(self, steps):
+        self.threads["arranging"] = threading.current_thread().name.rpartition("_")[0]
+        self.arranging.set()
+        assert self.is_free.wait(20)
+        self.unarranged.difference_update(steps)
+        yield 0
 
     def take(self):
-        return range(self.left[0], self.left.pop(0) + 1) if self.left else range(0)
+        return self._left.pop(0) if self._left else range(0)
+
+    def make(self, steps):
+        self.threads[steps.start] = threading.current_thread().name.rpartition("_")[0]
+        assert steps.start < 2 or self.gate.wait(20)
+        return pb.StreamBinsResponse(
+            block=pb.StreamBlock(first_step=steps.start, num_steps=1, bins=pb.Bins(ids=self._ids))
+        )
+
+    def is_current(self):
+        return True
 
     def close(self):
         self.is_closed = True
 
+    @property
+    def num_taken(self):
+        return 20 - len(self._left)
+
 
 @pytest.fixture
 def lanes():
-    both = SimpleNamespace(small_blocks=Lane("small", threads=1), streams=Lane("large", threads=2))
-    yield both
-    both.small_blocks.close()
-    both.streams.close()
+    lanes = Lanes.for_this_machine()
+    yield lanes
+    lanes.close()
 
 
-class Blocks:
-    """Made when `gate` is set, and by which thread."""
+@pytest.fixture
+def opened(lanes):
+    """Function: the messages of a stream; to be called in a running loop."""
 
-    def __init__(self):
-        self.gate = threading.Event()
-        self.begun = []
+    def opened(stream):
+        servicer = PackingServicer(
+            SimpleNamespace(open_stream=lambda request: stream), Metrics(list), lanes, StreamLimit(10)
+        )
+        context = SimpleNamespace(add_done_callback=lambda callback: None)
+        return servicer.StreamBins(pb.StreamBinsRequest(dataset="data", wire_version=WIRE_VERSION), context)
 
-    def make(self, steps):
-        self.begun.append(threading.current_thread().name)
-        assert self.gate.wait(20)
-        return steps.start
+    return opened
 
 
-def test_a_consumer_that_waits_has_more_made(lanes):
+async def second_block(messages):
+    """Reads until the second block, after which a third is begun."""
+    for _ in ("header", "first block", "second block"):
+        message = await anext(messages)
+    return message.block.first_step
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "num_more", "lane"),
+    [(MEDIUM_BYTES, 1, "streams"), (10, 0, "small-blocks"), (LARGE_BLOCK_BYTES + 1, 0, "streams")],
+)
+def test_a_consumer_that_waits_has_one_more_made_unless_blocks_are_small_or_very_large(
+    opened, num_bytes, num_more, lane
+):
     async def run():
-        blocks, steps = Blocks(), Steps()
-        ahead = BlocksAhead(steps, lanes, blocks.make)
-        for number in range(AWAITED):
-            ahead.begin(MEDIUM)
-            assert len(steps.left) == 99 - number
-            upcoming = ahead.take()  # which is not made yet
-            blocks.gate.set()
-            assert await upcoming == number
-            blocks.gate.clear()
-        ahead.begin(MEDIUM)
-        assert len(steps.left) == 100 - AWAITED - MOST_AHEAD
-        blocks.gate.set()
-        assert [await ahead.take() for _ in range(MOST_AHEAD)] == [AWAITED + number for number in range(MOST_AHEAD)]
-        assert {name.rsplit("_", 1)[0] for name in blocks.begun} == {"large"}
+        stream = Stream(num_bytes)
+        messages = opened(stream)
+        assert await second_block(messages) == 1
+        assert stream.num_taken == 3
+        third = asyncio.ensure_future(anext(messages))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert stream.num_taken == 3 + num_more
+        stream.gate.set()
+        assert (await third).block.first_step == 2
+        assert stream.num_taken == 4
+        assert [message.block.first_step async for message in messages] == list(range(3, 20))
+        assert set(stream.threads.values()) == {"small-blocks", lane}
 
-    asyncio.run(run())
-
-
-def test_a_consumer_that_has_become_slow_soon_has_one_made(lanes):
-    async def run():
-        blocks, steps = Blocks(), Steps()
-        ahead = BlocksAhead(steps, lanes, blocks.make)
-        num_taken = 0
-
-        async def take(is_slow):
-            nonlocal num_taken
-            ahead.begin(MEDIUM)
-            if is_slow:
-                blocks.gate.set()
-                await asyncio.wait(list(ahead._upcoming))
-            upcoming = ahead.take()
-            blocks.gate.set()
-            assert await upcoming == num_taken
-            num_taken += 1
-            await asyncio.gather(*ahead._upcoming)
-            blocks.gate.clear()
-            return 100 - len(steps.left) - num_taken
-
-        assert [await take(is_slow=False) for _ in range(AWAITED)][-1] == 0
-        assert await take(is_slow=True) == MOST_AHEAD - 1
-        assert [await take(is_slow=True) for _ in range(2 * AWAITED + MOST_AHEAD)][-1] == 0
-
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_consumer_that_is_slow_has_one_made(lanes):
-    async def run():
-        blocks, steps = Blocks(), Steps()
-        blocks.gate.set()
-        ahead = BlocksAhead(steps, lanes, blocks.make)
-        for number in range(5):
-            ahead.begin(MEDIUM)
-            assert len(steps.left) == 99 - number
-            await asyncio.wait(list(ahead._upcoming))
-            assert await ahead.take() == number
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("num_bytes", [SMALL_BLOCK_BYTES - 1, LARGE_BLOCK_BYTES + 1])
-def test_one_is_made_after_a_small_or_very_large_block(lanes, num_bytes):
-    async def run():
-        blocks, steps = Blocks(), Steps()
-        ahead = BlocksAhead(steps, lanes, blocks.make)
-        for number in range(AWAITED + 1):
-            ahead.begin(num_bytes)
-            assert len(steps.left) == 99 - number
-            upcoming = ahead.take()  # awaited
-            blocks.gate.set()
-            assert await upcoming == number
-            blocks.gate.clear()
-        blocks.gate.set()
-        lane = "small" if num_bytes < SMALL_BLOCK_BYTES else "large"
-        assert {name.rsplit("_", 1)[0] for name in blocks.begun} == {lane}
-
-    asyncio.run(run())
-
-
-def test_small_blocks_are_made_once_the_others_have_left(lanes):
-    """One that is made among the small ones would keep their thread until those before it have had their turn."""
+def test_a_consumer_that_is_slow_has_one_made(opened, lanes, monkeypatch):
+    begun = []
+    submit = lanes.streams.submit
+    monkeypatch.setattr(lanes.streams, "submit", lambda *work: begun.append(submit(*work)) or begun[-1])
 
     async def run():
-        blocks, steps = Blocks(), Steps()
-        blocks.gate.set()
-        ahead = BlocksAhead(steps, lanes, blocks.make)
-        for _ in range(AWAITED):
-            ahead.begin(MEDIUM)
-            await ahead.take()
-        ahead.begin(MEDIUM)
-        num_left = len(steps.left)
-        for _ in range(MOST_AHEAD - 1):
-            await ahead.take()
-            ahead.begin(SMALL_BLOCK_BYTES - 1)  # as where many streams have opened
-            assert len(steps.left) == num_left
-        await ahead.take()
-        ahead.begin(SMALL_BLOCK_BYTES - 1)
-        await ahead.take()
-        assert [name.rsplit("_", 1)[0] for name in blocks.begun[-2:]] == ["large", "small"]
+        stream = Stream(MEDIUM_BYTES)
+        stream.gate.set()
+        messages = opened(stream)
+        await second_block(messages)
+        for number in range(2, 12):
+            assert stream.num_taken == number + 1
+            await asyncio.wait(begun)
+            assert (await anext(messages)).block.first_step == number
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_one_is_made_while_others_keep_the_threads_at_work(lanes):
+def test_closing_a_stream_gives_up_what_was_begun(opened):
     async def run():
-        blocks, others, steps = Blocks(), Blocks(), Steps()
-        ahead = BlocksAhead(steps, lanes, blocks.make)
-        for number in range(AWAITED):
-            ahead.begin(MEDIUM)
-            upcoming = ahead.take()
-            blocks.gate.set()
-            assert await upcoming == number
-            blocks.gate.clear()
-        waiting = [lanes.streams.submit(others.make, range(1)) for _ in range(4)]
-        ahead.begin(MEDIUM)
-        assert len(steps.left) == 99 - AWAITED
-        blocks.gate.set()
-        others.gate.set()
-        await asyncio.gather(*waiting)
-        assert await ahead.take() == AWAITED
+        stream = Stream(MEDIUM_BYTES)
+        messages = opened(stream)
+        await second_block(messages)
+        third = asyncio.ensure_future(anext(messages))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        third.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await third
+        assert stream.is_closed
+        stream.gate.set()
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_after_the_last_block_none_is_begun_and_closing_gives_up(lanes):
+@pytest.mark.parametrize("num_bytes", [10, MEDIUM_BYTES])
+def test_a_block_whose_windows_are_being_arranged_holds_up_nobody_elses(opened, num_bytes):
     async def run():
-        blocks, steps = Blocks(), Steps(2)
-        ahead = BlocksAhead(steps, lanes, blocks.make)
-        ahead.begin(MEDIUM)
-        first = ahead.take()
-        ahead.begin(MEDIUM)
-        second = ahead._upcoming[0]
-        ahead.begin(MEDIUM)
-        ahead.close()
-        assert steps.is_closed
-        assert second.cancelled()
-        blocks.gate.set()
-        assert await first == 0
+        waiting, other = Stream(num_bytes), Stream(num_bytes)
+        waiting.unarranged.add(0)
+        waiting.gate.set()
+        other.gate.set()
+        messages = opened(waiting)
+        assert (await anext(messages)).HasField("header")
+        first = asyncio.ensure_future(anext(messages))
+        assert await asyncio.to_thread(waiting.arranging.wait, 20)
+        steps = [message.block.first_step async for message in opened(other) if message.HasField("block")]
+        assert steps == list(range(20))
+        assert not first.done()
+        assert waiting.num_taken == 1  # a second block would keep a thread until its turn comes
+        waiting.is_free.set()
+        assert (await first).block.first_step == 0
+        assert [message.block.first_step async for message in messages] == list(range(1, 20))
+        assert waiting.threads["arranging"] == "arranging"
 
-    asyncio.run(run())
-
-    async def end():
-        blocks = Blocks()
-        blocks.gate.set()
-        ahead = BlocksAhead(Steps(1), lanes, blocks.make)
-        ahead.begin(MEDIUM)
-        assert await ahead.take() == 0
-        ahead.begin(MEDIUM)
-        assert ahead.take() is None
-
-    asyncio.run(end())
+    asyncio.run(asyncio.wait_for(run(), 60))

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -141,10 +142,10 @@ def test_a_stream_that_is_over_leaves_its_request_to_nobody(followed, stub, seen
 
 
 def test_a_stream_that_nobody_reads_waits_and_says_so(followed, stub, seen, wait_until):
-    _, metrics, _ = followed
+    recorder, metrics, _ = followed
     reading = stub.StreamBins(pb.StreamBinsRequest(dataset="slow", epoch=100))
     next(reading)
-    wait_until(lambda: values_of(metrics.blocked_streams)[()] == 1)
+    wait_until(lambda: recorder.calls[-1].num_sent and values_of(metrics.blocked_streams)[()] == 1)
     reading.cancel()
     call = seen("StreamBins")
     assert call.status is grpc.StatusCode.CANCELLED
@@ -178,3 +179,84 @@ def test_a_stream_that_resumes_is_counted_once_it_is_open():
         watcher.sent(call, None, 0.25)
     assert values_of(metrics.resumed) == {("corpus",): 1}
     assert values_of(metrics.blocked_seconds) == {("corpus",): 0.75}
+
+
+class ExecuteBatchError(Exception):
+    """Stands in for gRPC's, by its name."""
+
+
+class Leaving:
+    """A context whose client leaves; counts writes that were begun and that came to their end."""
+
+    def __init__(self):
+        self.has_left, self.fails = False, False
+        self.num_begun = self.num_ended = 0
+        self.on_its_way = asyncio.get_running_loop().create_future()
+
+    def cancelled(self):
+        return self.has_left
+
+    def peer(self):
+        return "ipv4:127.0.0.1:5"
+
+    async def write(self, message):
+        self.num_begun += 1
+        if self.num_begun > 1:
+            await self.on_its_way
+        self.num_ended += 1
+        if self.fails:
+            raise ExecuteBatchError
+
+
+async def leaving():
+    """(context, task) of a stream whose second message is on its way."""
+
+    async def stream(request, context):
+        for _ in range(5):
+            yield pb.StreamBinsResponse()
+
+    async def handler_of(details):
+        return grpc.unary_stream_rpc_method_handler(stream)
+
+    details = SimpleNamespace(method=f"/{PACKING}/StreamBins", invocation_metadata=())
+    handler = await Calls([Recorder()]).intercept_service(handler_of, details)
+    context = Leaving()
+    task = asyncio.ensure_future(handler.unary_stream(pb.StreamBinsRequest(), context))
+    while context.num_begun < 2:
+        await asyncio.sleep(0)
+    return context, task
+
+
+async def some_turns():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_write_goes_on_where_its_call_is_cancelled():
+    async def run():
+        context, task = await leaving()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (context.num_begun, context.num_ended) == (2, 1)
+        context.on_its_way.set_result(None)
+        await some_turns()
+        assert (context.num_begun, context.num_ended) == (2, 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_no_write_begins_and_nothing_is_raised_once_the_client_has_left(fails):
+    async def run():
+        context, task = await leaving()
+        context.has_left, context.fails = True, fails
+        context.on_its_way.set_result(None)
+        await some_turns()
+        assert not task.done()  # until gRPC cancels it
+        assert context.num_begun == 2
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())

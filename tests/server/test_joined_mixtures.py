@@ -83,6 +83,6 @@ def test_the_command_line_tells_rows(client, root):
     assert "150 bins of 768 tokens in an epoch of 3 components" in shown
     facts = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
     assert [each["rows_per_bin"] for each in facts["components"]] == [8, 3, 2]
-    arguments = ["stream", "--dataset", "course", "--target", f"embedded:{root}", "--seed", "3", "--limit", "1"]
+    arguments = ["stream", "course", "--target", f"embedded:{root}", "--seed", "3", "--limit", "1"]
     line = json.loads(CliRunner().invoke(main, arguments).output)
     assert line["rows"] == client.get_bins("course", epoch=0, seed=3, positions=[0]).rows.tolist()

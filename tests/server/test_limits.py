@@ -1,9 +1,11 @@
 """Refusals of a real server that is asked for too much, or cannot be asked for more now."""
 
+import asyncio
 import contextlib
 import os
 import resource
 import shutil
+import signal
 import socket
 import ssl
 import time
@@ -20,6 +22,7 @@ from packhorse.client.service._messages import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
+from packhorse.wire import WIRE_VERSION
 
 SERVICE = "/packhorse.v1.PackingService/"
 ONCE = RetryPolicy(deadline_seconds=0)
@@ -206,3 +209,35 @@ def test_ids_are_bounded_by_the_bisections_they_take(embedded, monkeypatch):
     with pytest.raises(Exception, match="at most 10") as caught:
         backend.locate_sequences(pb.LocateSequencesRequest(dataset="rows", ids=range(11)))
     assert caught.value.metadata == {"field": "ids", "limit": "10"}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="requests pile up while the server is stopped")
+def test_as_many_openings_as_max_streams_may_come_at_once(corpus, make_server):
+    """GRPC cancels pending requests beyond a thousand, more of them the more there are, unless it is told otherwise."""
+    num_channels, num_calls = 24, 120
+
+    async def run(server):
+        channels = [
+            grpc.aio.insecure_channel(server.target, (("grpc.use_local_subchannel_pool", 1),))
+            for _ in range(num_channels)
+        ]
+        await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        os.kill(server.process.pid, signal.SIGSTOP)
+        request = pb.StreamBinsRequest(dataset="rows", topology=topology_message(Topology()), wire_version=WIRE_VERSION)
+        calls = [
+            packing_pb2_grpc.PackingServiceStub(channel).StreamBins(request, timeout=240)
+            for _ in range(num_calls)
+            for channel in channels
+        ]
+        await asyncio.sleep(1)  # until they are on their way
+        os.kill(server.process.pid, signal.SIGCONT)
+        first = await asyncio.gather(*(call.read() for call in calls), return_exceptions=True)
+        for channel in channels:
+            await channel.close()
+        return first
+
+    with make_server(corpus.root) as server:
+        first = asyncio.run(run(server))
+    assert len(first) == num_channels * num_calls
+    assert [message for message in first if not isinstance(message, pb.StreamBinsResponse)] == []

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from packhorse.client import InvalidRequestError, RequestTooLargeError
-from packhorse.client.service._grpc import GrpcTransport, exception_of
+from packhorse.client.service._grpc import exception_of
 from packhorse.client.service._messages import topology_message
 from packhorse.client.service._transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
 from packhorse.epoch import MAX_BINS_PER_WINDOW
@@ -14,6 +14,7 @@ from packhorse.server import requests
 from packhorse.server.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import WIRE_VERSION
 
 BIG = 2**31 - 1
@@ -317,9 +318,8 @@ def test_a_request_beyond_grpc_s_own_limit_is_not_tried_again(client):
 
 @pytest.fixture
 def stub(running_server):
-    transport = GrpcTransport(running_server.target)
-    yield transport._in_order()[0].stub
-    transport.close()
+    with grpc.insecure_channel(running_server.target) as channel:
+        yield packing_pb2_grpc.PackingServiceStub(channel)
 
 
 def refusal_of(call):

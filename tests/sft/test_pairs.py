@@ -60,7 +60,7 @@ def test_pairs_that_teach_nothing_are_refused(fast: PreTrainedTokenizerFast, mod
 
 
 def test_what_is_not_text_is_refused(fast: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(ValueError, match="the response is a NoneType, not text"):
+    with pytest.raises(ValueError, match="the response is null, not text"):
         encode_prompt_response("a", None, fast)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the prompt has no UTF-8 form"):
         encode_prompt_response("\ud800", "b", fast)

@@ -92,8 +92,9 @@ def test_json_lines(tmp_path: Path) -> None:
         ('{"text": "a"}\n{"text": ', "line 2 is not JSON"),
         ('{"body": "a", "n": 1}', "line 1 has no key 'text'; it has body, n"),
         ("{}", "it has no keys"),
+        ('{"a', "line 1 is not JSON: Unterminated string starting at column 2"),
         ("[1]", "it has a list"),
-        ('{"text": 3}', "'text' is a int, not text"),
+        ('{"text": 3}', "'text' holds a number, not text"),
     ],
 )
 def test_bad_json_lines_are_refused_with_their_line(tmp_path: Path, content: str, message: str) -> None:

@@ -173,9 +173,13 @@ def test_mistakes_are_named_with_their_row_and_leave_nothing(folder: Path, tmp_p
     refused([good, {"chat": []}], r"line 2 has no key 'messages'; it has chat")
     refused([good, {"messages": [{"from": "human"}]}], r"line 2: message 0 needs a role")
     refused([good, {"messages": "[not json"}], r"line 2: the messages are text that is not JSON")
-    refused([good, {"messages": [{"role": "user"}]}], r"line 2: the chat template does not render")
+    refused([good, {"messages": [{"role": "user"}]}], r"line 2: message 0, of the user, has no content")
     refused([{"messages": None}], "no sequence in the input: 1 empty")
-    refused([{"q": 1, "r": "b"}], r"line 1: the prompt is a int", PairColumns(prompt="q", response="r"))
+    refused(
+        [{"q": 1, "r": "b"}],
+        r"line 1: the prompt is a number and the response is text",
+        PairColumns(prompt="q", response="r"),
+    )
     refused([good], "no_targets is 'skip'", no_targets="skip")
     refused([good], "max_tokens is 1", cutoff_len=1)
     (tmp_path / "a.txt").write_text("text")
@@ -219,14 +223,19 @@ def test_the_command_takes_pairs(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--tokenizer", "t", "--prompt-column", "q"], "--prompt-column and --response-column go together"),
+        (["--tokenizer", "t", "--prompt-column", "q"], "--prompt-column and --response-column, which go together"),
         (
             ["--tokenizer", "t", "--messages-column", "m", "--prompt-column", "q", "--response-column", "r"],
-            "either --messages-column or --prompt-column",
+            "Rows have --messages-column; or --prompt-column",
         ),
         (["--tokenizer", "t", "--messages-column", "m", "--no-eos"], "The chat template begins and ends the turns"),
         (["--tokenizer", "t", "--chat-template", "c"], "go with --messages-column"),
         (["--tokenizer", "t", "--cutoff-len", "9"], "--cutoff-len and --no-targets go with"),
+        (["--tokenizer", "t", "--chosen-column", "c"], "--chosen-column and --rejected-column, which go together"),
+        (
+            ["--tokenizer", "t", "--prompt-column", "q", "--response-column", "r", "--train-turns", "last"],
+            "--train-turns",
+        ),
         (["--train-tokenizer", "--messages-column", "m"], "the model's own --tokenizer"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents
 from packhorse.tokenize import _parts as module
-from packhorse.tokenize._parts import Part, cut_into_parts
+from packhorse.tokenize._parts import Part, cut_into_parts, whole_files
 from packhorse.tokenize.documents import cut_for, documents_of, files_of
 
 
@@ -21,7 +21,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parts_of(path: Path, options: DocumentOptions) -> list[Part]:
-    return cut_into_parts(files_of([path], options), lambda kind: cut_for(kind, options))
+    return cut_into_parts(whole_files(files_of([path], options).files), lambda kind: cut_for(kind, options))
 
 
 def documents(parts: list[Part], options: DocumentOptions, skipped: Skipped) -> list[str]:

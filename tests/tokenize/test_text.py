@@ -27,6 +27,8 @@ def test_trained_tokenizer_gives_the_text_back(corpus: Path, tmp_path: Path) -> 
         skipped_empty=2,
         skipped_undecodable=0,
         undecodable_named=(),
+        files_read={"JSON lines": 1},
+        left_out=(),
         idx_path=tmp_path / "x.idx",
         tokenizer_path=tmp_path / "x.tokenizer.json",
     )

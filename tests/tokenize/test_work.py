@@ -1,5 +1,6 @@
 """Work in parts: the same files with any number of workers, resumed or not, and what an interruption leaves."""
 
+import errno
 import fcntl
 import json
 from collections.abc import Callable
@@ -190,3 +191,16 @@ def test_a_description_that_was_half_written_when_the_process_was_killed_is_no_o
         (folder / name).touch()
     make("a")
     assert not folder.exists()
+
+
+def test_a_full_disk_is_named_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("a")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("packhorse.formats.MegatronWriter.append_many", full)
+    with pytest.raises(OSError, match=rf"{tmp_path} has too little space for x.*run it again") as caught:
+        tokenize(tmp_path / "a.txt", tmp_path / "x", vocab_size=300, progress=False)
+    assert caught.value.errno == errno.ENOSPC
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

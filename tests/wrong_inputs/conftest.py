@@ -1,5 +1,6 @@
 """A folder with everything that wrong inputs speak of, and the names that cases of Python code use."""
 
+import gzip
 import json
 import math
 import shutil
@@ -27,6 +28,8 @@ def wrong_folder(tmp_path_factory):
     prepare(folder / "corpus.idx", max_seq_len=8, output=folder / "datasets" / "corpus", progress=False)
     shutil.copytree(folder / "datasets" / "corpus", folder / "broken")
     (folder / "broken" / "counts.json").write_text("{}")
+    shutil.copytree(folder / "datasets" / "corpus", folder / "mixtures" / "corpus")
+    (folder / "mixtures" / "mixed.mixture.toml").write_text("epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}\n")
     columns = {
         "length": [5, 3, 3, 5],
         "name": ["a", "b", "c", "d"],
@@ -36,6 +39,8 @@ def wrong_folder(tmp_path_factory):
         "same": [1, 2, 2, 3],
     }
     pq.write_table(pa.table(columns), folder / "lengths.parquet")
+    large = pa.array([[1, 2], None, [3, 2**40]], pa.list_(pa.int64()))
+    pq.write_table(pa.table({"tokens": large}), folder / "large.parquet")
     whole = (folder / "lengths.parquet").read_bytes()
     (folder / "cut.parquet").write_bytes(whole[: len(whole) // 2])
     (folder / "cut.idx").write_bytes((folder / "corpus.idx").read_bytes()[:40])
@@ -46,11 +51,52 @@ def wrong_folder(tmp_path_factory):
         (folder / notes).write_text("some notes, and no data\n" * 9)
     (folder / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
     (folder / "lines.jsonl").write_text('{"text": "a", "messages": [{"role": "user", "content": "x"}]}\n')
+    (folder / "mixed").mkdir()
+    (folder / "mixed" / "a.jsonl").write_text('{"text": "a"}')
+    (folder / "mixed" / "b.txt").write_text("b")
+    (folder / "pairs.jsonl").write_text('{"same": "q a", "a": "x", "b": "y"}')
+    (folder / "cut.json").write_text('[{"text": "a"}, {"text')
+    (folder / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}')[:-4])
+    for name in ("table.csv", "x.tar.gz"):
+        (folder / name).write_text("a,b")
     (folder / "counts.json").write_text(json.dumps({"5": 2, "3": 1}))
     (folder / "bad-counts.json").write_text('{"5": -2}')
     (folder / "list-counts.json").write_text('["a"]')
+    write_keyed(folder)
     train_tokenizer(["some words to learn from"], vocab_size=300).save(str(folder / "tok.json"))
     return folder
+
+
+def write_keyed(folder: Path) -> None:
+    """`keyed/web`, whose keys are a, b, c and d; copies that are damaged; and columns that are no keys."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from packhorse.prepare import prepare
+
+    columns = {
+        "length": [5, 3, 3, 5],
+        "url": ["a", "b", "c", "d"],
+        "null": ["a", None, "c", "d"],
+        "empty": ["a", "b", "", "d"],
+        "same": ["a", "b", "a", "d"],
+        "long": ["a" * 9000, "b", "c", "d"],
+        "bytes": pa.array([b"a", b"b", b"c", b"d"], pa.binary()),
+    }
+    pq.write_table(pa.table(columns), folder / "keys.parquet")
+    options = {"length_column": "length", "id_column": "url", "max_seq_len": 8, "progress": False}
+    prepare(folder / "keys.parquet", output=folder / "keyed" / "web", **options)
+    shutil.copytree(folder / "keyed", folder / "altered")
+    keys = folder / "altered" / "web" / "keys.npy"
+    keys.write_bytes(keys.read_bytes()[:-1] + b"e")
+    shutil.copytree(folder / "keyed", folder / "short")
+    ends = folder / "short" / "web" / "key_ends.npy"
+    ends.write_bytes(ends.read_bytes()[:-8])
+    for suffix in (".idx", ".bin"):
+        shutil.copy(folder / f"corpus{suffix}", folder / f"unkeyed{suffix}")
+    schema = pa.schema([("key", pa.large_string())])
+    with pa.ipc.new_file(folder / "unkeyed.keys.arrow", schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array(["a", "b", "c"], pa.large_string())], schema=schema))
 
 
 @pytest.fixture
@@ -83,6 +129,10 @@ def names(wrong_folder):
         shape = {"batch_size": 1} | ({} if {"rank", "device_mesh"} & set(options) else {"rank": 0, "world_size": 1})
         return client.PackedDataset(memory, "corpus", tokens, **(shape | options))
 
+    def dataset_of(tokens):
+        shape = {"batch_size": 1, "rank": 0, "world_size": 1}
+        return list(client.PackedDataset(memory, "corpus", tokens, **shape))
+
     def loader(**options):
         shape = {"batch_size": 1, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
         return next(iter(client.create_packed_dataloader(memory, "corpus", tokens, **(shape | options))))
@@ -95,6 +145,7 @@ def names(wrong_folder):
         "memory": memory,
         "closed": closed,
         "dataset": dataset,
+        "dataset_of": dataset_of,
         "loader": loader,
         "batch": next(iter(dataset(batch_size=2))),
         "client": client.connect(memory),

@@ -64,6 +64,8 @@ class DatasetInfo:
     extra_tokens: int = 0
     keep: str = "head"
     id_column: str = ""
+    key_column: str = ""
+    """The input's column that keys come from; empty where sequences have ids only, and of a mixture."""
     plan_cut_off: bool = False
     own_tokens: int = 0
     over_length_sequences: int = 0
@@ -95,9 +97,9 @@ class SequenceLocation:
     """
 
     id: int
-    """The id asked for."""
+    """The id asked for, or that of the key; -1 where no sequence has the key."""
     found: bool
-    """False when the dataset has no such id."""
+    """False when the plan has no such sequence."""
     first_token: int | None = None
     """Its first token in the sequence; 0 unless it is a piece."""
     length: int | None = None
@@ -116,6 +118,8 @@ class SequenceLocation:
     """Which of the rank's batch_size bins of that step."""
     component: str = ""
     """Of a mixture, the component that it is of; empty otherwise."""
+    key: str = ""
+    """The key asked for, or that of the id where the dataset has keys."""
 
 
 def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
@@ -139,6 +143,7 @@ def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
         extra_tokens=dataset.extra_tokens,
         keep=dataset.keep or "head",
         id_column=dataset.id_column,
+        key_column=dataset.key_column,
         plan_cut_off=dataset.plan_cut_off,
         own_tokens=dataset.own_tokens,
         over_length_sequences=dataset.over_length_sequences,
@@ -164,6 +169,11 @@ def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
 
 def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSequencesRequest) -> list[SequenceLocation]:
     """Returns the locations of an answer; refuses one whose bytes changed on the way."""
+    if not set(request.keys) <= {location.key for location in response.locations}:
+        raise VersionMismatchError(
+            "this server knows no keys, as it is older than them: upgrade packhorse on the server's side",
+            {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
+        )
     checksum = LocationsChecksum(request, response.digest)
     for location in response.locations:
         checksum.add(location)
@@ -174,7 +184,7 @@ def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSeque
 
 def _location(location: pb.SequenceLocation) -> SequenceLocation:
     if not location.found:
-        return SequenceLocation(id=location.id, found=False)
+        return SequenceLocation(id=location.id, found=False, component=location.component, key=location.key)
     place = location.place if location.HasField("place") else None
     return SequenceLocation(
         id=location.id,
@@ -188,6 +198,7 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
         worker=place.worker if place else None,
         slot=place.slot if place else None,
         component=location.component,
+        key=location.key,
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
 from packhorse.client.errors import PackhorseError
-from packhorse.client.service._messages import balance_message, integers, message, skip_message, topology_message
+from packhorse.client.service._messages import balance_message, integers, message, skip_message, texts, topology_message
 from packhorse.client.service._retry import with_retries
 from packhorse.client.service._transport import (
     APPEND_STAGE,
@@ -37,6 +37,9 @@ _Answer = TypeVar("_Answer")
 
 Weight = int | float | str | Decimal
 """A weight, taken as it is written."""
+
+_IDS_AT_ONCE = 1000
+"""Ids that `Client.keys` asks for together: any dataset answers so many."""
 
 DEFAULT_TOPOLOGY = Topology()
 """One rank, one worker, one bin a step."""
@@ -93,7 +96,13 @@ class Client:
         return read_dataset(self._ask(lambda seconds: self._transport.answer(GET_DATASET, request, seconds)).dataset)
 
     def append_stage(
-        self, mixture: str, *, from_position: int, weights: Mapping[str, Weight], by: str = "bins"
+        self,
+        mixture: str,
+        *,
+        from_position: int,
+        weights: Mapping[str, Weight] | None = None,
+        by: str = "bins",
+        replace: bool = False,
     ) -> DatasetInfo:
         r"""Appends a stage to a mixture while runs go on: other weights from a position of the run on.
 
@@ -108,14 +117,19 @@ class Client:
             ...     info = client.append_stage("two", from_position=20, weights={"corpus": "0.5"})
             >>> [stage.first_position for stage in info.stages]
             [0, 20]
+            >>> with connect("embedded:datasets") as client:  # nobody has come to position 20
+            ...     info = client.append_stage("two", from_position=20, replace=True)
+            >>> [stage.first_position for stage in info.stages]
+            [0]
 
         Args:
             mixture: its name.
-            from_position: epoch · num_bins + the position there; beyond where the last stage begins, and at or beyond
-                everything that was handed out.
+            from_position: epoch · num_bins + the position there; beyond where the last stage begins that stays, and at
+                or beyond everything that was handed out.
             weights: component → weight of at least 0, taken as it is written: 0.7 is 7/10. New components are datasets
-                of the server.
+                of the server. None only takes stages back, with `replace`.
             by: whether weights are shares of "bins" or of "tokens".
+            replace: takes back the stages that begin at the position or beyond, first.
 
         Returns:
             The mixture as it is now.
@@ -125,13 +139,19 @@ class Client:
             AccessDeniedError: the token is not for this.
             NotImplementedByServerError: the server has no tokens, or cannot write its data root.
             InvalidRequestError: the name is no mixture's, or the stage cannot follow the others; says why.
+            ValueError: weights are empty.
         """
+        if replace and weights is not None and not weights:
+            raise ValueError("weights must give components numbers; leave them out to take stages back")
         request = message(
             pb.AppendStageRequest,
             dataset=mixture,
             from_position=from_position,
-            weights=[pb.ComponentWeight(component=name, weight=str(weight)) for name, weight in weights.items()],
+            weights=[
+                pb.ComponentWeight(component=name, weight=str(weight)) for name, weight in (weights or {}).items()
+            ],
             by=by,
+            replace=replace,
         )
         return read_dataset(self._ask(lambda seconds: self._transport.answer(APPEND_STAGE, request, seconds)).dataset)
 
@@ -247,15 +267,17 @@ class Client:
         *,
         epoch: int = 0,
         seed: int = 0,
-        ids: Iterable[int],
+        ids: Iterable[int] = (),
+        keys: Iterable[str] = (),
         topology: Topology | None = None,
         skip: Skips = NO_SKIPS,
         expected_digest: str = "",
     ) -> list[SequenceLocation]:
-        """Returns where ids stand in an epoch and, when a topology is given, in which stream.
+        """Returns where ids and keys stand in an epoch and, when a topology is given, in which stream.
 
-        The answers come in the order of `ids`; a sequence that was split has one for each piece, one after the other by
-        ascending start. Of a mixture an id has answers for each component that has it, and for each time that it comes.
+        The answers come in the order of `ids`, then of `keys`; a sequence that was split has one for each piece, one
+        after the other by ascending start. Of a mixture an id has answers for each component that has it, and for each
+        time that it comes.
 
         Example:
             >>> from packhorse.client import connect
@@ -269,6 +291,8 @@ class Client:
             epoch: 0-based.
             seed: of the run.
             ids: of sequences.
+            keys: of sequences, of a dataset prepared with an `--id-column` of text. Of a mixture, a key has answers for
+                each component that has it.
             topology: the shape of the run; None leaves step, rank, worker and slot out.
             skip: positions to leave out; what is left is numbered anew from 0.
             expected_digest: refuse a dataset with another digest; empty for any.
@@ -279,6 +303,8 @@ class Client:
             epoch=epoch,
             seed=seed,
             ids=integers("ids", ids),
+            keys=texts("keys", keys),
+            with_keys=True,
             topology=None if topology is None else topology_message(topology),
             skip=skip_message(skip),
             expected_digest=expected_digest,
@@ -289,6 +315,32 @@ class Client:
             return read_locations(response, request)
 
         return self._ask(ask)
+
+    def keys(self, dataset: str, ids: Iterable[int], *, component: str = "") -> list[str]:
+        """Returns the keys of ids, what the owner of the sequences calls them.
+
+        Example:
+            >>> from packhorse.client import connect
+            >>> with connect("embedded:datasets") as client:
+            ...     client.keys("corpus", [0, 3])  # prepared without keys
+            ['', '']
+
+        Args:
+            dataset: its name.
+            ids: of sequences, e.g. those of a batch.
+            component: of a mixture, the component that they are of.
+
+        Returns:
+            A key for each id, in their order; empty where it has none.
+        """
+        wanted = integers("ids", ids)
+        key_of: dict[int, str] = {}
+        distinct = list(dict.fromkeys(wanted))
+        for first in range(0, len(distinct), _IDS_AT_ONCE):
+            for location in self.locate(dataset, ids=distinct[first : first + _IDS_AT_ONCE]):
+                if location.component == component:
+                    key_of[location.id] = location.key
+        return [key_of.get(each, "") for each in wanted]
 
     def pack_sequences(
         self,

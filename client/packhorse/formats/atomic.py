@@ -8,12 +8,15 @@ import fcntl
 import glob
 import logging
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
+"""What a URL begins with, also one that was made a path, which has one slash."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -111,14 +114,38 @@ def _remove_abandoned(path: Path) -> None:
             _LOG.warning("removed %s, which a process that was killed has left", path.with_name(name))
 
 
+def refuse_url(output: str | os.PathLike[str], name: str = "the output") -> None:
+    """Refuses a URL where a path is to be written.
+
+    Example:
+        >>> refuse_url("s3://corpus/packed", "--output")
+        Traceback (most recent call last):
+            ...
+        ValueError: --output s3://corpus/packed is a URL; give a path on a disk, and copy what is written there yourself
+
+    Args:
+        output: what is to be written.
+        name: what the user calls it.
+
+    Raises:
+        ValueError: it is a URL.
+    """
+    shown = os.fspath(output)
+    if isinstance(shown, str) and (begin := _URL.match(shown)):
+        url = f"{begin[0].rstrip('/')}//{shown[begin.end() :]}"
+        raise ValueError(f"{name} {url} is a URL; give a path on a disk, and copy what is written there yourself")
+
+
 def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
     """Refuses to write over files.
 
     Raises:
         FileExistsError: one of the paths is there and overwrite is False.
         IsADirectoryError: one of the paths is a folder.
+        ValueError: one of the paths is a URL.
     """
     for path in paths:
+        refuse_url(path)
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder, and a file is to be written there; choose another output")
         if path.exists() and not overwrite:

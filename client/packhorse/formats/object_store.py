@@ -7,40 +7,26 @@ and its meaning, to its users. fsspec, which knows the stores, is imported when 
 import glob
 import hashlib
 import io
-import logging
 import os
-import queue
-import random
 import re
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeGuard, TypeVar
 
+from packhorse.formats.asking import Waiting, default_retry, is_of_credentials, is_unreached
 from packhorse.formats.extras import require
 from packhorse.formats.retry_policy import RetryPolicy
 
-_LOG = logging.getLogger(__name__)
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_JITTER = random.SystemRandom()
 _VERSIONS = ("ETag", "etag", "generation", "version_id", "md5Hash", "content_md5")
 """What stores call that which changes with an object's content, the most telling first."""
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
-_INSTALL = "pip install 'packhorse[stores]' for s3://, gcsfs for gs://, adlfs for az://"
-_NO_CREDENTIALS = (
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "CredentialRetrievalError",
-    "DefaultCredentialsError",
-    "ClientAuthenticationError",
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
-)
-"""Names of what stores raise, or begin their messages with, where credentials are missing or wrong."""
+_INSTALL = "pip install 'packhorse[stores]' for s3://, gcsfs for gs://, adlfs for az://, huggingface_hub for hf://"
+_ANSWERED: set[str] = set()
+"""Stores that this process has had an answer from: scheme and host."""
 _CHAINED = re.compile(r"::(?=[A-Za-z][\w+.-]*://)")
 """Between the URLs of fsspec's chains, such as simplecache::s3://bucket/x."""
 _QUERY = re.compile(r"[?#]")
@@ -69,8 +55,9 @@ class StoreOptions:
     """What fsspec passes on to the store's file system: an endpoint, a profile, `anon=True`."""
     attempt_seconds: float = 30.0
     """How long one request may take, stalled or not."""
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    """How long and how often a request is made again."""
+    retry: RetryPolicy = field(default_factory=default_retry)
+    """How long and how often a request is made again; by default as long as PACKHORSE_TIMEOUT_SECONDS says, or 120 s,
+    and 10 s where nobody has ever answered at the address."""
 
 
 def is_url(path: object) -> TypeGuard[str]:
@@ -134,14 +121,13 @@ class Store:
             TokenStoreError: no attempt before the deadline was answered, or `ask` raised one.
             ValueError: no store has such URLs.
         """
-        policy = self.options.retry
         shown = without_secrets(self.url)
+        host = "/".join(self.url.split("/", 3)[:3])
         store, path = self._open()
-        began = time.monotonic()
-        failures = 0
+        waiting = Waiting(self.options.retry, shown)
         while True:
             try:
-                answer = _within(self.options.attempt_seconds, lambda: ask(store, path))
+                answer = waiting.within(self.options.attempt_seconds, lambda: ask(store, path))
             except TokenStoreError:  # asking again would not help
                 raise
             except (FileNotFoundError, PermissionError) as error:
@@ -149,24 +135,21 @@ class Store:
                     f"{shown}: {self._said(error)}; correct the URL, or the rights that the store gives"
                 ) from None
             except Exception as error:  # each store has exceptions of its own
-                if _is_of_credentials(error):
+                if is_of_credentials(error):
                     raise PermissionError(
                         f"{shown}: {self._said(error)}; give the store's credentials as its own tools take them, such "
                         "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE for s3://"
                     ) from None
-                failures += 1
-                elapsed = time.monotonic() - began
-                longest = min(policy.most_delay_seconds, policy.first_delay_seconds * 2 ** min(failures - 1, 60))
-                delay = _JITTER.uniform(0, longest)
-                if elapsed + delay >= policy.deadline_seconds:
+                is_known = host in _ANSWERED or not is_unreached(error)
+                if not waiting.goes_on(what, self._said(error), is_known=is_known):
                     raise TokenStoreError(
-                        f"{shown}: no {what} in {failures} attempts over {elapsed:.0f} s; the last failed with "
-                        f"{type(error).__name__}: {self._said(error)}. Check that the store is up and reachable from "
-                        "here, or allow more time with StoreOptions(retry=RetryPolicy(deadline_seconds=…))"
+                        f"{shown}: no {what} in {waiting.failures} attempts over {waiting.elapsed_seconds:.0f} s; the "
+                        f"last failed with {type(error).__name__}: {self._said(error)}. Check that the store is up and "
+                        "reachable from here, or allow more time with --timeout-seconds, or "
+                        "StoreOptions(retry=RetryPolicy(…))"
                     ) from None
-                _LOG.warning("%s: %s failed (%s); trying again", shown, what, self._said(error))
-                time.sleep(delay)
             else:
+                _ANSWERED.add(host)
                 return answer
 
     @property
@@ -195,9 +178,11 @@ class Store:
             try:
                 store, path = require("fsspec.core", "stores").url_to_fs(self.url, **self.options.storage_options)
             except ImportError as error:
-                raise ImportError(f"{shown} needs {self._said(error)} ({_INSTALL})", name=error.name) from None
+                raise ImportError(f"{shown}: {self._said(error)} ({_INSTALL})", name=error.name) from None
             except ValueError as error:
-                raise ValueError(f"{shown}: {self._said(error)}; give a URL that fsspec knows, or a path") from None
+                raise ValueError(
+                    f"{shown}: {self._said(error)}; install what knows such URLs ({_INSTALL}), or give a path"
+                ) from None
             self._opened = os.getpid(), store, path
         return self._opened[1], self._opened[2]
 
@@ -371,33 +356,3 @@ def _nanoseconds(when: Any) -> int:
     if isinstance(when, datetime):
         return int(when.timestamp()) * 10**9 + when.microsecond * 1000
     return int(when * 10**9) if isinstance(when, int | float) else 0
-
-
-def _is_of_credentials(error: BaseException) -> bool:
-    """Whether a store's own exception says that credentials are missing or wrong."""
-    said = f"{type(error).__name__} {error}"
-    return any(name in said for name in _NO_CREDENTIALS)
-
-
-def _within(seconds: float, work: Callable[[], _Result]) -> _Result:
-    """Runs work in a thread of its own, which is left behind when it takes too long.
-
-    Raises:
-        TimeoutError: it took too long.
-    """
-    answers: queue.SimpleQueue[tuple[_Result | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((work(), None))
-        except BaseException as error:
-            answers.put((None, error))
-
-    threading.Thread(target=run, name="packhorse-store", daemon=True).start()
-    try:
-        answer, error = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return answer  # type: ignore[return-value]

@@ -68,9 +68,11 @@ class ChatEncoder:
         """
         chat = check_conversation(as_messages(messages), self._wanted)
         require("jinja2", "sft")
+        from packhorse.sft.contents import check_contents, fitted
         from packhorse.sft.template import compile_template
         from packhorse.sft.turns import render_chat
 
+        check_contents(chat.messages)
         template = compile_template(self._chat_template or self._tokenizer.template(None, has_tools=tools is not None))
         given = self._tokenizer.special_tokens
         unknown = template.special_token_names - self._options.keys() if given is None else ()
@@ -81,6 +83,7 @@ class ChatEncoder:
             )
         variables = {**(given or {}), **self._options, "tools": _plain_tools(tools)}
         special_texts = {*self._tokenizer.special_texts, *filter(None, [(given or {}).get("eos_token")])}
+        chat = fitted(template, chat, variables)
         return render_chat(template, chat, variables, sorted(special_texts, key=len, reverse=True))
 
     def encode(self, chats: Sequence["RenderedChat"]) -> list[EncodedSequence]:

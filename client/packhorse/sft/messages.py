@@ -3,6 +3,7 @@
 Owns checking a conversation and what of it is trained on; leaves rendering to `template`.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -13,9 +14,21 @@ Turns = Literal["all", "last"]
 """Which turns of the trained roles are trained on."""
 
 NEVER_TRAINED = ("system", "developer", "user", "tool", "function", "ipython")
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names that data has for what the model thinks before it answers."""
 OPEN_MARK, CLOSE_MARK, PLACE_MARK = "\ufdd0", "\ufdd1", "\ufdd2"
 """Code points that Unicode keeps out of any text; the search for turns puts them into its own renderings."""
+
+_NAMES: dict[type, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    Mapping: "an object",
+    type(None): "null",
+}
+"""What JSON has; bool is an int in Python, so it comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +84,7 @@ def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTur
             str(key): plain_data(value, f"message {number}") for key, value in message.items() if value is not None
         }
         train = _wants_training(number, fields.pop("train", True), fields.pop("weight", 1))
-        reasoning = next((fields[key] for key in _REASONING if key in fields), None)
+        reasoning = next((fields[key] for key in REASONING if key in fields), None)
         if reasoning is not None:
             # Templates read it under one of these names, whichever the data uses.
             fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
@@ -88,7 +101,7 @@ def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTur
 
 def with_other_words(message: Mapping[str, Any], words: str) -> dict[str, Any]:
     """Returns a message of the same role that says `words` instead of all that it says."""
-    kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *_REASONING)}
+    kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *REASONING)}
     content = message.get("content")
     return {**kept, "content": [{"type": "text", "text": words}] if isinstance(content, list) else words}
 
@@ -125,7 +138,33 @@ def plain_data(value: Any, where: str) -> Any:
         return {plain_data(key, where): plain_data(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
         return [plain_data(item, where) for item in value]
-    raise ValueError(f"{where} holds a {type(value).__name__}; chat templates get text, numbers, lists and mappings")
+    raise ValueError(f"{where} holds something {called(value)}; chat templates get text, numbers, lists and mappings")
+
+
+def called(value: Any) -> str:
+    """Returns what messages call a value of JSON, or of a table.
+
+    Example:
+        >>> called([]), called(5)
+        ('a list', 'a number')
+    """
+    for kind, name in _NAMES.items():
+        if isinstance(value, kind):
+            return name
+    return f"of type {type(value).__name__}"
+
+
+def json_fault(error: json.JSONDecodeError) -> str:
+    """Returns what is wrong with a line of JSON, and where.
+
+    Example:
+        >>> try:
+        ...     json.loads('{"a')
+        ... except json.JSONDecodeError as error:
+        ...     json_fault(error)
+        'Unterminated string starting at column 2'
+    """
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 
 def _wants_training(number: int, train: Any, weight: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packhorse.sft.chat import check_max_tokens
-from packhorse.sft.messages import plain_data
+from packhorse.sft.messages import called, plain_data
 from packhorse.sft.sequence import EncodedSequence
 from packhorse.sft.tokenizer import load_chat_tokenizer
 from packhorse.sft.truncation import truncate_pair
@@ -118,5 +118,5 @@ def check_pair(prompt: object, response: object) -> tuple[str, str]:
     """
     for name, text in (("prompt", prompt), ("response", response)):
         if not isinstance(text, str):
-            raise ValueError(f"the {name} is a {type(text).__name__}, not text")
+            raise ValueError(f"the {name} is {called(text)}, not text")
     return plain_data(prompt, "the prompt"), plain_data(response, "the response")

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from packhorse.sft.messages import json_fault
+
 _ROLES = {
     "human": "user",
     "user": "user",
@@ -70,9 +72,7 @@ def _calls(number: int, words: Any) -> list[dict[str, Any]]:
     try:
         calls = json.loads(words) if isinstance(words, str) else words
     except json.JSONDecodeError as error:
-        raise ValueError(
-            f"message {number} is a function_call that is not JSON: {error.msg} at column {error.colno}"
-        ) from None
+        raise ValueError(f"message {number} is a function_call that is not JSON: {json_fault(error)}") from None
     calls = calls if isinstance(calls, list) else [calls]
     if not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):
         raise ValueError(f"message {number} is a function_call without a name; it is {{'name': …, 'arguments': …}}")

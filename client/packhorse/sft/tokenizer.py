@@ -124,8 +124,8 @@ def load_chat_tokenizer(source: Any) -> ChatTokenizer:
     if hasattr(source, "apply_chat_template"):
         return _load_transformers(source)
     raise ValueError(
-        f"a {type(source).__name__} is not a tokenizer known here; give a fast tokenizer of transformers, a "
-        "tokenizers.Tokenizer, or the path of a tokenizer.json or of the folder that holds it"
+        f"what is given is of type {type(source).__name__}, no tokenizer known here; give a fast tokenizer of "
+        "transformers, a tokenizers.Tokenizer, or the path of a tokenizer.json or of the folder that holds it"
     )
 
 

@@ -83,7 +83,7 @@ ERROR_REASON_VERSION_MISMATCH: ErrorReason
 ERROR_REASON_POSITION_PASSED: ErrorReason
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "num_groups", "older_digests", "components", "stages", "takedown")
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "key_column", "num_groups", "older_digests", "components", "stages", "takedown")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class Dataset(_message.Message):
     OVER_LENGTH_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    KEY_COLUMN_FIELD_NUMBER: _ClassVar[int]
     NUM_GROUPS_FIELD_NUMBER: _ClassVar[int]
     OLDER_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     COMPONENTS_FIELD_NUMBER: _ClassVar[int]
@@ -143,12 +144,13 @@ class Dataset(_message.Message):
     over_length_tokens: int
     source: str
     skipped_rows: int
+    key_column: str
     num_groups: int
     older_digests: _containers.RepeatedScalarFieldContainer[str]
     components: _containers.RepeatedCompositeFieldContainer[Component]
     stages: _containers.RepeatedCompositeFieldContainer[Stage]
     takedown: Takedown
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., takedown: _Optional[_Union[Takedown, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., key_column: _Optional[str] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., takedown: _Optional[_Union[Takedown, _Mapping]] = ...) -> None: ...
 
 class Takedown(_message.Message):
     __slots__ = ("digest", "redactions", "skips")
@@ -193,7 +195,7 @@ class TakedownSkip(_message.Message):
     def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Component(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_bins", "num_sequences", "own_tokens", "over_length", "keep", "id_column", "first_epoch", "first_position", "num_taken", "rows_per_bin")
+    __slots__ = ("name", "digest", "max_seq_len", "num_bins", "num_sequences", "own_tokens", "over_length", "keep", "id_column", "first_epoch", "first_position", "num_taken", "rows_per_bin", "key_column")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +209,7 @@ class Component(_message.Message):
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_TAKEN_FIELD_NUMBER: _ClassVar[int]
     ROWS_PER_BIN_FIELD_NUMBER: _ClassVar[int]
+    KEY_COLUMN_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     max_seq_len: int
@@ -220,7 +223,8 @@ class Component(_message.Message):
     first_position: int
     num_taken: int
     rows_per_bin: int
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_sequences: _Optional[int] = ..., own_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., first_epoch: _Optional[int] = ..., first_position: _Optional[int] = ..., num_taken: _Optional[int] = ..., rows_per_bin: _Optional[int] = ...) -> None: ...
+    key_column: str
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_sequences: _Optional[int] = ..., own_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., first_epoch: _Optional[int] = ..., first_position: _Optional[int] = ..., num_taken: _Optional[int] = ..., rows_per_bin: _Optional[int] = ..., key_column: _Optional[str] = ...) -> None: ...
 
 class Stage(_message.Message):
     __slots__ = ("first_position", "digest", "shares", "bins_per_draw")
@@ -445,7 +449,7 @@ class GetBinsResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., id_type: _Optional[_Union[IdType, str]] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ...) -> None: ...
 
 class LocateSequencesRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "ids", "topology", "expected_digest", "skip")
+    __slots__ = ("dataset", "epoch", "seed", "ids", "topology", "expected_digest", "skip", "keys", "with_keys")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -453,6 +457,8 @@ class LocateSequencesRequest(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SKIP_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    WITH_KEYS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -460,7 +466,9 @@ class LocateSequencesRequest(_message.Message):
     topology: Topology
     expected_digest: str
     skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ...) -> None: ...
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    with_keys: bool
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., keys: _Optional[_Iterable[str]] = ..., with_keys: _Optional[bool] = ...) -> None: ...
 
 class LocateSequencesResponse(_message.Message):
     __slots__ = ("digest", "locations", "checksum")
@@ -473,7 +481,7 @@ class LocateSequencesResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., locations: _Optional[_Iterable[_Union[SequenceLocation, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class SequenceLocation(_message.Message):
-    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "first_token", "component")
+    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "first_token", "component", "key")
     ID_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +490,7 @@ class SequenceLocation(_message.Message):
     PLACE_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     id: int
     found: bool
     length: int
@@ -490,7 +499,8 @@ class SequenceLocation(_message.Message):
     place: StreamPlace
     first_token: int
     component: str
-    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ..., first_token: _Optional[int] = ..., component: _Optional[str] = ...) -> None: ...
+    key: str
+    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ..., first_token: _Optional[int] = ..., component: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
 class StreamPlace(_message.Message):
     __slots__ = ("step", "rank", "worker", "slot")
@@ -689,16 +699,18 @@ class DatasetActivity(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_bins: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class AppendStageRequest(_message.Message):
-    __slots__ = ("dataset", "from_position", "weights", "by")
+    __slots__ = ("dataset", "from_position", "weights", "by", "replace")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     FROM_POSITION_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     from_position: int
     weights: _containers.RepeatedCompositeFieldContainer[ComponentWeight]
     by: str
-    def __init__(self, dataset: _Optional[str] = ..., from_position: _Optional[int] = ..., weights: _Optional[_Iterable[_Union[ComponentWeight, _Mapping]]] = ..., by: _Optional[str] = ...) -> None: ...
+    replace: bool
+    def __init__(self, dataset: _Optional[str] = ..., from_position: _Optional[int] = ..., weights: _Optional[_Iterable[_Union[ComponentWeight, _Mapping]]] = ..., by: _Optional[str] = ..., replace: _Optional[bool] = ...) -> None: ...
 
 class ComponentWeight(_message.Message):
     __slots__ = ("component", "weight")

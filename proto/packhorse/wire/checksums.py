@@ -142,6 +142,10 @@ class LocationsChecksum:
     """
 
     def __init__(self, request: pb.LocateSequencesRequest, digest: str) -> None:
+        # Hashed only where they are asked for, so that other answers have the checksum that they had before keys.
+        keys: tuple[str | int, ...] = ()
+        if request.with_keys or request.keys:
+            keys = (request.with_keys, *request.keys)
         fields: tuple[str | int, ...] = (
             request.dataset,
             request.epoch,
@@ -151,6 +155,7 @@ class LocationsChecksum:
             *_topology(request.topology),
             _ranges(request.skip),
             digest,
+            *keys,
         )
         self._state = xxhash.xxh3_64(seed=_hash(fields))
 
@@ -172,6 +177,7 @@ class LocationsChecksum:
                 place.slot,
             )
             + location.component.encode()
+            + location.key.encode()
         )
 
     @property

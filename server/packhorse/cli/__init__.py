@@ -73,7 +73,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "Show a mixture of datasets, or append a stage to it while a run goes on.", "server", ("numba",)
     ),
     "redact": CommandEntry(
-        "Take sequences of the dataset or mixture NAME away from training; every bin and position stays as it was.",
+        "Take sequences of DATASET away from training; every bin and position stays as it was.",
         "server",
         ("numba",),
     ),
@@ -81,7 +81,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "datasets": CommandEntry("List the datasets of --target with their digests and sizes."),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
-    "locate": CommandEntry("Tell at which position, step, rank and slot each of IDS comes in an epoch."),
+    "locate": CommandEntry("Tell at which position, step, rank and slot sequences of DATASET come in an epoch."),
     "explain": CommandEntry(
         "Tell which sequences of DATASET one rank trains on in one step: their ids, rows, lengths and cost."
     ),
@@ -95,6 +95,8 @@ COMMANDS: Mapping[str, CommandEntry] = {
 """Every command, in the order of use; each stands in the module of its name."""
 
 
+_HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s]|$)")
+"""Names that an output has until it is whole; users know it by its own."""
 _GRPC_VERBOSITY = "NONE"
 """What gRPC's core, which writes to stderr by itself, is told as it is imported. Strangers could make it write as much
 as they like, past the log, its form and its limits: bytes of a GOAWAY, broken handshakes, long metadata."""
@@ -177,7 +179,7 @@ class LazyGroup(click.Group):
 
             if not isinstance(error, ValueError | OSError | ImportError | PackhorseError):
                 raise
-            raise click.ClickException(in_flags(str(error), self.options(ctx))) from error
+            raise click.ClickException(_HIDDEN.sub(r"\1\2", in_flags(str(error), self.options(ctx)))) from error
 
     def options(self, ctx: click.Context) -> Iterator[click.Option]:
         """Yields the options of the command that runs, and of those below it."""

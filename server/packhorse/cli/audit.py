@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.options import epoch_options, target_option, topology_options
-from packhorse.cli.service import asking, timeout_option
+from packhorse.cli.options import dataset_argument, run_options, target_option, topology_options
+from packhorse.cli.service import asking_for, timeout_option
 from packhorse.cli.token_options import by_component, open_tokens
 from packhorse.client import AuditReport, Client, ComponentReport, DatasetInfo, EpochOfStreams
 from packhorse.jobs import show_progress
@@ -20,9 +20,10 @@ _TIMES = {1: "once", 2: "twice"}
 
 
 @click.command("audit", context_settings={"show_default": True})
+@dataset_argument
 @target_option
 @timeout_option
-@epoch_options
+@run_options
 @topology_options
 @click.option(
     "--until",
@@ -58,6 +59,8 @@ def command(
 ) -> None:
     """Read every stream of an epoch and check that each sequence comes exactly once.
 
+    DATASET is a prepared folder, or the name of a dataset of --target.
+
     Bins that no stream carries (left out by `--remainder drop`, --skip or NAME.takedown.toml, or before
     --start-position) are read by position and reported apart, and so are those from --until on. Exits with 0 when every
     sequence came once, but for those; with 1 when not, naming the ids, and when no stream carries a bin. What
@@ -72,8 +75,8 @@ def command(
     """
     if tokens is None and (unused := [name for name, value in token_options.items() if value is not None]):
         raise click.UsageError(f"--{unused[0].replace('_', '-')} says how to read --tokens; give --tokens as well")
-    with asking(target, timeout_seconds) as client, show_progress() as progress:
-        info = client.get_dataset(dataset)
+    with asking_for(target, timeout_seconds, dataset) as (client, name), show_progress() as progress:
+        info = client.get_dataset(name)
         streams = EpochOfStreams(
             client=client, dataset=info, epoch=epoch, seed=seed, topology=topology, skip=skip, until=until
         )
@@ -87,7 +90,7 @@ def command(
         if not report.streamed_bins and not report.problems:
             raise click.ClickException(f"nothing was audited: {_why_nothing(streams)}")
     click.echo(
-        f"{dataset} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
+        f"{info.name} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
         f"tokens in {report.bins:,} bins; {counted(topology.world_size, 'rank')} × "
         f"{counted(topology.workers_per_rank, 'worker')}, {counted(report.num_steps, 'step')} each"
     )

@@ -24,6 +24,7 @@ from packhorse.cli.demo_trainer import EpochCount, TrainerOptions, run_rank, tok
 from packhorse.client import EpochOfStreams, connect
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.formats import MegatronTokens
+from packhorse.formats.atomic import refuse_url
 from packhorse.packing import PackingStats
 from packhorse.prepare import prepare
 from packhorse.tokenize import TokenizeSummary, tokenize_documents
@@ -56,6 +57,7 @@ def command(context: click.Context, /, output: Path, documents: int, max_seq_len
     """
     console = output_console()
     started = time.perf_counter()
+    refuse_url(output, "--output")
     output.mkdir(parents=True, exist_ok=True)
     summary = _tokenize(console, output, documents)
     dataset = _prepare(console, summary, output, max_seq_len)

@@ -161,6 +161,8 @@ def _print(
         console.print(groups_line(manifest.groups, manifest.n_sequences), markup=False)
     origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
     console.print(f"ids: {manifest.id_dtype}, {origin} of {manifest.source}", markup=False)
+    if (keys := manifest.keys) is not None:
+        console.print(f"keys: {keys.n_keys:,} of column {keys.column!r}, {keys.n_bytes:,} bytes", markup=False)
     if (inputs := manifest.inputs) is not None:
         column = "" if inputs.length_column is None else f", column {inputs.length_column!r}"
         size_bytes = sum(file.size_bytes for file in inputs.files)

@@ -4,6 +4,7 @@ Owns their names and help; each command takes those that it needs.
 """
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
@@ -12,6 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from packhorse.formats.asking import TIMEOUT_VARIABLE
 from packhorse.topology import (
     DEFAULT_COST_LINEAR,
     Balance,
@@ -47,6 +49,41 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg] # click before 8.4 h
             return as_batch_size(int(value) if str(value).isdecimal() else value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **options: Any) -> Callable[..., Any]:
+    """Adds --timeout-seconds for all that is remote, also in child processes, for as long as the command works."""
+
+    def keep(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+        if value is not None:
+            before = os.environ.get(TIMEOUT_VARIABLE)
+            os.environ[TIMEOUT_VARIABLE] = repr(value)
+            context.call_on_close(lambda: _restore(before))
+        return value
+
+    return click.option(
+        "--timeout-seconds",
+        type=Seconds(0, min_open=True),
+        metavar="S",
+        envvar=TIMEOUT_VARIABLE,
+        show_envvar=True,
+        callback=keep,
+        help=says
+        or "How long to go on without an answer of an object store.  [default: 10 where it has never "
+        "answered, 120 where it was lost]",
+        **options,
+    )(command)
+
+
+def store_timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --timeout-seconds to a command that asks nothing but object stores."""
+    return remote_timeout_option(command, expose_value=False)
+
+
+def _restore(before: str | None) -> None:
+    os.environ.pop(TIMEOUT_VARIABLE, None)
+    if before is not None:
+        os.environ[TIMEOUT_VARIABLE] = before
 
 
 ACCESS = f"{__name__}.access"
@@ -94,11 +131,6 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def epoch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --dataset, --epoch and --seed."""
-    return click.option("--dataset", required=True, help="The dataset's name: its folder's name.")(run_options(command))
-
-
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --epoch and --seed."""
     for option in (
@@ -110,7 +142,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dataset_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument DATASET: a folder, or a name of --target's."""
+    """Adds the argument DATASET: a prepared folder, a mixture's file, or a name of --target's."""
     return click.argument("dataset")(command)
 
 

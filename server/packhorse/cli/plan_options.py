@@ -49,7 +49,10 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--max-seq-len", required=True, type=int, metavar="N", help="A bin's capacity in tokens."),
         click.option(
-            "--id-column", metavar="NAME", help="Integer column of ids, each once.  [default: the row, from 0]"
+            "--id-column",
+            metavar="NAME",
+            help="Column of ids or keys, each once: integers are ids; text, such as URLs, UUIDs and "
+            "decimals are keys, and ids are rows then.  [default: the row, from 0]",
         ),
         click.option(
             "--length-column",

@@ -14,7 +14,7 @@ import click
 
 from packhorse.cli.cut_off import CUT_OFF
 from packhorse.cli.groups_line import groups_line
-from packhorse.cli.options import ray_address_option
+from packhorse.cli.options import ray_address_option, store_timeout_option
 from packhorse.cli.plan_options import plan_options
 from packhorse.cli.real_tokens import real_tokens
 from packhorse.cli.signals import stopped_by_signals
@@ -99,6 +99,7 @@ class _Command(click.Command):
     help="Threads or processes.  [default: one per processor and 250,000 rows, up to 16]",
 )
 @ray_address_option
+@store_timeout_option
 @click.option(
     "--format",
     "layout",
@@ -220,6 +221,8 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         click.echo(f"real tokens  {real}")
     if (groups := manifest.groups) is not None:
         click.echo(groups_line(groups, manifest.n_sequences))
+    if (keys := manifest.keys) is not None:
+        click.echo(f"keys         {keys.n_keys:,} of column {keys.column!r}, {keys.n_bytes:,} bytes")
     if manifest.inputs is not None:
         _print_read(manifest.inputs)
     _print_left_out(manifest.over_length, manifest.inputs, options.over_length)

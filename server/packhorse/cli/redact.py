@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from packhorse.cli.options import dataset_argument
 from packhorse.dataset import (
     MANIFEST,
+    MIXTURE_SUFFIX,
     TAKEDOWN_SUFFIX,
     MixtureDataset,
     Redaction,
@@ -20,20 +22,24 @@ from packhorse.topology.checks import counted
 
 
 @click.command("redact", context_settings={"show_default": True})
-@click.argument("name")
+@dataset_argument
 @click.option(
     "--data-root",
     envvar="PACKHORSE_DATA_ROOT",
     show_envvar=True,
-    required=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of the server's datasets, where NAME is.",
+    help="Folder of the server's datasets, where DATASET is a name in it.",
 )
-@click.option("--ids", metavar="ID,…", help="Ids of the sequences.")
+@click.option(
+    "--ids",
+    multiple=True,
+    metavar="ID,…|KEY",
+    help="Ids of the sequences, or the key of one: its URL or whatever names it. May be given several times.",
+)
 @click.option(
     "--ids-file",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="File with their ids, one a line or with commas between.",
+    help="File with their ids or keys, one a line; ids also with commas between.",
 )
 @click.option("--component", default="", show_default=False, help="Of a mixture, the component that they are of.")
 @click.option(
@@ -54,16 +60,16 @@ from packhorse.topology.checks import counted
     "--check",
     "is_check",
     is_flag=True,
-    help="Change nothing: say whether NAME.takedown.toml, which may have been edited, is right, and names ids that "
-    "there are.",
+    help="Change nothing: say whether DATASET.takedown.toml, which may have been edited, is right, and names ids and "
+    "keys that there are.",
 )
 @click.pass_context
 def command(
     context: click.Context,
     /,
-    name: str,
-    data_root: Path,
-    ids: str | None,
+    dataset: str,
+    data_root: Path | None,
+    ids: tuple[str, ...],
     ids_file: Path | None,
     component: str,
     token: int | None,
@@ -72,52 +78,85 @@ def command(
     reason: str,
     is_check: bool,
 ) -> None:
-    """Take sequences of the dataset or mixture NAME away from training; every bin and position stays as it was.
+    """Take sequences of DATASET away from training; every bin and position stays as it was.
 
-    Their tokens are masked from the loss, or with --replace become another token, and are masked too. It is written
-    into NAME.takedown.toml, which servers notice by themselves: streams that are open go on with it. Cursors stay
+    DATASET is a prepared folder, the file of a mixture, or with --data-root a name there. Tokens of these sequences are
+    masked from the loss, or with --replace become another token, and are masked too. It is written into
+    DATASET.takedown.toml, which servers notice by themselves: streams that are open go on with it. Cursors stay
     valid. What is taken from a dataset is taken from every mixture of it.
 
-    With --check it exits with 1 when the file names an id that is not there.
+    With --check it exits with 1 when the file names an id or key that is not there.
     """
-    from packhorse.server.faults import ServiceError
-    from packhorse.server.lazy_catalog import LazyCatalog
-    from packhorse.server.mixtures import Mixtures
-    from packhorse.server.takedowns import some_ids, unknown_ids
+    from packhorse.server.takedowns import unknown_names
 
-    if is_check and (ids is not None or ids_file is not None):
+    if is_check and (ids or ids_file is not None):
         raise click.UsageError("--check looks at the file as it is; leave --ids and --ids-file out")
-    if not is_check and (ids is None) == (ids_file is None):
+    if not is_check and (not ids) == (ids_file is None):
         raise click.UsageError("give --ids or --ids-file, one of them")
     if (seed is None) != (from_position is None):
         raise click.UsageError("--seed and --from-position belong together: which run had come how far")
-    if (data_root / MANIFEST).exists():
-        raise click.UsageError(f"--data-root {data_root} is a dataset itself; give the folder that it is in")
-    try:
-        served = Mixtures(LazyCatalog(data_root, set())).get(name)
-    except ServiceError as error:
-        raise ValueError(error.message) from None
-    path = data_root / f"{name}{TAKEDOWN_SUFFIX}"
+    root, name = _found(dataset, data_root)
+    served = _served(root, name)
+    path = root / f"{name}{TAKEDOWN_SUFFIX}"
     if is_check:
         context.exit(0 if _is_right(served, path) else 1)
-    wanted = parse_ids(ids, "--ids") if ids is not None else parse_ids(takedown_text(ids_file), str(ids_file))  # type: ignore[arg-type]
+    wanted = parse_ids(takedown_text(ids_file), str(ids_file)) if ids_file else parse_ids("\n".join(ids), "--ids")
     _check_component(component, served)
     redaction = Redaction(
-        ids=wanted, token=token, component=component, seed=seed, from_position=from_position or 0, reason=reason
+        ids=wanted.ids,
+        keys=wanted.keys,
+        token=token,
+        component=component,
+        seed=seed,
+        from_position=from_position or 0,
+        reason=reason,
     )
 
     def check(file: TakedownFile) -> None:
         _check_fields(file, served)
-        if len(missing := unknown_ids(served, redaction)):
-            raise ValueError(
-                f"{component or name} has no {some_ids(missing)}; packhorse explain tells the ids of a step"
-            )
+        if len(missing := unknown_names(served, redaction)):
+            raise ValueError(f"{component or name} has no {missing}; packhorse explain tells those of a step")
 
-    file = redact(path, redaction, check)
+    file = redact(path, redaction, check).resolved(served.key_tables)
     of_component = f" of {component}" if component else ""
     action = "masked" if token is None else f"replaced by token {token}"
-    click.echo(f"{name}{TAKEDOWN_SUFFIX}: {counted(len(wanted), 'id')}{of_component} {action}")
+    click.echo(f"{path.name}: {_counted(redaction)}{of_component} {action}")
     click.echo(f"redactions in force: {len(file.redactions)}, the last with digest {file.chain[-1]}")
+
+
+def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
+    """Returns the folder that holds a dataset or mixture, and its name there."""
+    given = Path(dataset)
+    folder = given.resolve()
+    if data_root is None and given.name.endswith(MIXTURE_SUFFIX) and folder.is_file():
+        return folder.parent, given.name.removesuffix(MIXTURE_SUFFIX)
+    if (folder / MANIFEST).is_file() and (data_root is None or len(given.parts) > 1):
+        return folder.parent, folder.name
+    if data_root is None:
+        raise click.UsageError(
+            f"{dataset} is no prepared folder and no file of a mixture; give one, or the folder of datasets that it is "
+            "in as --data-root"
+        )
+    if (data_root / MANIFEST).exists():
+        raise click.UsageError(f"--data-root {data_root} is a dataset itself; give the folder that it is in")
+    return data_root, dataset
+
+
+def _served(root: Path, name: str) -> Served:
+    from packhorse.server.faults import ServiceError
+    from packhorse.server.lazy_catalog import LazyCatalog
+    from packhorse.server.mixtures import Mixtures
+
+    try:
+        return Mixtures(LazyCatalog(root, set())).get(name)
+    except ServiceError as error:
+        raise ValueError(error.message) from None
+
+
+def _counted(redaction: Redaction) -> str:
+    """Says how many ids and keys there are."""
+    counts = ((len(redaction.ids), "id"), (len(redaction.keys), "key"))
+    return " and ".join(counted(count, noun) for count, noun in counts if count)
 
 
 def _check_component(component: str, served: Served) -> None:
@@ -140,19 +179,17 @@ def _check_fields(file: TakedownFile, served: Served) -> None:
 
 def _is_right(served: Served, path: Path) -> bool:
     """Says of every redaction of a file how many ids it names, and which of them are not there."""
-    from packhorse.server.takedowns import some_ids, unknown_ids
+    from packhorse.server.takedowns import unknown_names
 
     file = TakedownFile.parse(takedown_text(path), path.name, ids_reader(path))
     _check_fields(file, served)
     click.echo(f"{path.name}: {counted(len(file.redactions), 'redaction')}, {counted(len(file.skips), 'skip')}")
     is_right = True
     for number, redaction in enumerate(file.redactions):
-        missing = unknown_ids(served, redaction)
+        missing = unknown_names(served, redaction)
         owner = redaction.component or served.name
-        click.echo(
-            f"redact[{number}]: {counted(len(redaction.ids), 'id')} of {owner}, {len(missing):,} of them not there"
-        )
+        click.echo(f"redact[{number}]: {_counted(redaction)} of {owner}, {len(missing):,} of them not there")
         if len(missing):
             is_right = False
-            click.echo(f"WRONG: redact[{number}]: {owner} has no {some_ids(missing)}", err=True)
+            click.echo(f"WRONG: redact[{number}]: {owner} has no {missing}", err=True)
     return is_right

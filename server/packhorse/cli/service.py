@@ -11,22 +11,20 @@ from typing import Any
 import click
 from rich.file_proxy import FileProxy
 
-from packhorse.cli.options import ACCESS, Seconds
+from packhorse.cli.options import ACCESS, remote_timeout_option
 from packhorse.client import Access, Client, connect
 
 _CLEAR_LINE = "\r\x1b[2K"
-_MANIFEST = "manifest.json"  # named here, so that asking a server needs nothing that opens folders
+_MANIFEST, _MIXTURE_SUFFIX = "manifest.json", ".mixture.toml"
+# Named here, so that asking a server needs nothing that opens folders.
 
 
 def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout-seconds."""
-    return click.option(
-        "--timeout-seconds",
-        type=Seconds(0, min_open=True),
-        metavar="S",
-        help="How long to go on without an answer.  [default: 10 where the server has never answered, 120 where it was "
-        "lost]",
-    )(command)
+    says = (
+        "How long to go on without an answer.  [default: 10 where the server has never answered, 120 where it was lost]"
+    )
+    return remote_timeout_option(command, says=says)
 
 
 def access_of_command() -> Access:
@@ -63,7 +61,7 @@ def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iter
     Args:
         target: of the service.
         timeout_seconds: how long to go on without an answer.
-        dataset: the folder, or the dataset's name at the target.
+        dataset: the folder, the file of a mixture, or the name of either at the target.
 
     Yields:
         A client, and the dataset's name there.
@@ -71,6 +69,8 @@ def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iter
     folder = Path(dataset).resolve()
     if (folder / _MANIFEST).is_file():
         target, dataset = f"embedded:{folder.parent}", folder.name
+    elif folder.name.endswith(_MIXTURE_SUFFIX) and folder.is_file():
+        target, dataset = f"embedded:{folder.parent}", folder.name.removesuffix(_MIXTURE_SUFFIX)
     elif len(Path(dataset).parts) > 1:
         raise click.UsageError(f"{dataset} is no prepared folder: {_MANIFEST} is missing; packhorse prepare writes one")
     with asking(target, timeout_seconds) as client:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from packhorse.cli.options import store_timeout_option
 from packhorse.cli.plan_options import plan_options
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.prepare import shard
@@ -35,6 +36,7 @@ from packhorse.prepare import shard
     metavar="N",
     help="Processes, each at a shard.  [default: one per processor and 250,000 sequences, up to 16]",
 )
+@store_timeout_option
 @click.option("--overwrite", is_flag=True, help="Replace shards and a mixture of these names.")
 @click.option(
     "--resume",

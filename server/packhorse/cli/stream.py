@@ -5,15 +5,16 @@ from typing import Any
 
 import click
 
-from packhorse.cli.options import epoch_options, target_option, topology_options
-from packhorse.cli.service import asking, timeout_option
+from packhorse.cli.options import dataset_argument, run_options, target_option, topology_options
+from packhorse.cli.service import asking_for, timeout_option
 from packhorse.topology import StreamMode
 
 
 @click.command("stream", context_settings={"show_default": True})
+@dataset_argument
 @target_option
 @timeout_option
-@epoch_options
+@run_options
 @topology_options
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank.")
 @click.option("--worker", default=0, type=click.IntRange(0), help="Dataloader worker within the rank.")
@@ -27,12 +28,17 @@ from packhorse.topology import StreamMode
 def command(target: str, timeout_seconds: float | None, dataset: str, limit: int | None, **options: Any) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
+    DATASET is a prepared folder, or the name of a dataset of --target.
+
     Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths; of a mixture its
     component too. Where the dataset holds pieces, first_tokens says where each begins in its sequence;
     where it has groups, groups says which each sequence is of.
     """
     left = limit
-    with asking(target, timeout_seconds) as client, client.stream_bins(dataset, **options) as stream:
+    with (
+        asking_for(target, timeout_seconds, dataset) as (client, name),
+        client.stream_bins(name, **options) as stream,
+    ):
         for block in stream:
             places = (
                 (step, slot)

@@ -1,4 +1,4 @@
-"""`packhorse tokenize`: text to Megatron token files, or chats and pairs to token files with a loss mask.
+"""`packhorse tokenize`: text to Megatron token files, or chats, pairs and preferences to ones with a loss mask.
 
 Owns the command's flags and its printed summary; leaves the work to `packhorse.tokenize`.
 """
@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from packhorse.cli.console import output_console
-from packhorse.cli.options import ray_address_option
+from packhorse.cli.options import ray_address_option, store_timeout_option
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.jobs import EngineKind
 from packhorse.tokenize import (
@@ -22,6 +22,7 @@ from packhorse.tokenize import (
     ChatColumns,
     FineTuningSummary,
     PairColumns,
+    PreferenceColumns,
     TokenizeSummary,
     tokenize,
     tokenize_fine_tuning,
@@ -37,8 +38,8 @@ _KEPT = "parts that are finished are kept for --resume"
     required=True,
     multiple=True,
     metavar="PATH",
-    help="Text, .jsonl or .parquet file, folder of source files, quoted glob pattern, or the URL of one (s3://…); may "
-    "be given several times.",
+    help="File of text, JSON, JSON lines (.gz, .zst too), Parquet or Arrow, a folder, a quoted pattern, or the URL "
+    "of one (s3://…); may be given several times. A folder gives its files of rows, or else all its text.",
 )
 @click.option("--output", required=True, metavar="PREFIX", help="Writes PREFIX.bin, .idx, .tokenizer.json and more.")
 @click.option(
@@ -54,11 +55,18 @@ _KEPT = "parts that are finished are kept for --resume"
     metavar="N",
     help=f"Tokens of the trained tokenizer, at most.  [default: {DEFAULT_VOCAB_SIZE}]",
 )
-@click.option("--text-column", metavar="NAME", help="Parquet column, or key of a JSON line.  [default: text]")
+@click.option("--text-column", metavar="NAME", help="Column, or key of a row of JSON.  [default: text]")
+@click.option(
+    "--id-column",
+    metavar="NAME",
+    help="Parquet column, or key of a JSON line, that names each document, such as its URL. Writes PREFIX.keys.arrow, "
+    "where prepare finds these keys.",
+)
 @click.option(
     "--documents",
     type=click.Choice(["file", "line", "paragraph"]),
-    help="What is one document of a text file, also below a folder; a paragraph ends at a blank line.  [default: file]",
+    help="What is one document of a text file, also below a folder; a paragraph ends at a blank line. Reads .json, "
+    ".csv and .tsv as text too.  [default: file]",
 )
 @click.option(
     "--glob",
@@ -107,10 +115,22 @@ _KEPT = "parts that are finished are kept for --resume"
     type=click.Choice(["all", "last"]),
     help="Which of a chat's assistant turns are trained on.  [default: all]",
 )
-@click.option("--prompt-column", metavar="NAME", help="Column of prompts; goes with --response-column.")
+@click.option(
+    "--prompt-column",
+    metavar="NAME",
+    help="Column of prompts, text or lists of messages; goes with --response-column, or with --chosen-column where the "
+    "answers do not begin with their prompt.",
+)
 @click.option(
     "--response-column", metavar="NAME", help="Column of responses, which alone are trained on: writes a loss mask too."
 )
+@click.option(
+    "--chosen-column",
+    metavar="NAME",
+    help="Column of the better of two answers: each row becomes two sequences with a loss mask, chosen and rejected, "
+    "for prepare --group-size 2.",
+)
+@click.option("--rejected-column", metavar="NAME", help="Column of the other answer; goes with --chosen-column.")
 @click.option(
     "--cutoff-len",
     type=click.IntRange(min=2),
@@ -137,6 +157,7 @@ _KEPT = "parts that are finished are kept for --resume"
     help="Processes to tokenize with.  [default: 1 below 64 MiB of input, else one for each processor]",
 )
 @ray_address_option
+@store_timeout_option
 @click.option(
     "--resume",
     is_flag=True,
@@ -151,6 +172,7 @@ def command(
     train_tokenizer: bool,
     vocab_size: int | None,
     text_column: str | None,
+    id_column: str | None,
     documents: Literal["file", "line", "paragraph"] | None,
     glob: str | None,
     undecodable: Literal["skip", "error"],
@@ -164,6 +186,8 @@ def command(
     train_turns: Literal["all", "last"] | None,
     prompt_column: str | None,
     response_column: str | None,
+    chosen_column: str | None,
+    rejected_column: str | None,
     cutoff_len: int | None,
     no_targets: Literal["error", "drop"] | None,
     engine: EngineKind,
@@ -182,32 +206,23 @@ def command(
         raise click.UsageError("--vocab-size goes with --train-tokenizer.")
     if no_eos and eos is not None:
         raise click.UsageError("Give either --eos TOKEN or --no-eos.")
-    if (prompt_column is None) != (response_column is None):
-        raise click.UsageError("--prompt-column and --response-column go together.")
-    columns: ChatColumns | PairColumns
-    if messages_column is not None:
-        if prompt_column is not None:
-            raise click.UsageError("Give either --messages-column or --prompt-column and --response-column.")
-        if bos is not None or eos is not None or no_eos:
-            raise click.UsageError(
-                "The chat template begins and ends the turns of --messages-column; --bos, --eos and --no-eos do not."
-            )
-        columns = ChatColumns(
-            messages=messages_column,
-            tools=tools_column,
-            chat_template=chat_template,
-            train_turns=train_turns or "all",
-            template_options=dict(map(_template_option, template_options)),
-        )
-    elif tools_column is not None or chat_template is not None or template_options or train_turns is not None:
+    form = _form(
+        messages=messages_column,
+        prompt=prompt_column,
+        response=response_column,
+        chosen=chosen_column,
+        rejected=rejected_column,
+    )
+    is_templated = tools_column is not None or chat_template is not None or bool(template_options)
+    if form is None and (is_templated or train_turns is not None):
         raise click.UsageError(
             "--tools-column, --chat-template, --template-option and --train-turns go with --messages-column."
         )
-    elif prompt_column is not None and response_column is not None:
-        columns = PairColumns(prompt=prompt_column, response=response_column, eos=not no_eos if eos is None else eos)
-    elif cutoff_len is not None or no_targets is not None:
-        raise click.UsageError("--cutoff-len and --no-targets go with --messages-column or --prompt-column.")
-    else:
+    if form is None and (cutoff_len is not None or no_targets is not None):
+        raise click.UsageError(
+            "--cutoff-len and --no-targets go with --messages-column, --prompt-column or --chosen-column."
+        )
+    if form is None:
         with stopped_by_signals(_KEPT):
             summary = tokenize(
                 inputs,
@@ -215,6 +230,7 @@ def command(
                 tokenizer=tokenizer,
                 vocab_size=vocab_size,
                 text_column=text_column,
+                id_column=id_column,
                 documents=documents,
                 glob=glob,
                 undecodable=undecodable,
@@ -229,10 +245,37 @@ def command(
             )
         _print_summary(summary)
         return
+    template: dict[str, Any] = {
+        "tools": tools_column,
+        "chat_template": chat_template,
+        "template_options": dict(map(_template_option, template_options)),
+    }
+    if form is ChatColumns and (bos is not None or eos is not None or no_eos):
+        raise click.UsageError(
+            "The chat template begins and ends the turns of --messages-column; --bos, --eos and --no-eos do not."
+        )
+    if form is not ChatColumns and train_turns is not None:
+        raise click.UsageError("--train-turns goes with --messages-column.")
+    ending = not no_eos if eos is None else eos
+    columns: ChatColumns | PairColumns | PreferenceColumns
+    if messages_column is not None:
+        columns = ChatColumns(messages=messages_column, train_turns=train_turns or "all", **template)
+    elif prompt_column is not None and response_column is not None:
+        columns = PairColumns(prompt=prompt_column, response=response_column, eos=ending, **template)
+    else:
+        columns = PreferenceColumns(
+            prompt=prompt_column,
+            chosen=str(chosen_column),
+            rejected=str(rejected_column),
+            eos=ending,
+            **template,
+        )
     if bos is not None:
         raise click.UsageError("--bos is for plain text; the tokenizer itself begins prompts as it was made to.")
-    if text_column is not None or documents is not None or glob is not None:
-        raise click.UsageError("--text-column, --documents and --glob are for plain text, not for chats and pairs.")
+    if text_column is not None or id_column is not None or documents is not None or glob is not None:
+        raise click.UsageError(
+            "--text-column, --id-column, --documents and --glob are for plain text, not for chats and pairs."
+        )
     if tokenizer is None:
         raise click.UsageError("Chats and pairs are tokenized with the model's own --tokenizer, not --train-tokenizer.")
     with stopped_by_signals(_KEPT):
@@ -251,6 +294,25 @@ def command(
             overwrite=overwrite,
         )
     _print_fine_tuning(made)
+    if form is PreferenceColumns:
+        click.echo(f"next       packhorse prepare --input {made.idx_path} --group-size 2, so that pairs stay together")
+
+
+def _form(**named: str | None) -> type[ChatColumns | PairColumns | PreferenceColumns] | None:
+    """Returns what the rows hold by the columns that are named; None for text."""
+    given = {name for name, column in named.items() if column is not None}
+    if given - {"prompt"} == {"chosen", "rejected"}:
+        return PreferenceColumns
+    if given == {"prompt", "response"}:
+        return PairColumns
+    if given == {"messages"}:
+        return ChatColumns
+    if given:
+        raise click.UsageError(
+            "Rows have --messages-column; or --prompt-column and --response-column, which go together; or "
+            "--chosen-column and --rejected-column, which go together, with or without --prompt-column."
+        )
+    return None
 
 
 def _template_option(text: str) -> tuple[str, Any]:
@@ -267,6 +329,7 @@ def _template_option(text: str) -> tuple[str, Any]:
 def _print_summary(summary: TokenizeSummary) -> None:
     _print(
         {
+            "read": _files(summary.files_read),
             "documents": f"{summary.documents:,}",
             "tokens": f"{summary.tokens:,} ({summary.dtype})",
             "mean length": f"{summary.tokens / summary.documents:,.1f} tokens",
@@ -278,13 +341,18 @@ def _print_summary(summary: TokenizeSummary) -> None:
             "skipped, undecodable": f"{summary.skipped_undecodable:,}",
         },
         {"index": summary.idx_path, "tokenizer": summary.tokenizer_path},
-        {"undecodable": summary.undecodable_named},
+        {"undecodable": summary.undecodable_named, "left out": summary.left_out[:5]},
     )
+
+
+def _files(read: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind} file{'s' if count != 1 else ''}" for kind, count in read.items())
 
 
 def _print_fine_tuning(summary: FineTuningSummary) -> None:
     _print(
         {
+            "read": _files(summary.files_read),
             "sequences": f"{summary.sequences:,}",
             "tokens": f"{summary.tokens:,} ({summary.dtype})",
             "trained tokens": f"{summary.trained_tokens:,} ({summary.trained_tokens / summary.tokens:.1%})",
@@ -297,7 +365,11 @@ def _print_fine_tuning(summary: FineTuningSummary) -> None:
             "skipped, undecodable": f"{summary.skipped_undecodable:,}",
         },
         {"index": summary.idx_path, "loss mask": summary.loss_mask_idx_path, "tokenizer": summary.tokenizer_path},
-        {"no targets": summary.dropped_named, "undecodable": summary.undecodable_named},
+        {
+            "no targets": summary.dropped_named,
+            "undecodable": summary.undecodable_named,
+            "left out": summary.left_out[:5],
+        },
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from packhorse.cli.options import store_timeout_option
 from packhorse.cli.signals import stopped_by_signals
 from packhorse.cli.token_options import open_tokens
 from packhorse.dataset import (
@@ -49,6 +50,7 @@ _MANY_ENTRIES = 10_000_000
     metavar="N",
     help="Verify version N of a dataset that grew; `packhorse versions` lists them.  [default: the current one]",
 )
+@store_timeout_option
 @click.option("--all-versions", is_flag=True, help="Verify every version, the newest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.pass_context

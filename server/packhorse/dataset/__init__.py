@@ -5,6 +5,7 @@ from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts, parts_at
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.exchange import aside_of, left_aside
+from packhorse.dataset.keys import DuplicateKeyError, KeyRows, Keys, write_keys
 from packhorse.dataset.layout import (
     DROPPED_GROUPS,
     GROUPS,
@@ -25,6 +26,7 @@ from packhorse.dataset.manifest import (
     InputRecord,
     Inputs,
     Keep,
+    KeyRecord,
     Manifest,
     OverLength,
     OverLengthLedger,
@@ -88,10 +90,14 @@ __all__ = [
     "TAKEDOWN_SUFFIX",
     "ComponentEntry",
     "Difference",
+    "DuplicateKeyError",
     "GroupRecord",
     "InputRecord",
     "Inputs",
     "Keep",
+    "KeyRecord",
+    "KeyRows",
+    "Keys",
     "LengthReport",
     "LengthsOf",
     "Loaded",
@@ -146,6 +152,7 @@ __all__ = [
     "verify_lengths",
     "versions_of",
     "write_entries",
+    "write_keys",
     "write_records",
     "write_seqpack_layout",
     "written_whole",

@@ -78,7 +78,7 @@ def write_entries(path: Path, first: int, values: NDArray[Any]) -> None:
 
 
 @contextmanager
-def growing_array(path: Path, dtype_name: str, num_columns: int) -> Iterator[Callable[[NDArray[Any]], None]]:
+def growing_array(path: Path, dtype_name: str, num_columns: int | None) -> Iterator[Callable[[NDArray[Any]], None]]:
     """Gives a function that appends rows to a new array file, whose length is known at the end only.
 
     Example:
@@ -92,11 +92,15 @@ def growing_array(path: Path, dtype_name: str, num_columns: int) -> Iterator[Cal
     Args:
         path: the file; nothing is there yet.
         dtype_name: as in `create_array`.
-        num_columns: of every row.
+        num_columns: of every row; None for an array of one dimension.
     """
     num_rows = 0
+
+    def header_of(num: int) -> bytes:
+        return _header(dtype_name, (num,) if num_columns is None else (num, num_columns))
+
     with path.open("xb") as file:
-        file.write(bytes(len(_header(dtype_name, (0, num_columns)))))
+        file.write(bytes(len(header_of(0))))
 
         def append(rows: NDArray[Any]) -> None:
             nonlocal num_rows
@@ -104,8 +108,8 @@ def growing_array(path: Path, dtype_name: str, num_columns: int) -> Iterator[Cal
             num_rows += len(rows)
 
         yield append
-        header = _header(dtype_name, (num_rows, num_columns))
-        assert len(header) == len(_header(dtype_name, (0, num_columns)))  # padded to 128 bytes for any length
+        header = header_of(num_rows)
+        assert len(header) == len(header_of(0))  # padded to 128 bytes for any length
         file.seek(0)
         file.write(header)
 

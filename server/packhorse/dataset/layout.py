@@ -18,9 +18,26 @@ GROUPS, MEMBERS, MEMBER_ORDER = "groups.npy", "members.npy", "member_order.npy"
 """Files of grouped datasets only: the groups, their members, and, where these do not ascend by id, their order."""
 DROPPED_GROUPS = "dropped_groups.npy"
 """Of some of them: which groups were left out, so that none of them is taken for a new one when more of it comes."""
+KEYS, KEY_ENDS, KEY_ORDER, KEY_IDS = "keys.npy", "key_ends.npy", "key_order.npy", "key_ids.npy"
+"""Files of datasets with keys only: the table from key to id and back."""
 INPUTS, SKIPPED = "inputs.jsonl", "skipped.jsonl"
 """Files of some folders only: which files were read and which rows were skipped, where a manifest cannot name all."""
-FILES = (MANIFEST, *DATA_FILES, STARTS, OVER_LENGTH, GROUPS, MEMBERS, MEMBER_ORDER, DROPPED_GROUPS, INPUTS, SKIPPED)
+FILES = (
+    MANIFEST,
+    *DATA_FILES,
+    STARTS,
+    OVER_LENGTH,
+    GROUPS,
+    MEMBERS,
+    MEMBER_ORDER,
+    DROPPED_GROUPS,
+    KEYS,
+    KEY_ENDS,
+    KEY_ORDER,
+    KEY_IDS,
+    INPUTS,
+    SKIPPED,
+)
 """Every file that a prepared folder can have."""
 VERSIONS = "versions"
 """The folder of earlier versions of a dataset that has grown: versions/1, versions/2, …, each a prepared folder."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from packhorse.dataset._files import check_folder, named, read_file, sha256_of
 from packhorse.dataset.arrays import map_array
 from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
@@ -62,6 +63,8 @@ class PreparedDataset:
     """First token of each pool entry in its sequence, mapped likewise: uint32 or int64 [n_sequences]; None: all 0."""
     groups: Groups | None = None
     """The groups that the plan is over, with their sequences; None where every sequence is planned by itself."""
+    keys: Keys | None = None
+    """What the owner of its sequences calls them; None where they have ids only."""
 
     @cached_property
     def name(self) -> str:
@@ -88,6 +91,11 @@ class PreparedDataset:
     def has_groups(self) -> bool:
         """Whether the sequences are planned in groups."""
         return self.groups is not None
+
+    @property
+    def key_tables(self) -> dict[str, Keys | None]:
+        """Its keys, by no component; those of a mixture come by component."""
+        return {"": self.keys}
 
     @property
     def num_lengths(self) -> int:
@@ -177,6 +185,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     if manifest.start_dtype:
         first_tokens = map_array(folder / STARTS, manifest.start_dtype, (manifest.n_sequences,))
     groups = _map_groups(folder, manifest)
+    keys = Keys.mapped(folder, manifest.keys) if manifest.keys else None
     if manifest.over_length.sequences:
         map_array(folder / OVER_LENGTH, "int64", (manifest.over_length.sequences, 2))
     if manifest.groups is not None and manifest.groups.n_dropped_listed:
@@ -203,7 +212,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
             raise PreparedDatasetError(
                 f"{named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
             )
-    return PreparedDataset(folder, manifest, pool, plan, first_tokens, groups)
+    return PreparedDataset(folder, manifest, pool, plan, first_tokens, groups, keys)
 
 
 def _map_groups(folder: Path, manifest: Manifest) -> Groups | None:
@@ -247,4 +256,4 @@ def _array_files(manifest: Manifest) -> list[str]:
 
 
 def _optional_files(manifest: Manifest) -> list[str]:
-    return optional_files(manifest.start_dtype, manifest.over_length, manifest.inputs, manifest.groups)
+    return optional_files(manifest.start_dtype, manifest.over_length, manifest.inputs, manifest.groups, manifest.keys)

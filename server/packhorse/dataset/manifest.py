@@ -154,6 +154,20 @@ class GroupRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyRecord:
+    """The keys of a dataset whose sequences have some: names that their owner gave them."""
+
+    column: str
+    """The column of the input that they come from."""
+    n_keys: int
+    """How many there are: one for every row of the input, also of those that are not in the plan."""
+    n_bytes: int
+    """What they take in UTF-8."""
+    has_ids: bool = field(default=False, metadata=LATER)
+    """Whether key_ids.npy tells the id of each; else it is its entry, counted from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Facts about a prepared dataset."""
 
@@ -203,6 +217,8 @@ class Manifest:
     """What was read, file by file; None in a dataset of an earlier release."""
     groups: GroupRecord | None = field(default=None, metadata=LATER)
     """Its groups; None where every sequence is planned by itself."""
+    keys: KeyRecord | None = field(default=None, metadata=LATER)
+    """Its sequences' keys; None where they have ids only."""
     version: int = field(default=1, metadata=LATER)
     """Which version of a growing dataset it is, counted from 1; `prepare --append` makes the next one."""
     format_version: int = FORMAT_VERSION
@@ -269,6 +285,8 @@ class Manifest:
             content["inputs"] = _inputs(content["inputs"])
         if "groups" in content:
             content["groups"] = GroupRecord(**content["groups"])
+        if "keys" in content:
+            content["keys"] = KeyRecord(**content["keys"])
         manifest = cls(**content)
         for what, holds in manifest._rules():
             if not holds:
@@ -323,6 +341,8 @@ class Manifest:
                 "groups are neither cut nor counted by sequence",
                 (options.over_length in ("error", "drop") and options.max_sequences_per_bin is None),
             )
+        if (keys := self.keys) is not None:
+            yield "keys have a byte each, and at least one is there", 1 <= keys.n_keys <= keys.n_bytes <= _MOST
         yield "checksums are SHA-256", all(_SHA256.fullmatch(checksum) for checksum in self.checksums.values())
         yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
 

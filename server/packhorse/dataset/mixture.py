@@ -11,6 +11,7 @@ from math import ceil
 
 from packhorse.dataset._kept_epochs import KeptEpochs
 from packhorse.dataset.digest import mixture_digest
+from packhorse.dataset.keys import Keys
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
 from packhorse.dataset.mixture_file import MIXTURE_SUFFIX, ComponentEntry, MixtureError, MixtureFile, StageEntry, Unit
@@ -111,6 +112,11 @@ class MixtureDataset:
     def has_groups(self) -> bool:
         """Whether a component's sequences are planned in groups."""
         return any(dataset.has_groups for dataset in self.datasets)
+
+    @property
+    def key_tables(self) -> dict[str, Keys | None]:
+        """Each component's keys, in the order of components."""
+        return {dataset.name: dataset.keys for dataset in self.datasets}
 
     @property
     def num_lengths(self) -> int:

@@ -129,7 +129,7 @@ class Takedown:
     ) -> "Takedown":
         named = {}
         for number, name in enumerate(names):
-            own = tuple(redaction for redaction in redactions if redaction.component == name)
+            own = tuple(each for each in redactions if each.component == name and len(each.ids))
             if own:
                 named[number] = _Named.of(own)
         return cls(file, tuple(redactions), tuple(chain), named)

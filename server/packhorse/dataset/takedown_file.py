@@ -1,17 +1,17 @@
 """`NAME.takedown.toml`: what is taken away from a dataset or a mixture, as its user writes it.
 
-Owns the file's fields, the refusal of wrong ones by field and line, and adding a redaction to its text. Knows no
-dataset: what is taken away from bins is `takedown`'s.
+Owns the file's fields, the refusal of wrong ones by field and line, keys becoming ids, and adding a redaction to its
+text. Knows no dataset: what is taken away from bins is `takedown`'s.
 """
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from packhorse.dataset._toml_fields import FieldError, array_header, checked_field, line_of, no_field
 from packhorse.dataset.digest import fingerprint
 from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.keys import Keys
+from packhorse.formats.keys import check_key, ids_and_keys, shown_key
 from packhorse.topology import Skips, checked_integer
 
 TAKEDOWN_SUFFIX = ".takedown.toml"
@@ -57,6 +59,8 @@ class Redaction:
 
     ids: NDArray[np.int64]
     """Of the sequences: int64 [n], ascending, distinct."""
+    keys: tuple[str, ...] = ()
+    """Of more sequences, in a dataset that has keys: ascending, distinct. `resolved` makes ids of them."""
     token: int | None = None
     """What stands in place of each of their tokens; None where they are masked only."""
     component: str = ""
@@ -76,7 +80,28 @@ class Redaction:
     def digest(self, after: str) -> str:
         """Returns the fingerprint of this and, by their digest, of the redactions before it."""
         ids = self.ids.astype("<i8").tobytes().hex()
-        return fingerprint([after, self.component, ids, self.token, self.seed, self.from_position])
+        return fingerprint([after, self.component, ids, self.token, self.seed, self.from_position, *self.keys])
+
+    def resolved(self, table: Keys | None) -> tuple["Redaction", list[str]]:
+        """Returns the same with ids alone, and the keys that there are not.
+
+        Args:
+            table: the keys of its dataset, or of its component; None where that has none.
+
+        Raises:
+            ValueError: it names keys, and there are none.
+        """
+        if not self.keys:
+            return self, []
+        if table is None:
+            raise ValueError(
+                f"{shown_key(self.keys[0])[:80]} is no id, which are whole numbers, and there are no keys: they come "
+                "with `packhorse prepare --id-column`, from a column of text"
+            )
+        found = table.ids_of(self.keys)
+        ids = np.union1d(self.ids, found[found >= 0])
+        unknown = [key for key, number in zip(self.keys, found.tolist(), strict=True) if number < 0]
+        return replace(self, ids=ids, keys=()), unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +155,26 @@ class TakedownFile:
             if entry.epoch in (None, epoch) and entry.seed in (None, seed)
             for pair in entry.positions.ranges
         )
+
+    def resolved(self, tables: Mapping[str, Keys | None]) -> "TakedownFile":
+        """Returns the same with ids alone. A key that is not there takes nothing away, as an id that is not.
+
+        Args:
+            tables: keys, by component; of a dataset by "".
+
+        Raises:
+            TakedownError: a redaction names keys where there are none, or keys without a component.
+        """
+        if not any(redaction.keys for redaction in self.redactions):
+            return self
+        redactions = []
+        for number, redaction in enumerate(self.redactions):
+            try:  # a component that is missing or unknown is refused with the ids
+                known = redaction.component in tables
+                redactions.append(redaction.resolved(tables[redaction.component])[0] if known else redaction)
+            except ValueError as error:
+                raise TakedownError(f"redact[{number}].ids: {error}") from None
+        return replace(self, redactions=tuple(redactions))
 
     def is_same(self, other: "TakedownFile") -> bool:
         """Whether another file takes away the same."""
@@ -203,41 +248,48 @@ def append_redaction(text: str, file: str, redaction: Redaction, read_ids: ReadI
     return edited
 
 
-def parse_ids(text: str, name: str) -> NDArray[np.int64]:
-    r"""Reads ids, with commas, spaces or line ends between; what follows a # in a line is a comment.
+class Names(NamedTuple):
+    """What names some sequences."""
+
+    ids: NDArray[np.int64]
+    """int64 [n], ascending, distinct."""
+    keys: tuple[str, ...]
+    """Ascending, distinct."""
+
+
+def parse_ids(text: str, name: str) -> Names:
+    r"""Reads ids, with commas, spaces or line ends between, and keys, each a line; see `ids_and_keys`.
 
     Example:
-        >>> parse_ids("17, 4 # private\n4711", "ids.txt").tolist()
-        [4, 17, 4711]
+        >>> names = parse_ids("17, 4 # private\n4711\nhttps://example.org/a", "ids.txt")
+        >>> names.ids.tolist(), names.keys
+        ([4, 17, 4711], ('https://example.org/a',))
 
     Args:
-        text: the ids.
+        text: the ids and keys.
         name: of the field or file, for messages.
 
-    Returns:
-        int64 [n], ascending, distinct.
-
     Raises:
-        ValueError: there is none, or one is no number of 64 bits.
+        ValueError: there is none, or a line holds neither.
     """
-    numbers = []
-    for line_number, line in enumerate(text.splitlines(), 1):
-        for word in line.partition("#")[0].replace(",", " ").split():
-            try:
-                numbers.append(int(word))
-            except ValueError:
-                raise ValueError(f"{name}, line {line_number}: {word[:40]!r} is no id; ids are whole numbers") from None
-    return _ids(numbers, name)
+    ids, keys = ids_and_keys(text, name)
+    return _names([*ids, *keys], name)
 
 
-def _ids(numbers: Iterable[Any], name: str) -> NDArray[np.int64]:
-    given = list(numbers)
+def _names(given: Sequence[Any], name: str) -> Names:
     if not given:
         raise ValueError(f"{name} holds no id; give at least one, e.g. ids = [17, 4711]")
-    for number in given:
+    keys = {each for each in given if isinstance(each, str)}
+    for key in keys:
+        check_key(key)
+    numbers = [each for each in given if not isinstance(each, str)]
+    for number in numbers:
         if not isinstance(number, int) or isinstance(number, bool) or not -(2**63) <= number < 2**63:
-            raise ValueError(f"{name} must hold whole numbers of 64 bits, got {number!r}")
-    return np.unique(np.array(given, dtype=np.int64))
+            raise ValueError(
+                f"{name} must hold whole numbers of 64 bits, or keys in quotes, got {number!s:.60}"
+                + (": in quotes it is a key" if isinstance(number, int) else "")
+            )
+    return Names(np.unique(np.array(numbers, dtype=np.int64)), tuple(sorted(keys)))
 
 
 def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
@@ -247,12 +299,12 @@ def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
     if "ids" in table:
         if not isinstance(table["ids"], list):
             raise FieldError("ids", f"must be a list of ids, e.g. [17, 4711], got {table['ids']!r}")
-        ids = checked_field("ids", lambda: _ids(table["ids"], "it"))
+        names = checked_field("ids", lambda: _names(table["ids"], "it"))
     else:
         name = table["ids_file"]
         if not isinstance(name, str) or read_ids is None:
             raise FieldError("ids_file", f"must be the name of a file, got {name!r}")
-        ids = checked_field("ids_file", lambda: parse_ids(read_ids(name), name))
+        names = checked_field("ids_file", lambda: parse_ids(read_ids(name), name))
     action = table.get("action", Action.REPLACE if "token" in table else Action.MASK)
     if action not in list(Action):
         raise FieldError("action", f"must be one of {', '.join(Action)}, got {action!r}")
@@ -264,7 +316,8 @@ def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
             "seed = S and from_position = P belong together: the run of seed S had trained on these sequences before P",
         )
     return Redaction(
-        ids=ids,
+        ids=names.ids,
+        keys=names.keys,
         token=_number(table, "token", _MOST_TOKEN),
         component=_text(table, "component"),
         seed=_number(table, "seed", _LARGEST),
@@ -327,7 +380,7 @@ def _render(redaction: Redaction) -> str:
     lines = ["[[redact]]"]
     if redaction.component:
         lines.append(f"component = {_quoted(redaction.component)}")
-    lines.append(f"ids = {redaction.ids.tolist()}")
+    lines.append(f"ids = [{', '.join([*map(str, redaction.ids.tolist()), *map(_quoted, redaction.keys)])}]")
     if redaction.token is not None:
         lines += ['action = "replace"', f"token = {redaction.token}"]
     if redaction.seed is not None:

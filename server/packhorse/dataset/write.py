@@ -17,6 +17,10 @@ from packhorse.dataset.layout import (
     DROPPED_GROUPS,
     GROUPS,
     INPUTS,
+    KEY_ENDS,
+    KEY_IDS,
+    KEY_ORDER,
+    KEYS,
     MANIFEST,
     MEMBER_ORDER,
     MEMBERS,
@@ -34,6 +38,7 @@ from packhorse.dataset.manifest import (
     GroupRecord,
     InputRecord,
     Inputs,
+    KeyRecord,
     Manifest,
     OverLengthLedger,
     PrepareOptions,
@@ -60,6 +65,7 @@ def seal(
     inputs: Inputs,
     n_sequences: int | None = None,
     groups: GroupRecord | None = None,
+    keys: KeyRecord | None = None,
     version: int = 1,
 ) -> Manifest:
     """Writes counts.json, templates.json and manifest.json beside finished arrays.
@@ -80,11 +86,12 @@ def seal(
             only the first.
         n_sequences: sequences of a grouped dataset; None where each stands in the plan.
         groups: its groups, whose files are in the folder too; None where every sequence is planned by itself.
+        keys: its keys, whose files are in the folder too; None where sequences have ids only.
         version: which version of a growing dataset it is.
     """
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
-    names = [*DATA_FILES, *optional_files(start_dtype, over_length, inputs, groups)]
+    names = [*DATA_FILES, *optional_files(start_dtype, over_length, inputs, groups, keys)]
     checksums = {name: sha256_of(folder / name) for name in names}
     manifest = Manifest(
         options=options,
@@ -108,6 +115,7 @@ def seal(
         plan_cut_off=plan.cut_off,
         inputs=inputs,
         groups=groups,
+        keys=keys,
         version=version,
         checksums=checksums,
         digest=dataset_digest(counts, plan.templates, options, checksums),
@@ -117,7 +125,11 @@ def seal(
 
 
 def optional_files(
-    start_dtype: str | None, over_length: OverLengthLedger, inputs: Inputs | None, groups: GroupRecord | None
+    start_dtype: str | None,
+    over_length: OverLengthLedger,
+    inputs: Inputs | None,
+    groups: GroupRecord | None,
+    keys: KeyRecord | None,
 ) -> list[str]:
     """Returns the names of the files that such a folder has beside DATA_FILES."""
     present = {
@@ -127,6 +139,10 @@ def optional_files(
         MEMBERS: groups is not None,
         DROPPED_GROUPS: groups is not None and groups.n_dropped_listed > 0,
         MEMBER_ORDER: groups is not None and not groups.ids_ascend,
+        KEYS: keys is not None,
+        KEY_ENDS: keys is not None,
+        KEY_ORDER: keys is not None,
+        KEY_IDS: keys is not None and keys.has_ids,
         INPUTS: inputs is not None and inputs.num_files > MOST_LISTED,
         SKIPPED: inputs is not None and inputs.skipped.rows > MOST_LISTED,
     }

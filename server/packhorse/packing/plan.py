@@ -142,7 +142,7 @@ def checked_counts(
     if max_sequences_per_bin is not None:
         limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
     if not isinstance(counts, Mapping):
-        raise ValueError(f"counts must be a dict from length to number of sequences, got a {type(counts).__name__}")
+        raise ValueError(f"counts must be a dict from length to number of sequences, got {type(counts).__name__}")
     pairs: list[tuple[int, int]] = []
     for key, value in counts.items():
         # The names of what is checked take longer than the check: they are made for what is not plainly right.

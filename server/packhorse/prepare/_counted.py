@@ -136,8 +136,8 @@ def _over_length_ledger(found: Sequence[TaskCounts], options: PrepareOptions) ->
         identity, length, path, row = first
         raise ValueError(
             f"sequence {identity} (row {row} of {path}) has {length} tokens, over {what}, and it is "
-            f"{'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise --max-seq-len, or choose "
-            "--over-length drop, truncate or split"
+            f"{'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise --max-seq-len, or cut "
+            "such sequences into pieces by --over-length split, or choose drop or truncate, which lose tokens"
         )
     if not any(len(part.rooms) for part in found):
         raise ValueError(f"all {num_over:,} sequences are over {what} and dropped; raise --max-seq-len")

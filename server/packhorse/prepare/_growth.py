@@ -55,6 +55,10 @@ def refuse_growth(
     now = {**asdict(options), "id_column": opened.columns.id}
     differing = [name for name in now if was[name] != now[name]]
     said = [f"--{name.replace('_', '-')} was {was[name]} and is {now[name]}" for name in differing]
+    keys = [manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None]
+    if keys[0] != keys[1]:
+        its, theirs = (f"keys of column {column!r}" if column else "no keys" for column in keys)
+        said.append(f"it has {its}, and --input gives {theirs}")
     were_by = manifest.groups.by if manifest.groups else None
     if were_by != groups_by:
         said_by = [f"by {by}" if by else "without groups" for by in (were_by, groups_by)]
@@ -87,6 +91,8 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
     Raises:
         ValueError: the message tells the way out.
     """
+    if before.keys is not None and not (grown.keys and grown.keys.begins_with(before.keys)):
+        raise _rewritten(before, grown)
     if before.groups is not None and grown.groups is not None:
         _refuse_other_groups(before, before.groups, grown, grown.groups)
         return

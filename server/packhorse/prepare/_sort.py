@@ -21,6 +21,7 @@ from packhorse.prepare._counted import Counted
 from packhorse.prepare._duplicates import cut_windows, duplicate_error, find_duplicate
 from packhorse.prepare._group_tables import Grouped
 from packhorse.prepare._growth import counts_of, run_of
+from packhorse.prepare._keys import gather_keys
 from packhorse.prepare._merge import Merged, is_merged, merge_task
 from packhorse.prepare._passes import (
     Run,
@@ -104,7 +105,10 @@ class Sort:
             source: what the manifest calls the input.
             work: holds runs, and records of what is finished.
         """
+        groups = self.groups
+        read = groups.read if groups else self.opened
         counted = self.count(work)
+        keys = gather_keys(folder, read, self.progress, self.before)
         arrays = Arrays.claimed(work.runs, counted, lists_over=self.groups is None)
         finished = work.records("filled", str, str)
         run_tasks = self._claim_runs(counted, work, finished)
@@ -118,8 +122,6 @@ class Sort:
             self._check_unique(arrays, counted)
         for file in arrays.files:
             Path(file).rename(folder / Path(file).name)
-        groups = self.groups
-        read = groups.read if groups else self.opened
         return seal(
             folder,
             counts=counted.by_room,
@@ -135,6 +137,7 @@ class Sort:
             inputs=write_inputs(folder, read, counted.skipped, self.before),
             n_sequences=groups.n_sequences if groups else None,
             groups=groups.record(plan) if groups else None,
+            keys=keys,
             version=self.version,
         )
 

@@ -138,7 +138,10 @@ class JobRecord:
             group_size: rows that are a group.
             groups: files of groups.
         """
-        columns = {f"{name}_column": column for name, column in asdict(opened.columns).items()}
+        named = asdict(opened.columns)
+        key = named.pop("key")
+        named["id"] = named["id"] or key
+        columns = {f"{name}_column": column for name, column in named.items()}
         return cls(
             options={
                 **asdict(options),

@@ -23,6 +23,8 @@ from packhorse.prepare.pipeline import prepare
 _Arguments = ParamSpec("_Arguments")
 
 _TEMPLATE_BYTES, _LENGTH_BYTES, _OTHER_BYTES = 16, 6, 1 << 14
+_KEY_BYTES = 24
+"""Of a key, beside its own."""
 _CHECKSUM_BYTES_PER_SECOND = 1 << 29
 
 
@@ -107,6 +109,9 @@ def dry_run(**arguments: Any) -> DryRun:
     )
     if sort.groups is not None:
         stats = replace(stats, n_sequences=sort.groups.n_sequences)
+    read = sort.groups.read if sort.groups else sort.opened
+    if read.keys is not None:
+        disk_bytes += sum(len(some.data) + _KEY_BYTES * len(some.sizes) for some in read.keys.rows())
     disk_bytes += sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)
     parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
     passes = 3 if sort.are_ids_given else 2  # sorting and comparing ids take about as long as one more

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from packhorse.dataset import PreparedDataset, PrepareOptions, open_prepared, refuse_holding, refuse_output
+from packhorse.formats.atomic import refuse_url
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import AnyEngineKind, check_engine, open_chosen_engine, show_progress
 from packhorse.prepare._group_tables import gather_groups, options_of_groups
@@ -110,6 +111,7 @@ def checked_job(
     """Checks the other arguments of `prepare`, which see, and finds the input; options are from `checked_options`."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(f"output must be the folder to write, got {output!r:.60}")
+    refuse_url(output, "--output")
     for name, column in (("length_column", length_column), ("id_column", id_column)):
         if not isinstance(column, str | None):
             raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
@@ -168,6 +170,11 @@ def checked_job(
         digest = before.manifest.digest if before else None
         record = JobRecord.of(
             opened, options, on_bad_row=on_bad_row, appended_to=digest, group_size=group_size, groups=grouping_files
+        )
+    if format == "seqpack" and opened.keys is not None:
+        raise ValueError(
+            f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use --format packhorse, or leave out "
+            "--id-column"
         )
     num_rows = sum(span.num_rows for span in opened.spans)
     if before is not None:

@@ -84,8 +84,10 @@ def prepare(
             sequence are held in memory.
         length_column: the column of lengths in tokens, or of lists of tokens, whose lengths are then taken; None for
             the one that evidently holds tokens, as token sources choose it.
-        id_column: the integer column of ids, each once in the dataset; None takes the row over all files of all
-            inputs in order, counted from 0.
+        id_column: the column that names sequences, each value once in the dataset. Integers are ids. Text, UUIDs and
+            decimals without a fraction are keys: ids are rows then, and a table leads from key to id and back. None
+            takes the row over all files of all inputs in order, counted from 0. Keys of a Megatron index stand beside
+            it, in `X.keys.arrow`.
         group_column: the integer column that says which rows are a group: those with equal numbers, from 0 on, which
             must follow each other. A group's sequences always share a bin, in their order. One that does not fit a bin
             is refused, or with over_length "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held

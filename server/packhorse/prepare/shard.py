@@ -6,8 +6,10 @@ folder to the pipeline.
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 from packhorse.dataset import (
     MIXTURE_SUFFIX,
     Keep,
+    KeyRecord,
+    Keys,
     Manifest,
     OverLength,
     PrepareOptions,
@@ -27,16 +31,18 @@ from packhorse.dataset import (
     render_stage,
     replace_text,
 )
+from packhorse.formats.atomic import refuse_url
 from packhorse.formats.columns import nulls_of, values_of
 from packhorse.formats.extras import require
-from packhorse.jobs import open_chosen_engine, show_progress
+from packhorse.jobs import Progress, open_chosen_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 from packhorse.prepare._input_names import name_of_inputs, paths_of_inputs
+from packhorse.prepare._keys import gather_keys
 from packhorse.prepare._options import checked_options
 from packhorse.prepare._work import JobRecord, Records, working
 from packhorse.prepare.job import Job, default_workers
 from packhorse.prepare.pipeline import write_job
-from packhorse.prepare.readers import Columns, Found, arrow, find_inputs, open_held, parquet
+from packhorse.prepare.readers import Columns, Found, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
 from packhorse.topology import checked_integer
 
 MOST_SHARDS = 10_000
@@ -132,6 +138,7 @@ def shard(
     )
     if workers is not None:
         checked_integer("workers", workers, 1)
+    refuse_url(data_root, "--data-root")
     root = Path(data_root)
     mixture = root / f"{name}{MIXTURE_SUFFIX}"
     if mixture.exists() and not overwrite:
@@ -184,6 +191,7 @@ def shard(
             progress=progress and workers == 1,
             digests=work.records("shards", save=str, load=str),
             parts=work.parts,
+            keys=_whole_keys(work.path / "keys", opened, shown),
         )
         for each, manifest in zip(shards, engine.map(cutting.write, shards), strict=True):
             manifests[each.folder.name] = manifest
@@ -223,6 +231,8 @@ class _Cutting:
     """By number, of every shard that was begun; empty until it is whole."""
     parts: Records[str]
     """By number, the name of every shard that was begun."""
+    keys: tuple[Path, KeyRecord] | None
+    """The table of the corpus's keys; None where it has none."""
 
     def write(self, shard: _Shard) -> Manifest:
         """Prepares a shard, unless an interrupted call has; what such a call left half-made is replaced."""
@@ -237,9 +247,13 @@ class _Cutting:
         self.parts.add(shard.number, shard.folder.name)
         columns = Columns(length="length", id="id")
         held = open_held(shard.rows, columns, skips_bad_rows=False, where=f"shard {shard.folder.name}")
+        keys = None
+        if self.keys is not None:
+            table, record = Keys.mapped(*self.keys), self.keys[1]
+            keys = KeyColumn(name=record.column, rows=partial(table.rows, shard.rows["id"]))
         job = Job(
             folder=shard.folder,
-            opened=replace(held, kind=self.kind, columns=self.columns),
+            opened=replace(held, kind=self.kind, columns=self.columns, keys=keys),
             source=self.source,
             options=self.options,
             time_limit_seconds=self.time_limit_seconds,
@@ -249,6 +263,14 @@ class _Cutting:
         manifest = write_job(job)
         self.digests.add(shard.number, manifest.digest)
         return manifest
+
+
+def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> tuple[Path, KeyRecord] | None:
+    """Writes the table of a corpus's keys, for its shards to take theirs from; None where it has none."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    record = gather_keys(folder, opened, progress)
+    return None if record is None else (folder, record)
 
 
 def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64]]:

@@ -1,18 +1,24 @@
-"""How grpc.aio's accepting loop asks for requests: in few turns of the event loop, and without losing memory.
+"""How grpc.aio's accepting loop asks for requests: without losing memory, and its end is noticed.
 
-Owns a task factory for the loop that serves; leaves listening again to `listening`.
+Owns a task factory for the loop that serves. Leaves listening again to `listening`, and requests that outlive their
+cancellation to `shielded`.
 
-grpc.aio asks its core for the next request, and gives it memory to write that to. Where grpc.aio's own loop ends by an
-error, as after a path that is no UTF-8, it cancels what it asked for, and frees memory that the core writes to a moment
-later: the process died of it in one case of twenty. Here that memory stays until the core has written to it.
+Without it, one request from anybody whose path is no UTF-8 ends gRPC's accepting loop: the port is closed while the
+process lives, so trainers cannot open or resume a stream until somebody restarts the server. gRPC also cancels what it
+asked its core for, and frees memory that the core writes to a moment later: the process died of it in one case of
+twenty. Here that memory stays until the core has written to it.
 
-One request is accepted after the other, and each takes some turns of the event loop, which are long where many streams
-move. So what asks is no task, which would take a turn to begin and one to end.
+It knows gRPC's private coroutines by name. Where a release renames them, gRPC does as it does by itself.
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeAlias
+
+from packhorse.server.shielded import Shielded
+
+_LOG = logging.getLogger(__name__)
 
 _Coroutine: TypeAlias = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
 
@@ -46,7 +52,7 @@ class Accepting:
         """Makes a task, as `loop.create_task` does, but for what asks for a request."""
         name = getattr(coroutine, "__name__", None)
         if name in _ASKING:
-            return _Asked(loop, coroutine)
+            return Shielded(loop, coroutine)
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
         if name == _ACCEPTING:
             self._newest = task
@@ -55,8 +61,17 @@ class Accepting:
         return task
 
     async def ended(self) -> BaseException | None:
-        """Waits until the server that was started last accepts no more; returns the error that ended it, if one did."""
-        assert self._newest is not None, "no server was started"
+        """Waits until the server that was started last accepts no more; returns the error that ended it, if one did.
+
+        Waits for ever where this release of gRPC has no coroutine of the name that is looked for.
+        """
+        if self._newest is None:
+            _LOG.warning(
+                "grpcio accepts requests by other means than this release of packhorse knows: a malformed request may "
+                "close the port; upgrade packhorse, or install the grpcio of its constraints.txt"
+            )
+            await asyncio.get_running_loop().create_future()
+        assert self._newest is not None
         await asyncio.wait((self._newest,))
         return None if self._newest.cancelled() else self._newest.exception()
 
@@ -65,33 +80,3 @@ def _know_of_its_error(task: "asyncio.Task[Any]") -> None:
     """Keeps asyncio from logging a trace of an error nobody asked for; whoever waits for the task still gets it."""
     if not task.cancelled():
         task.exception()
-
-
-class _Asked(asyncio.Future[Any]):
-    """Runs a coroutine at once, and goes on where what it waits for is done, also when this is cancelled.
-
-    Args:
-        loop: in which it runs.
-        coroutine: waits for nothing but futures.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: _Coroutine) -> None:
-        super().__init__(loop=loop)
-        self._coroutine = coroutine
-        self._go_on()
-
-    def set_name(self, name: object) -> None:
-        """Does nothing: Python 3.12 and 3.13 name whatever a task factory returns."""
-
-    def _go_on(self, _: object = None) -> None:
-        try:
-            awaited = self._coroutine.send(None)
-        except StopIteration as end:
-            if not self.done():
-                self.set_result(end.value)
-        except Exception as error:
-            if not self.done():
-                self.set_exception(error)
-        else:
-            awaited._asyncio_future_blocking = False  # as a task says that it has taken the future
-            awaited.add_done_callback(self._go_on)  # the core holds the future, and it this and the memory

@@ -11,6 +11,7 @@ import grpc
 
 from packhorse.server.calls import Call, Watcher
 from packhorse.server.logs import Sparing, fields
+from packhorse.v1 import packing_pb2 as pb
 
 _CALLS = logging.getLogger(__name__)
 _STREAMS = _CALLS.getChild("streams")
@@ -30,8 +31,8 @@ class CallLog(Watcher):
                 logger.addFilter(Sparing(most_lines))
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Logs a stream once its first message has left."""
-        if call.is_stream and call.num_sent == 1:
+        """Logs a stream once its first block or answer has left; before, a line would keep that waiting."""
+        if call.is_stream and call.num_sent == 1 + isinstance(message, pb.StreamBinsResponse):
             _STREAMS.info("stream opened", extra=fields(stream=call.id, **_who(call)))
 
     def ended(self, call: Call) -> None:

@@ -17,12 +17,16 @@ import grpc
 from google.protobuf.message import Message
 
 from packhorse.server.access import CALLER
+from packhorse.server.shielded import Shielded
 from packhorse.v1 import packing_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
 
 _READER_LEFT = "ExecuteBatchError"
 """The name of what gRPC raises from a write where the caller has just left."""
+
+_CANCELLED_SECONDS = 10.0
+"""How long a call whose client has left waits to be cancelled by gRPC, which takes a moment."""
 
 _STREAMS = (f"{SERVICE}/StreamBins", f"{SERVICE}/PackStream")
 
@@ -217,7 +221,7 @@ class _Followed:
                 async for message in messages:
                     call.sending_since = time.perf_counter()
                     self._tell("sends", call, message)
-                    await context.write(message)
+                    await _write(message, context)
                     waited_seconds = time.perf_counter() - call.sending_since
                     call.sending_since = None
                     call.blocked_seconds += waited_seconds
@@ -245,6 +249,25 @@ class _Followed:
         has_left = type(error).__name__ == _READER_LEFT
         if not has_left and not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
             self._failure = type(error).__name__
+
+
+async def _write(message: Any, context: Any) -> None:
+    """Writes a message; where the client has left, waits to be cancelled instead.
+
+    gRPC frees what it allocated for a write only where it waits for its end, and that is no failure. Left in the
+    middle, each stream else costs 150 bytes for good: of a write that was cancelled, that was begun after the client
+    had left, or of the status that follows a failure.
+    """
+    if not context.cancelled():
+        try:
+            await Shielded(asyncio.get_running_loop(), context.write(message))
+        except Exception as error:
+            if type(error).__name__ != _READER_LEFT:
+                raise
+        else:
+            return
+    await asyncio.sleep(_CANCELLED_SECONDS)
+    raise asyncio.CancelledError
 
 
 def _trace_parent(metadata: Any) -> str:

@@ -34,6 +34,7 @@ def components_of(served: Served, epoch: object = None) -> Iterator[pb.Component
             over_length=manifest.options.over_length,
             keep=manifest.options.keep,
             id_column=manifest.id_column or "",
+            key_column=manifest.keys.column if manifest.keys else "",
             rows_per_bin=rows if rows > 1 else 0,
         )
         if taken is not None:

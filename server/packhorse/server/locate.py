@@ -1,14 +1,16 @@
-"""Where ids stand in an epoch, looked up in pieces that yield to others.
+"""Where ids and keys stand in an epoch, looked up in pieces that yield to others.
 
 Owns LocateSequences, and what one request of it may cost. Leaves the search itself to sources and assignments.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset import Keys
 from packhorse.epoch import Assignment, Source
+from packhorse.formats.keys import check_key, shown_key
 from packhorse.server import requests
 from packhorse.server.components import components_of
 from packhorse.server.epochs import Epochs
@@ -72,27 +74,108 @@ def locate_in_pieces(
         assignment = epochs.assignment(dataset, request.seed, request.epoch, skips, topology)
         num_arranged = max(1, assignment.bins_to_place())
     most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_lengths, MAX_LOCATE_ARRANGED // num_arranged)
-    if len(request.ids) > most_ids:
-        raise too_large("ids", most_ids, f"ids holds {len(request.ids)}; ask this dataset for at most {most_ids}")
+    num_asked = len(request.ids) + len(request.keys)
+    if num_asked > most_ids:
+        raise too_large(
+            "keys" if request.keys else "ids",
+            most_ids,
+            f"{num_asked} ids and keys are asked for; ask this dataset for at most {most_ids}",
+        )
+    tables = dataset.key_tables
+    _check_keys(request, tables)
     response = pb.LocateSequencesResponse(digest=requests.digest_of(dataset, skips, takedown))
     checksum = LocationsChecksum(request, response.digest)
     names = [component.name for component in components_of(dataset)]
-    ids = np.array(request.ids, dtype=np.int64)
     at_once = max(1, min(_BISECTIONS_AT_ONCE // num_lengths, _ARRANGED_AT_ONCE // num_arranged))
     pace = Pace()
-    for first in range(0, len(ids), at_once):
-        for location in _locations(source, assignment, request.topology, ids[first : first + at_once], names):
+    key_bytes = 0
+
+    def located(ids: NDArray[np.int64]) -> Iterator[pb.SequenceLocation]:
+        return _locations(source, assignment, request.topology, ids, names)
+
+    for some in _asked(request, tables, located, at_once):
+        for location in some:
             response.locations.append(location)
             checksum.add(location)
-            if len(response.locations) > MAX_LOCATIONS:
-                raise too_large("ids", MAX_LOCATIONS, f"ids has more than {MAX_LOCATIONS} pieces; ask for fewer ids")
-            if pace.is_over():
-                yield _BYTES_PER_LOCATION * len(response.locations)
-                pace.restart()
+            key_bytes += len(location.key)
+        if len(response.locations) > MAX_LOCATIONS or key_bytes > requests.MAX_MESSAGE_BYTES // 2:
+            what = f"there are more than {MAX_LOCATIONS} answers, or their keys are too long"
+            raise too_large("ids", MAX_LOCATIONS, f"{what}; ask for fewer ids")
+        if pace.is_over():
+            yield _BYTES_PER_LOCATION * len(response.locations) + 2 * key_bytes
+            pace.restart()
     catalog.confirm(dataset, range(len(names)))
     response.checksum = checksum.value
-    yield _BYTES_PER_LOCATION * len(response.locations)
+    yield _BYTES_PER_LOCATION * len(response.locations) + 2 * key_bytes
     return response
+
+
+def _check_keys(request: pb.LocateSequencesRequest, tables: Mapping[str, Keys | None]) -> None:
+    """Refuses keys that are none, and keys of what has none; a ServiceError."""
+    if request.keys and not any(tables.values()):
+        raise invalid_field(
+            "keys",
+            f"{shown_key(request.keys[0])[:80]} is no id, and {request.dataset} has no keys: ask for ids, or prepare "
+            "it with an --id-column of text",
+        )
+    for key in request.keys:
+        try:
+            check_key(key)
+        except ValueError as error:
+            raise invalid_field("keys", str(error)) from None
+
+
+def _asked(
+    request: pb.LocateSequencesRequest,
+    tables: Mapping[str, Keys | None],
+    located: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
+    at_once: int,
+) -> Iterator[list[pb.SequenceLocation]]:
+    """Yields the answers to a request, some at a time: to its ids, then to its keys.
+
+    Args:
+        request: names both.
+        tables: the dataset's keys, by component.
+        located: tells where ids stand.
+        at_once: how many ids it is asked for together.
+    """
+    ids = np.array(request.ids, dtype=np.int64)
+    for first in range(0, len(ids), at_once):
+        found = list(located(ids[first : first + at_once]))
+        if request.with_keys:
+            _name(found, tables)
+        yield found
+    for first in range(0, len(request.keys), at_once):
+        keys = request.keys[first : first + at_once]
+        answers: list[list[pb.SequenceLocation]] = [[] for _ in keys]
+        for component, table in tables.items():
+            if table is None:
+                continue
+            ids = table.ids_of(keys)
+            of_ids: dict[int, list[pb.SequenceLocation]] = {}
+            for location in located(np.unique(ids[ids >= 0])):
+                if location.component in ("", component):
+                    of_ids.setdefault(location.id, []).append(location)
+            for key, id_of_key, answer in zip(keys, ids.tolist(), answers, strict=True):
+                for location in of_ids.get(id_of_key, ()):
+                    named = pb.SequenceLocation(key=key, component=component)
+                    named.MergeFrom(location)
+                    answer.append(named)
+        yield [
+            location
+            for key, answer in zip(keys, answers, strict=True)
+            for location in answer or [pb.SequenceLocation(id=-1, key=key)]
+        ]
+
+
+def _name(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Keys | None]) -> None:
+    """Puts into locations the keys of their sequences."""
+    for component, table in tables.items():
+        if table is None:
+            continue
+        ours = [location for location in locations if location.component == component]
+        for location, key in zip(ours, table.of(np.array([each.id for each in ours], np.int64)), strict=True):
+            location.key = key
 
 
 def _locations(

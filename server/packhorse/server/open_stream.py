@@ -1,7 +1,7 @@
 """An open stream: which steps its next block has, and the block's message.
 
 Owns how large blocks are, and that those made side by side are as if made one after the other. Leaves the request to
-`asked_stream`, arrays to `encoding`, and when and in which thread a block is made to the servicer.
+`asked_stream`, arrays to `encoding`, and when and in which thread a block is made to `servicer`.
 """
 
 import threading
@@ -12,6 +12,7 @@ from packhorse.epoch import Bins
 from packhorse.server import requests
 from packhorse.server.asked_stream import AskedStream
 from packhorse.server.encoding import Numbered, SentTemplates, as_declared, components_in, encode
+from packhorse.server.pieces import Pieces
 from packhorse.server.served import Datasets, Served
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, stream_positions
@@ -24,7 +25,7 @@ LEAST_BLOCK_BYTES = 16 << 10
 
 STREAMS_BYTES = 16 << 20
 """What the blocks of all streams take together, one of each. A stream holds some four times its block: as a message, as
-bytes on their way, twice, and the next one; where threads have nothing else to do, two more."""
+bytes on their way, twice, and the next one; where its consumer waits for that, one more."""
 
 GROWTH = 4
 """A block has so many times the steps of the one before, until it is large enough."""
@@ -75,6 +76,15 @@ class OpenStream:
         self._taken_at = now
         taken, self._steps = self._steps[: self._at_once], self._steps[self._at_once :]
         return taken
+
+    def is_arranged(self, steps: range | None = None) -> bool:
+        """Whether steps can be made into a block without arranging windows first; None for the next step."""
+        return self._asked.assignment.is_arranged(self._steps[:1] if steps is None else steps)
+
+    def arrange_in_pieces(self, steps: range) -> Pieces[None]:
+        """Does for steps what takes long, and is done once for all ranks of a run, before their block is made."""
+        for _ in self._asked.assignment.arrange(steps):
+            yield 0
 
     def make(self, steps: range) -> pb.StreamBinsResponse | None:
         """Makes the block of steps that were taken; None where the stream ends before it.

@@ -3,11 +3,11 @@
 Owns what a request may ask of either; leaves prepared datasets and mixtures themselves to `packhorse.dataset`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from packhorse.dataset import Manifest, StageEntry, Takedown
+from packhorse.dataset import Keys, Manifest, StageEntry, Takedown
 from packhorse.epoch import Source
 
 
@@ -63,6 +63,11 @@ class Served(Protocol):
         ...
 
     @property
+    def key_tables(self) -> Mapping[str, Keys | None]:
+        """Its keys by no component; those of a mixture's components by their names, in their order."""
+        ...
+
+    @property
     def num_lengths(self) -> int:
         """Distinct lengths: what it costs to find an id."""
         ...
@@ -101,14 +106,17 @@ class Datasets(Protocol):
         """
         ...
 
-    def append_stage(self, name: str, stage: StageEntry, from_position: int, check: Callable[[], None]) -> None:
+    def append_stage(
+        self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
+    ) -> None:
         """Appends a stage to a mixture; a ServiceError where there is none of that name, or the stage cannot be.
 
         Args:
             name: of the mixture.
-            stage: without `until`.
+            stage: without `until`; None where stages are only taken back.
             from_position: of the run, where it begins.
             check: called where it is not the last stage already, before anything is written; refuses by raising.
+            replace: takes back the stages that begin at the position or beyond, first.
         """
         ...
 

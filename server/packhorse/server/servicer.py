@@ -8,29 +8,27 @@ import errno
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from packhorse.server.access import CALLER
+from packhorse.server.asked_stream import LONG_REQUEST_BYTES
 from packhorse.server.backend import Backend
-from packhorse.server.blocks_ahead import LARGE_BLOCK_BYTES, BlocksAhead
 from packhorse.server.faults import RETRY_AFTER_SECONDS, ServiceError, too_many_requests
-from packhorse.server.lanes import OPENING_HEAD_START_SECONDS, Lane, LaneFullError, Lanes
+from packhorse.server.lanes import Lane, LaneFullError, Lanes
 from packhorse.server.memory import DECODED_BYTES_PER_BYTE, MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.metrics import Metrics
-from packhorse.server.open_stream import OpenStream
-from packhorse.server.openings import Openings
+from packhorse.server.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
-from packhorse.server.requests import check_wire_version
+from packhorse.server.requests import check_num_skips, check_wire_version
 from packhorse.server.status import abort, reason_name
 from packhorse.server.stream_limit import StreamLimit
-from packhorse.server.together import Together
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -45,22 +43,32 @@ MEMORY_WAIT_SECONDS = 1.0
 UNREAD_SECONDS = 1.0
 """How long a drain waits for a stream whose consumer does not read."""
 
+QUIET_SECONDS, READ_OUT_SECONDS = 0.05, 2.0
+"""A PackStream is refused once its client has sent nothing for so long, or at the latest after so long."""
+
 LOOK_AGAIN_SECONDS = 1.0
 """A block that has waited longer for its consumer is sent if nothing has changed by file since it was made."""
+
+SMALL_BLOCK_BYTES = 40 << 10
+"""After a smaller block the next one is made among the small ones too."""
+
+LARGE_BLOCK_BYTES = BLOCK_BYTES + BLOCK_BYTES // 2
+"""Larger ones count in the budget of memory: a single step may be so large."""
 
 BLOCKS_IN_MEMORY = 4
 """A large block counts as often: as message and as bytes on their way, and the next one as message and in arrays."""
 
 _Request = TypeVar("_Request", bound=Message)
 _Result = TypeVar("_Result")
+_Opened: TypeAlias = tuple[OpenStream, list[pb.StreamBinsResponse]]
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     """Answers from the backend, each kind of request in its lane. Made within a running event loop.
 
-    Each stream holds at most two blocks, the one being sent, and the next, made meanwhile; where threads have nothing
-    else to do, a few more. How fast a consumer reads changes nothing about that.
+    Each stream holds at most two blocks, the one being sent, and the next, made meanwhile; where its consumer waits for
+    that, one more.
 
     Args:
         backend: answers requests.
@@ -83,8 +91,6 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._lanes = lanes
         self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
         self._limit = limit
-        self._openings = Openings()
-        self._together = Together(lanes.small_blocks, OPENING_HEAD_START_SECONDS)
         self._activity = activity
         self._num_calls = 0
         self._num_sending = 0  # streams that wait for their consumer
@@ -134,7 +140,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self, request_iterator: AsyncIterator[pb.PackStreamRequest], context: _Context
     ) -> AsyncIterator[pb.PackStreamResponse]:
         """Packs sequences that arrive one by one; every message is answered before the next is read."""
-        async with self._call(context) as memory:
+        async with self._call(context) as memory, _read_out(request_iterator):
             with self._stream():
                 session = self._backend.pack_session()
                 while True:
@@ -150,23 +156,22 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks, making next blocks while one is sent. The first comes with the header.
+        """Streams a header and blocks, making the next block while one is sent.
 
-        Where streams open in a wave, the next ones are made once it is over.
+        The first comes with the header, unless something is to be arranged for it.
         """
         started = time.perf_counter()
         async with self._call(context) as memory:
-            with self._stream(), self._openings.stream() as wave:
-                opening = self._together.submit(self._opened, _admitted(request), gathers=self._openings.are_many())
-                stream, messages = await self._unless_draining(opening)
-                self._openings.got_first()
-                ahead = BlocksAhead(stream, self._lanes, partial(self._timed, stream))
+            with self._stream():
+                stream, messages = await self._unless_draining(self._opening(_admitted(request)))
+                ahead: deque[asyncio.Future[pb.StreamBinsResponse | None]] = deque()
                 num_blocks = 0
                 try:
                     while messages:
                         size = messages[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > LARGE_BLOCK_BYTES else 0)
-                        ahead.begin(size, self._openings.over if self._openings.hold_up(wave) else None)
+                        if num_blocks and not ahead:
+                            ahead.extend(self._next_block(stream, size))
                         CALLER.get().check_again()
                         sent = time.monotonic()
                         for message in messages:
@@ -177,14 +182,40 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                                 if num_blocks == 1:
                                     self._metrics.first_block.observe(time.perf_counter() - started)
                                 self._count(request.dataset, message.block)
-                        upcoming = ahead.take()
-                        made = None if upcoming is None else await self._unless_draining(upcoming)
+                        if not ahead:  # one that is made beside the first would keep that waiting for the interpreter
+                            ahead.extend(self._next_block(stream, size))
+                        if not ahead:
+                            return
+                        upcoming = ahead.popleft()
+                        is_being_made = not upcoming.done() and not isinstance(upcoming, asyncio.Task)  # or arranged
+                        if is_being_made and SMALL_BLOCK_BYTES <= size <= LARGE_BLOCK_BYTES:
+                            ahead.extend(self._next_block(stream, size))  # the consumer waits: two threads make two
+                        made = await self._unless_draining(upcoming)
                         messages = [] if made is None else [made]
                         if messages and time.monotonic() - sent > LOOK_AGAIN_SECONDS:
                             looking = self._lanes.small_blocks.submit(stream.is_current)
                             messages = messages if await self._unless_draining(looking) else []
                 finally:
-                    ahead.close()
+                    stream.close()
+                    for each in ahead:
+                        each.cancel()
+
+    def _next_block(
+        self, stream: OpenStream, num_bytes: int
+    ) -> "Iterator[asyncio.Future[pb.StreamBinsResponse | None]]":
+        """Has the block made that follows one of so many bytes, where there is one."""
+        lane = self._lanes.small_blocks if num_bytes < SMALL_BLOCK_BYTES else self._lanes.streams
+        if not (steps := stream.take()):
+            return
+        if stream.is_arranged(steps):
+            yield lane.submit(self._timed, stream, steps)
+        else:
+            yield asyncio.ensure_future(self._arranged(stream, steps, lane))
+
+    async def _arranged(self, stream: OpenStream, steps: range, lane: Lane) -> pb.StreamBinsResponse | None:
+        """Has what takes long arranged in a lane of its own first, so that nobody else's block waits for it."""
+        await self._lanes.arranging.run(stream.arrange_in_pieces(steps), _hold_nothing)
+        return await lane.submit(self._timed, stream, steps)
 
     async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
         """Tells what this process does now. In no lane, because it is asked when they are full."""
@@ -285,11 +316,17 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             self._awaited.discard(work)
             work.cancel()
 
-    def _opened(self, request: pb.StreamBinsRequest) -> tuple[OpenStream, list[pb.StreamBinsResponse]]:
-        """Opens a stream, and makes its first messages: the header, and a block where there is one."""
+    def _opening(self, request: pb.StreamBinsRequest) -> "asyncio.Future[_Opened]":
+        """Has a stream opened; apart from others where its request takes long to check."""
+        is_long = request.ByteSize() > LONG_REQUEST_BYTES
+        lane = self._lanes.arranging if is_long else self._lanes.small_blocks
+        return lane.submit(self._opened, request)
+
+    def _opened(self, request: pb.StreamBinsRequest) -> _Opened:
+        """Opens a stream, and makes its first messages: the header, and a block where one can be made at once."""
         stream = self._backend.open_stream(request)
         messages = [pb.StreamBinsResponse(header=stream.header)]
-        if (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
+        if stream.is_arranged() and (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
             messages.append(block)
         return stream, messages
 
@@ -309,6 +346,30 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         await abort(context, error)
 
 
+async def _hold_nothing(_num_bytes: int) -> None:
+    """What is arranged is bounded by what an assignment remembers."""
+
+
+@asynccontextmanager
+async def _read_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
+    """Reads what a client still sends before it is refused: grpc.aio would report a message that it could not send.
+
+    Reading is not cancelled: gRPC's core would write what still comes to memory that was freed with it. It ends by
+    itself, because the call does.
+    """
+    try:
+        yield
+    except Exception:
+        end = time.monotonic() + READ_OUT_SECONDS
+        while (left := end - time.monotonic()) > 0:
+            reading = asyncio.ensure_future(anext(messages, None))
+            reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody else asks
+            done, _ = await asyncio.wait({reading}, timeout=min(QUIET_SECONDS, left))
+            if not done or reading.cancelled() or reading.exception() or reading.result() is None:
+                break
+        raise
+
+
 def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], Pieces[_Result]]:
     """A method of one piece."""
 
@@ -324,6 +385,8 @@ def _admitted(request: _Request) -> _Request:
     if isinstance(request, ServiceError):
         raise request
     CALLER.get().check_request(request)
+    if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest | pb.LocateSequencesRequest):
+        check_num_skips(request.skip)  # before anything is computed from so many
     if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest):
         check_wire_version(request.wire_version)
     elif isinstance(request, pb.PackStreamRequest) and request.HasField("options"):

@@ -4,6 +4,9 @@ Reading a page of a mapped file beyond the file's new end raises SIGBUS. That en
 of every dataset. Here the signal puts a page of zeros in that place, and the read goes on. What was read is then thrown
 away, because the catalog looks at the files' sizes before anything is sent (`Catalog.confirm`).
 
+Without it, who overwrites a dataset's file where it lies (cp or rsync --inplace over a served folder) ends the streams
+of everybody's datasets.
+
 Owns the signal's handler. It is compiled, because it runs in whatever thread reads, without Python's lock; and it calls
 nothing but mmap.
 """

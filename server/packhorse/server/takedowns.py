@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from packhorse.dataset import (
     ids_reader,
     takedown_text,
 )
+from packhorse.formats.keys import shown_key
 from packhorse.server.catalog import not_served
 from packhorse.server.served import Reader, Served
 from packhorse.server.stamps import FileStamp, stamp_of
@@ -152,12 +153,12 @@ class Takedowns:
                 if (name, digest) in self._looked_up:
                     continue
                 self._looked_up.add((name, digest))
-                ids = unknown_ids(served, redaction, most=MOST_LOOKED_UP)
-                if len(ids):
+                names = unknown_names(served, redaction, most=MOST_LOOKED_UP)
+                if len(names):
                     _LOG.warning(
                         "%s%s: redact[%d] names %s, and there is no such sequence; `packhorse redact %s --check` looks "
                         "at every id",
-                        *(name, TAKEDOWN_SUFFIX, number, some_ids(ids), name),
+                        *(name, TAKEDOWN_SUFFIX, number, names, name),
                     )
 
     def _file(self, name: str, served: Served) -> TakedownFile:
@@ -274,17 +275,45 @@ def put_together(served: Served, files: tuple[TakedownFile, ...]) -> Takedown:
         TakedownError: its own file names what it has not; names the file.
     """
     own, *of_components = files
+    tables = served.key_tables
     try:
+        own = own.resolved(tables)
         if isinstance(served, MixtureDataset):
-            names = (dataset.name for dataset in served.datasets)
-            return Takedown.of_mixture(own, dict(zip(names, of_components, strict=True)))
+            components = zip(tables.items(), of_components, strict=True)
+            return Takedown.of_mixture(own, {name: file.resolved({"": keys}) for (name, keys), file in components})
         return Takedown.of_dataset(own)
     except TakedownError as error:
         raise TakedownError(f"{served.name}{TAKEDOWN_SUFFIX}: {error}") from None
 
 
-def unknown_ids(served: Served, redaction: Redaction, *, most: int | None = None) -> NDArray[np.int64]:
-    """Returns the ids of a redaction that its dataset, or its component of a mixture, has not: int64 [n], ascending.
+@dataclass(frozen=True, slots=True, eq=False)
+class UnknownNames:
+    """Ids and keys that a dataset has not.
+
+    Example:
+        >>> str(UnknownNames(np.arange(12), ["a"])), len(UnknownNames(np.arange(12), ["a"]))
+        ('ids 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more and keys a', 13)
+    """
+
+    ids: NDArray[np.int64]
+    """int64 [n], ascending."""
+    keys: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.ids) + len(self.keys)
+
+    def __str__(self) -> str:
+        keys = [shown_key(key)[:200] for key in self.keys[:_MOST_NAMED]]
+        named = (("ids", self.ids, map(str, self.ids[:_MOST_NAMED].tolist())), ("keys", self.keys, keys))
+        return " and ".join(
+            f"{noun} {', '.join(first)}" + (f" and {len(some) - _MOST_NAMED:,} more" if len(some) > _MOST_NAMED else "")
+            for noun, some, first in named
+            if len(some)
+        )
+
+
+def unknown_names(served: Served, redaction: Redaction, *, most: int | None = None) -> UnknownNames:
+    """Returns what a redaction names and its dataset, or its component of a mixture, has not.
 
     Args:
         served: what it is of.
@@ -294,20 +323,10 @@ def unknown_ids(served: Served, redaction: Redaction, *, most: int | None = None
     dataset = served
     if isinstance(served, MixtureDataset):
         dataset = next(each for each in served.datasets if each.name == redaction.component)
-    ids = redaction.ids[:most]
+    resolved, keys = redaction.resolved(served.key_tables[redaction.component])
+    ids = resolved.ids[:most]
     found = dataset.epoch(0, 0).locate(ids)
-    return np.setdiff1d(ids, found.ids[found.lengths >= 0])
-
-
-def some_ids(ids: NDArray[np.int64]) -> str:
-    """Returns the first of some ids, and how many more there are.
-
-    Example:
-        >>> some_ids(np.arange(12))
-        'ids 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more'
-    """
-    more = f" and {len(ids) - _MOST_NAMED:,} more" if len(ids) > _MOST_NAMED else ""
-    return f"ids {', '.join(map(str, ids[:_MOST_NAMED].tolist()))}{more}"
+    return UnknownNames(np.setdiff1d(ids, found.ids[found.lengths >= 0]), keys)
 
 
 def _epochs_to_compare(before: TakedownFile, now: TakedownFile, reached: int) -> Iterator[int]:

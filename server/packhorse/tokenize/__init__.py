@@ -1,16 +1,11 @@
-"""Tokenizing: text, or chats and prompt/response pairs, become token files that `packhorse.prepare` plans.
+"""Tokenizing: text, or chats, prompt/response pairs and preferences, become token files that `packhorse.prepare` plans.
 
-Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for chats and pairs.
+Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for rows of fine-tuning.
 """
 
+from packhorse.tokenize.columns import ChatColumns, PairColumns, PreferenceColumns
 from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
-from packhorse.tokenize.fine_tuning import (
-    ChatColumns,
-    FineTuningSummary,
-    NoTargets,
-    PairColumns,
-    tokenize_fine_tuning,
-)
+from packhorse.tokenize.fine_tuning import FineTuningSummary, NoTargets, tokenize_fine_tuning
 from packhorse.tokenize.gate import Skipped, Undecodable
 from packhorse.tokenize.text import TokenizeSummary, tokenize, tokenize_documents
 from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, train_tokenizer
@@ -23,6 +18,7 @@ __all__ = [
     "FineTuningSummary",
     "NoTargets",
     "PairColumns",
+    "PreferenceColumns",
     "Skipped",
     "Split",
     "TokenizeSummary",

@@ -13,6 +13,7 @@ import numpy as np
 
 from packhorse.formats import MegatronWriter
 from packhorse.formats.files import FileStamp
+from packhorse.tokenize._keys import KeysFile, keys_of
 from packhorse.tokenize._tally import Tally
 from packhorse.tokenize.tokenizers import (
     DEFAULT_EOS,
@@ -72,9 +73,13 @@ class Encoder:
         """The tokenizer."""
         return _loaded(self.path, *map(FileStamp.of, tokenizer_files(self.path)))
 
-    def write(self, documents: Iterable[str], writer: MegatronWriter, tally: Tally) -> None:
-        """Writes documents, batch by batch, and counts them."""
-        for encodings in _encode(self.model, documents):
+    def write(
+        self, documents: Iterable[str], writer: MegatronWriter, tally: Tally, keys: KeysFile | None = None
+    ) -> None:
+        """Writes documents, and their keys if they have any, batch by batch, and counts them."""
+        for batch, encodings in _encode(self.model, documents):
+            if keys is not None:
+                keys.append(keys_of([text for text, encoding in zip(batch, encodings, strict=True) if encoding.ids]))
             sequences = [ids for ids in (encoding.ids for encoding in encodings) if ids]
             tally.empty += len(encodings) - len(sequences)
             if not sequences:
@@ -109,15 +114,15 @@ def _added_id(tokenizer: Any, name: str, token: str | None, own: int | None) -> 
     return None if own == number else number
 
 
-def _encode(tokenizer: Any, documents: Iterable[str]) -> Iterator[list[Any]]:
-    """Yields encodings batch by batch; a batch is bounded in documents and in characters."""
+def _encode(tokenizer: Any, documents: Iterable[str]) -> Iterator[tuple[list[str], list[Any]]]:
+    """Yields documents and their encodings batch by batch; a batch is bounded in documents and in characters."""
     batch: list[str] = []
     characters = 0
     for text in documents:
         batch.append(text)
         characters += len(text)
         if len(batch) >= _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
-            yield tokenizer.encode_batch_fast(batch)
+            yield batch, tokenizer.encode_batch_fast(batch)
             batch, characters = [], 0
     if batch:
-        yield tokenizer.encode_batch_fast(batch)
+        yield batch, tokenizer.encode_batch_fast(batch)

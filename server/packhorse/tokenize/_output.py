@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from packhorse.formats import megatron_paths
+from packhorse.formats.atomic import refuse_url
 
 
 def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -17,6 +18,7 @@ def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
     """
     if not isinstance(output, str | os.PathLike):
         raise ValueError(f"output must be the path of the files to write, without a suffix, got {output!r:.60}")
+    refuse_url(output, "--output")
     paths = megatron_paths(output)
     is_folder = os.path.isdir(output)
     if is_folder or paths[1].name == ".idx":

@@ -3,13 +3,13 @@
 Owns where a file may be cut; leaves what stands in a part to `documents` and `_rows`, and the work to `_work`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Literal
 
 from packhorse.formats.files import FileStamp, open_binary
 from packhorse.formats.object_store import for_each, is_url
-from packhorse.tokenize._inputs import Kind, folder_files, kind_of
+from packhorse.tokenize._inputs import Kind, compression_of
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tables import parquet_group_sizes
 
@@ -38,20 +38,9 @@ class Part:
     size_bytes: int
 
 
-def whole_files(paths: Iterable[str], glob: str | None = None) -> list[Weighed]:
-    """Returns every file that inputs name, in their order.
-
-    Args:
-        paths: files and folders.
-        glob: which files of a folder; None for all.
-    """
-    named = [(path, kind_of(path)) for path in paths]
-    files = [
-        (file, kind)
-        for path, kind in named
-        for file in (folder_files(path, glob or "*") if kind == "folder" else [path])
-    ]
-    return for_each(files, _weighed) if any(is_url(file) for file, _ in files) else list(map(_weighed, files))
+def whole_files(files: Sequence[tuple[str, Kind]]) -> list[Weighed]:
+    """Returns every file with its size, in order; each is (path or URL, kind)."""
+    return for_each(files, _weighed) if any(is_url(path) for path, _ in files) else list(map(_weighed, files))
 
 
 def _weighed(file: tuple[str, Kind]) -> Weighed:
@@ -89,14 +78,14 @@ def _pieces(file: Weighed, cut: Cut | None, part_bytes: int) -> Iterator[Weighed
     if span.kind == "Parquet" and span.end > 1:
         for group, size_bytes in enumerate(parquet_group_sizes(span.path)):
             yield Weighed(replace(span, begin=group, end=group + 1), size_bytes)
-    elif span.kind in ("JSON lines", "text") and cut is not None and file.size_bytes > part_bytes:
+    elif span.kind in ("JSON lines", "text") and cut and file.size_bytes > part_bytes and not compression_of(span.path):
         with open_binary(span.path) as opened:
             begin = 0
             while begin < span.end:
                 end = _next_cut(opened, min(begin + part_bytes, span.end), cut)
                 yield Weighed(replace(span, begin=begin, end=end), end - begin)
                 begin = end
-    else:  # a folder's file is text as a whole, or left out as a whole
+    else:  # a folder's file is text as a whole, or left out as a whole; others have nowhere to be cut
         yield file
 
 

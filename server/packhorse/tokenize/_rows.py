@@ -1,4 +1,4 @@
-"""Rows out of JSON lines and Parquet files: columns of chats, or of prompts and responses.
+"""Rows out of JSON, Parquet and Arrow files: columns of chats, or of prompts and responses.
 
 Owns which columns must be there; leaves reading them to `_tables`.
 """
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from packhorse.formats.object_store import without_secrets
-from packhorse.tokenize._inputs import JSON_LINES_SUFFIXES, PARQUET_SUFFIXES, expand_inputs, kind_of
-from packhorse.tokenize._parts import Weighed, whole_files
+from packhorse.tokenize._inputs import ROW_KINDS, Found, find_inputs
+from packhorse.tokenize._json import json_rows
 from packhorse.tokenize._spans import Span
-from packhorse.tokenize._tables import json_lines, parquet_rows
+from packhorse.tokenize._tables import table_rows
 from packhorse.tokenize.gate import Gate
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Some columns of a JSON line or a Parquet row."""
+    """Some columns of a row."""
 
     origin: object
     """File, and line or row, once it is made a string."""
@@ -26,48 +26,46 @@ class Row:
     """One for each column asked for; None where an optional one is missing."""
 
 
-def row_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Weighed]:
+def row_files(inputs: Sequence[str | os.PathLike[str]]) -> Found:
     """Returns the files that inputs name, in order.
 
     Args:
-        inputs: files ending in .jsonl, .ndjson, .parquet or .pq, glob patterns of such, and URLs.
+        inputs: files of rows, folders and glob patterns of such, and URLs.
 
     Raises:
         FileNotFoundError: an input is not there.
-        ImportError: one is Parquet and pyarrow is not installed.
         ValueError: one is another kind of file.
     """
-    paths = expand_inputs(inputs)
-    for path in paths:
-        if kind_of(path) not in ("JSON lines", "Parquet"):
-            suffixes = ", ".join((*JSON_LINES_SUFFIXES, *PARQUET_SUFFIXES))
+    found = find_inputs(inputs)
+    for path, kind in found.files:
+        if kind in ("text", "folder"):
             raise ValueError(
-                f"{without_secrets(path)} has no rows: they come in {suffixes} files; "
-                "of a folder, name the files by a quoted pattern such as 'folder/*.jsonl'"
+                f"{without_secrets(path)} has no rows: they come in files that end in {', '.join(ROW_KINDS)}, those "
+                "of JSON also compressed (.gz, .zst)"
             )
-    return whole_files(paths)
+    return found
 
 
 def rows_of(
     span: Span, columns: Sequence[str], optional_columns: Sequence[str], gate: Gate, seen: set[str]
 ) -> Iterator[Row]:
-    """Yields columns of a file, or of some of it; memory is one line or one Parquet batch.
+    """Yields columns of a file, or of some of it; memory is one row of JSON or one batch.
 
     Args:
-        span: of JSON lines or Parquet.
-        columns: Parquet columns, or keys of each JSON line, that must be there.
-        optional_columns: the same, where a JSON line may lack the key.
+        span: of a file of rows.
+        columns: columns, or keys of each row of JSON, that must be there.
+        optional_columns: the same, where a row of JSON may lack the key.
         gate: leaves out lines and rows that are not UTF-8.
         seen: gets the optional columns that some line has.
 
     Raises:
         ValueError: a column or key is missing, or a line is not JSON.
     """
-    if span.kind == "Parquet":
-        for origin, values in parquet_rows(span, (*columns, *optional_columns), gate):
+    if span.kind in ("Parquet", "Arrow"):
+        for origin, values in table_rows(span, (*columns, *optional_columns), gate):
             seen.update(optional_columns)
             yield Row(origin, values)
         return
-    for line, row in json_lines(span, columns, gate):
+    for line, row in json_rows(span, columns, gate):
         seen.update(column for column in optional_columns if column in row)
         yield Row(line, tuple(row.get(column) for column in (*columns, *optional_columns)))

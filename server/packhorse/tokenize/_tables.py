@@ -1,39 +1,19 @@
-"""Rows of JSON lines and Parquet files, with the columns that are asked for.
+"""Rows of Parquet and Arrow files, with the columns that are asked for.
 
 Owns reading both kinds of table, and refusing what is missing with its file and row; leaves what the cells mean to
 `documents` and `_rows`.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from packhorse.formats import require
+from packhorse.formats.arrow import open_arrow, read_arrow, record_batches
 from packhorse.formats.object_store import is_url, object_file, without_secrets
-from packhorse.tokenize._spans import Line, Span, lines_of
-from packhorse.tokenize.gate import BYTE_ORDER_MARK, Gate
+from packhorse.tokenize._spans import Span
+from packhorse.tokenize.gate import Gate
 
-_PARQUET_ROWS = 1024
-
-
-def json_lines(span: Span, keys: Sequence[str], gate: Gate) -> Iterator[tuple[Line, dict[str, Any]]]:
-    """Yields (file and line, what stands there), with every key."""
-    for origin, line in lines_of(span):
-        data = line.removeprefix(BYTE_ORDER_MARK).strip()
-        if not data:
-            continue
-        try:
-            row = json.loads(data.decode())
-        except UnicodeDecodeError as error:
-            gate.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
-            continue
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{origin} is not JSON: {error.msg} at column {error.colno}") from None
-        missing = [key for key in keys if not isinstance(row, dict) or key not in row]
-        if missing:
-            there = ", ".join(row) if isinstance(row, dict) else f"a {type(row).__name__}"
-            raise ValueError(f"{origin} has no key {missing[0]!r}; it has {there or 'no keys'}")
-        yield origin, row
+_BATCH_ROWS = 1024
 
 
 def parquet_group_sizes(path: str) -> list[int]:
@@ -43,30 +23,55 @@ def parquet_group_sizes(path: str) -> list[int]:
         return [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
 
 
-def parquet_rows(
+def table_rows(
     span: Span, columns: Sequence[str], gate: Gate, *, are_texts: bool = False
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yields (file and row, values of the columns)."""
+    """Yields (file and row, values of the columns) of Parquet or Arrow."""
     where = span.where
+    for row, batch in (
+        _parquet_batches(span, columns, are_texts)
+        if span.kind == "Parquet"
+        else _arrow_batches(span, columns, are_texts)
+    ):
+        cells = [batch.column(batch.schema.get_field_index(column)) for column in columns]
+        try:
+            rows = list(zip(*(column.to_pylist() for column in cells), strict=True))
+        except UnicodeDecodeError:  # neither format checks what it calls a string
+            yield from _readable_rows(where, cells, row, gate)
+        else:
+            yield from ((f"{where}, row {number}", values) for number, values in enumerate(rows, row))
+
+
+def _parquet_batches(span: Span, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
+    """Yields (first row, record batch)."""
     with _open_parquet(span.path) as file:
-        schema = file.schema_arrow
-        for column in columns:
-            if column not in schema.names:
-                raise ValueError(f"{where} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
-            kind = schema.field(column).type
-            if are_texts and not _is_text(kind):
-                raise ValueError(f"{where}: column {column!r} holds {kind}, not text")
+        _check_columns(span.where, file.schema_arrow, columns, are_texts)
         row = sum(file.metadata.row_group(group).num_rows for group in range(span.begin))
         groups = list(range(span.begin, span.end))
-        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, row_groups=groups, columns=list(columns)):
-            cells = [batch.column(column) for column in columns]
-            try:
-                rows = list(zip(*(column.to_pylist() for column in cells), strict=True))
-            except UnicodeDecodeError:  # Parquet does not check what it calls a string
-                yield from _readable_rows(where, cells, row, gate)
-            else:
-                yield from ((f"{where}, row {number}", values) for number, values in enumerate(rows, row))
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups, columns=list(columns)):
+            yield row, batch
             row += batch.num_rows
+
+
+def _arrow_batches(span: Span, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
+    """Yields (first row, record batch)."""
+    require("pyarrow")
+    reader = read_arrow(object_file(span.path), span.where) if is_url(span.path) else open_arrow(span.path)[1]
+    _check_columns(span.where, reader.schema, columns, are_texts)
+    row = 0
+    for whole in record_batches(reader, span.path):
+        for first in range(0, whole.num_rows, _BATCH_ROWS):
+            yield row + first, whole.slice(first, _BATCH_ROWS)
+        row += whole.num_rows
+
+
+def _check_columns(where: str, schema: Any, columns: Sequence[str], are_texts: bool) -> None:
+    for column in columns:
+        if column not in schema.names:
+            raise ValueError(f"{where} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
+        kind = schema.field(column).type
+        if are_texts and not _is_text(kind):
+            raise ValueError(f"{where}: column {column!r} holds {kind}, not text")
 
 
 def _readable_rows(

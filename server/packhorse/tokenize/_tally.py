@@ -44,9 +44,9 @@ class Tally:
         self.undecodable += skipped.undecodable
         self.undecodable_named = [*self.undecodable_named, *skipped.undecodable_named][:MOST_NAMED]
 
-    def drop(self, origin: object) -> None:
-        """Counts a sequence without a token to train on."""
-        self.dropped += 1
+    def drop(self, origin: object, sequences: int = 1) -> None:
+        """Counts the sequences of a row without a token to train on."""
+        self.dropped += sequences
         if len(self.dropped_named) < MOST_NAMED:
             self.dropped_named.append(str(origin))
 

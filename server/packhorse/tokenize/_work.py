@@ -4,6 +4,7 @@ Owns the folder `X.tokenizing` beside the output, with the job it is for, and th
 to the recipes of `text` and `fine_tuning`.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -26,6 +27,7 @@ from packhorse.topology import checked_integer
 
 _JOB, _LOCK = "job.json", "lock"
 _FORMAT = 1
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MANY_BYTES = 1 << 26
 """From so much input on, starting processes costs less than they save."""
 
@@ -186,8 +188,22 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
         except BaseException as error:
             if isinstance(error, ValueError) or not any(folder.glob("[0-9]*.json")):
                 shutil.rmtree(folder)
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise _disk_full(folder) from None
             raise
         shutil.rmtree(folder)
+
+
+def _disk_full(folder: Path) -> OSError:
+    """Returns what is said where the parts of a work folder do not fit."""
+    way_out = "go on with --resume" if folder.is_dir() else "run it again"
+    error = OSError(
+        f"{folder.parent} has too little space for {folder.stem}, which takes twice its tokens until it is done: "
+        f"{shutil.disk_usage(folder.parent).free:,} bytes are free; make room and {way_out}, or give an --output on "
+        "another disk"
+    )
+    error.errno = errno.ENOSPC
+    return error
 
 
 @dataclass(frozen=True, slots=True)

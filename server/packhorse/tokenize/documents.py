@@ -1,4 +1,4 @@
-"""Documents out of text files, JSON lines, Parquet and folders of source files.
+"""Documents out of text files, files of rows, and folders of either.
 
 Owns cutting files into documents; leaves finding files, reading tables and counting what is left out to the files
 beside it, and tokenizing to `text`.
@@ -9,11 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from packhorse.formats.files import is_folder
 from packhorse.formats.object_store import without_secrets
-from packhorse.tokenize._inputs import Kind, expand_inputs, kind_of
-from packhorse.tokenize._parts import Cut, Weighed, whole_files
+from packhorse.sft.messages import called
+from packhorse.tokenize._inputs import Found, Kind, find_inputs
+from packhorse.tokenize._json import json_rows
+from packhorse.tokenize._keys import keyed
+from packhorse.tokenize._parts import Cut, whole_files
 from packhorse.tokenize._spans import Line, Span, lines_of, whole_of
-from packhorse.tokenize._tables import json_lines, parquet_rows
+from packhorse.tokenize._tables import table_rows
 from packhorse.tokenize.gate import Gate, Skipped, Undecodable
 
 Split = Literal["file", "line", "paragraph"]
@@ -25,15 +29,23 @@ class DocumentOptions:
     """How inputs are cut into documents. An option that is given needs an input that it is for."""
 
     split: Split | None = None
-    """What is one document of a text file, also below a folder; None for the whole file."""
+    """What is one document of a text file, also below a folder; None for the whole file. Where it is given, .json,
+    .csv and .tsv files are text too."""
     text_column: str | None = None
-    """Parquet column, or key of each JSON line; None for "text"."""
+    """Column, or key of each row of JSON; None for "text"."""
+    id_column: str | None = None
+    """Column, or key of each row of JSON, that names documents; None for none."""
     glob: str | None = None
     """Which files of a folder: a pattern without a slash is matched at every depth (`*.py`), one with a slash from
     the folder down (`src/**/*.py`); None for all. Names that begin with a dot, and what lies below such folders, are
     left out."""
     undecodable: Undecodable = "skip"
     """What happens to text that is binary or not UTF-8: skipped and counted, or refused."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that are read: of text, and of keys if there are any."""
+        return [self.text_column or "text", *([self.id_column] if self.id_column else [])]
 
     def __post_init__(self) -> None:
         if self.split is not None and self.split not in get_args(Split):
@@ -47,10 +59,12 @@ def iterate_documents(
     options: DocumentOptions | None = None,
     skipped: Skipped | None = None,
 ) -> Iterator[str]:
-    """Yields the text of every document, in the order of the inputs; memory is one document or one Parquet batch.
+    """Yields the text of every document, in the order of the inputs; memory is one document or one batch of rows.
 
-    Files ending in .jsonl or .ndjson are read as JSON lines, .parquet or .pq as Parquet, any other file as UTF-8
-    text; the files of a folder are read as text whatever their ending, and one that is not text is left out whole.
+    Files are read by their names: .jsonl and .ndjson as JSON lines, .json as an array of rows or as rows one after the
+    other, .parquet, .pq, .arrow, .ipc and .feather as tables, any other as UTF-8 text; JSON and text also with .gz or
+    .zst behind. A folder gives its files of rows, where README and LICENSE may lie beside them; one without rows gives
+    all its files as text, but those that are not text.
 
     Example:
         >>> import tempfile
@@ -69,21 +83,35 @@ def iterate_documents(
 
     Raises:
         FileNotFoundError: an input is not there.
-        ImportError: Parquet is read and pyarrow is not installed.
-        ValueError: no input is of a kind that a given option is for, a column or key is missing or not text, a line is
+        ImportError: tables or compressed files are read and pyarrow is not installed.
+        ValueError: a file is of a kind that is not read, a folder holds both rows and text, no input is of a kind that
+            a given option is for, a column or key is missing or not text, a line is
             not JSON, or text is not UTF-8 and `options.undecodable` is "error".
     """
     options = options or DocumentOptions()
     skipped = skipped if skipped is not None else Skipped()
-    for file in files_of(inputs, options):
+    for file in whole_files(files_of(inputs, options).files):
         yield from documents_of(file.span, options, skipped)
 
 
-def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions) -> list[Weighed]:
+def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions) -> Found:
     """Returns the files that inputs name, in order; refuses an option that is for none of them."""
-    paths = expand_inputs(inputs)
-    _check_of_use(options, paths)
-    return whole_files(paths, options.glob)
+    found = find_inputs(inputs, glob=options.glob, as_text=options.split is not None)
+    users: tuple[tuple[str, str | None, tuple[Kind, ...]], ...] = (
+        ("--documents", options.split, ("text", "folder")),
+        ("--text-column", options.text_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
+        ("--id-column", options.id_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
+    )
+    first, kind = found.files[0]
+    for flag, value, kinds in users:
+        if value is not None and not any(kind in kinds for _, kind in found.files):
+            raise ValueError(
+                f"{flag} {value} is for {'text' if 'text' in kinds else 'rows'}, but {without_secrets(first)} is "
+                f"{'text' if kind == 'folder' else kind}: leave {flag} out"
+            )
+    if options.glob is not None and not any(is_folder(os.fspath(path)) for path in inputs):
+        raise ValueError(f"--glob {options.glob} is for folders, but {without_secrets(first)} is a file: leave it out")
+    return found
 
 
 def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
@@ -96,33 +124,21 @@ def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
 def documents_of(span: Span, options: DocumentOptions, skipped: Skipped) -> Iterator[str]:
     """Yields the documents of a file, or of some of it, and counts what is left out."""
     gate = Gate(options.undecodable, skipped)
-    split, text_column = options.split or "file", options.text_column or "text"
+    split = options.split or "file"
+    if options.id_column and span.kind in ("folder", "text"):
+        raise ValueError(f"{span.where} is text, whose documents have no {options.id_column!r}: leave out --id-column")
     match span.kind:
         case "folder":
             for whole in gate.decode(whole_of(span), span.where):
                 yield from [whole] if split == "file" else _file_documents(span, split, gate)
-        case "JSON lines":
-            yield from _json_texts(span, text_column, gate)
-        case "Parquet":
-            for origin, (text,) in parquet_rows(span, [text_column], gate, are_texts=True):
-                yield from gate.text(text, origin)
+        case "JSON lines" | "JSON":
+            for origin, row in json_rows(span, options.columns, gate):
+                yield from _named([row[name] for name in options.columns], options, origin, gate)
+        case "Parquet" | "Arrow":
+            for origin, cells in table_rows(span, options.columns, gate, are_texts=not options.id_column):
+                yield from _named(cells, options, origin, gate)
         case "text":
             yield from _file_documents(span, split, gate)
-
-
-def _check_of_use(options: DocumentOptions, paths: Sequence[str]) -> None:
-    """Refuses an option that no input is for, rather than to pass over it."""
-    users: tuple[tuple[str, str | None, tuple[Kind, ...]], ...] = (
-        ("--documents", options.split, ("text", "folder")),
-        ("--text-column", options.text_column, ("JSON lines", "Parquet")),
-        ("--glob", options.glob, ("folder",)),
-    )
-    for flag, value, kinds in users:
-        if value is not None and not any(kind_of(path) in kinds for path in paths):
-            raise ValueError(
-                f"{flag} {value} is for {' and '.join(kinds)} input, but {without_secrets(paths[0])} is "
-                f"{kind_of(paths[0])}: leave {flag} out"
-            )
 
 
 def _file_documents(span: Span, split: Split, gate: Gate) -> Iterator[str]:
@@ -148,9 +164,10 @@ def _paragraphs(span: Span) -> Iterator[tuple[Line, bytes]]:
         yield first, b"".join(lines)
 
 
-def _json_texts(span: Span, key: str, gate: Gate) -> Iterator[str]:
-    for origin, row in json_lines(span, [key], gate):
-        text = row[key]
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"{origin}: {key!r} is a {type(text).__name__}, not text")
-        yield from gate.text(text, origin)
+def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str, gate: Gate) -> Iterator[str]:
+    """Yields a row's document, if it has any, with its key where a column holds keys."""
+    text, *ids = cells
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")
+    for document in gate.text(text, origin):
+        yield keyed(document, ids[0], options.id_column, origin) if options.id_column else document

@@ -1,12 +1,12 @@
-"""Chats and prompt/response pairs to token files with a loss mask.
+"""Chats, prompt/response pairs and preferences to token files with a loss mask.
 
-Owns the way from rows to files and its summary; leaves rows to `_rows`, encoding and the files to `packhorse.sft`.
+Owns the way from rows to files and its summary; leaves rows to `_rows`, their forms to `columns` and `_row_encoders`,
+the files to `packhorse.sft`.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -15,29 +15,20 @@ from typing import Any, Literal, TypeVar, get_args
 from packhorse.formats.atomic import refuse_existing
 from packhorse.formats.files import FileStamp
 from packhorse.jobs import EngineKind, show_progress
-from packhorse.sft import (
-    ChatEncoder,
-    ChatTokenizer,
-    EncodedSequence,
-    MaskedTokenWriter,
-    NoTargetsError,
-    PairEncoder,
-    load_chat_tokenizer,
-)
-from packhorse.sft.messages import Turns
-from packhorse.sft.pairs import check_pair
+from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.sft.writer import masked_paths
 from packhorse.tokenize._inputs import listed
 from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
-from packhorse.tokenize._parts import cut_into_parts
+from packhorse.tokenize._parts import cut_into_parts, whole_files
+from packhorse.tokenize._row_encoders import RowEncoder, row_encoder
 from packhorse.tokenize._rows import Row, row_files, rows_of
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tally import Tally
 from packhorse.tokenize._work import Job, RunsOn, open_work
+from packhorse.tokenize.columns import AnyColumns, PreferenceColumns
 from packhorse.tokenize.gate import Gate, Skipped, Undecodable
 from packhorse.tokenize.tokenizers import (
-    end_of_sequence,
     find_eos,
     fingerprint,
     id_limit,
@@ -53,34 +44,8 @@ NoTargets = Literal["error", "drop"]
 _Result = TypeVar("_Result")
 
 _BATCH_ROWS = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatColumns:
-    """Rows that hold conversations."""
-
-    messages: str = "messages"
-    """Column of the messages: a list, or its JSON text; ShareGPT's form is known too."""
-    tools: str | None = None
-    """Column of the tools that a conversation may call: a list of JSON schemas, or its JSON text."""
-    chat_template: Path | None = None
-    """File with the template; None for the tokenizer's own."""
-    train_turns: Turns = "all"
-    """All turns of the assistant are trained on, or the last one."""
-    template_options: Mapping[str, Any] = field(default_factory=dict)
-    """What else the template sees, such as `{"enable_thinking": False}`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairColumns:
-    """Rows that hold a prompt and a response."""
-
-    prompt: str
-    """Column of the prompt."""
-    response: str
-    """Column of the response."""
-    eos: bool | str = True
-    """Whether the end-of-sequence token follows the response: the tokenizer's own, or the one named."""
+_PAIR = 2
+"""Sequences of a row of preferences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +78,10 @@ class FineTuningSummary:
     """Lines that are not UTF-8."""
     undecodable_named: tuple[str, ...]
     """The first few of those."""
+    files_read: Mapping[str, int]
+    """Kind of file ("JSON lines", "Parquet") → how many were read."""
+    left_out: tuple[str, ...]
+    """Documentation and metadata that lies beside files of rows."""
     idx_path: Path
     """The tokens' index; the `.bin` stands beside it."""
     loss_mask_idx_path: Path
@@ -124,7 +93,7 @@ class FineTuningSummary:
 def tokenize_fine_tuning(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
-    columns: ChatColumns | PairColumns,
+    columns: AnyColumns,
     *,
     tokenizer: str | os.PathLike[str],
     cutoff_len: int | None = None,
@@ -139,12 +108,12 @@ def tokenize_fine_tuning(
 ) -> FineTuningSummary:
     """Tokenizes rows into `X.bin`, `X.idx` and their loss mask, `X.loss_mask.bin`, `X.loss_mask.idx`.
 
-    Every row becomes one sequence, with the same id in both, in the order of the inputs. There are either both pairs or
-    none, the same byte by byte for any number of workers.
+    Every row becomes one sequence, or two with `PreferenceColumns`, with the same ids in both, in the order of the
+    inputs. There are either both pairs or none, the same byte by byte for any number of workers.
 
     Example:
         >>> import tempfile
-        >>> from packhorse.tokenize import train_tokenizer
+        >>> from packhorse.tokenize import PairColumns, train_tokenizer
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     here = Path(folder)
         ...     tokenizer = train_tokenizer(["2 + 2 = 4"], vocab_size=300)
@@ -156,7 +125,8 @@ def tokenize_fine_tuning(
         (1, True)
 
     Args:
-        inputs: .jsonl and .parquet files, and glob patterns of such.
+        inputs: files of rows (JSON, Parquet, Arrow), folders and glob patterns of such, or URLs; see
+            `iterate_documents`.
         output: the prefix X.
         columns: what the rows hold.
         tokenizer: a local tokenizer.json, or the folder that holds it with tokenizer_config.json and
@@ -179,6 +149,11 @@ def tokenize_fine_tuning(
     """
     if no_targets not in get_args(NoTargets):
         raise ValueError(f"no_targets is {no_targets!r}; choose one of {', '.join(get_args(NoTargets))}")
+    if cutoff_len is not None and isinstance(columns, PreferenceColumns):
+        raise ValueError(
+            "--cutoff-len would cut the prompts of a pair differently; leave it out, and leave long pairs out by "
+            "`packhorse prepare --over-length drop`"
+        )
     runs_on = RunsOn(engine=engine, workers=workers, ray_address=ray_address)
     sources = runs_on.paths(listed(inputs))
     prefix_paths(output)
@@ -187,10 +162,8 @@ def tokenize_fine_tuning(
     kept = [] if in_place else [saved, settings_path(saved)]
     refuse_existing([*masked_paths(output), *kept], overwrite=overwrite)
     plain = load_tokenizer(local)
-    eos = find_eos(plain, local)
-    if isinstance(columns, PairColumns) and columns.eos:
-        eos = end_of_sequence(plain, local) if columns.eos is True else columns.eos
-        columns = replace(columns, eos=eos)
+    named = getattr(columns, "eos", True)
+    eos = named if isinstance(named, str) else find_eos(plain, local)
     recipe = _Recipe(
         columns=columns,
         tokenizer=Path(tokenizer).absolute(),
@@ -200,7 +173,8 @@ def tokenize_fine_tuning(
         undecodable=undecodable,
     )
     reader = recipe.reader()  # what is wrong with the columns or the template is said before any work
-    job = Job(files=row_files(sources), options=recipe.describe())
+    found = row_files(sources)
+    job = Job(files=whole_files(found.files), options=recipe.describe())
     parts = cut_into_parts(job.files, lambda kind: "line" if kind == "JSON lines" else None)
     with (
         show_progress(quiet=not progress) as shown,
@@ -238,6 +212,8 @@ def tokenize_fine_tuning(
         skipped_empty=tally.empty,
         skipped_undecodable=tally.undecodable,
         undecodable_named=tuple(tally.undecodable_named),
+        files_read=found.num_files,
+        left_out=tuple(found.left_out),
         idx_path=writer.idx_path,
         loss_mask_idx_path=writer.loss_mask_idx_path,
         tokenizer_path=saved,
@@ -248,19 +224,17 @@ def tokenize_fine_tuning(
 class _Recipe:
     """Makes a part's token files; see `_work.Recipe`."""
 
-    columns: ChatColumns | PairColumns
+    columns: AnyColumns
     tokenizer: Path
     vocab_size: int
     cutoff_len: int | None
     no_targets: NoTargets
     undecodable: Undecodable
 
-    def reader(self) -> "_Chats | _Pairs":
+    def reader(self) -> RowEncoder:
         """Returns what encodes rows."""
         tokenizer = _loaded(self.tokenizer, *map(FileStamp.of, tokenizer_files(self.tokenizer)))
-        if isinstance(self.columns, ChatColumns):
-            return _Chats(self.columns, tokenizer, self.cutoff_len)
-        return _Pairs(self.columns, tokenizer, self.cutoff_len)
+        return row_encoder(self.columns, tokenizer, tokenizer_json_path(self.tokenizer), self.cutoff_len)
 
     def describe(self) -> dict[str, Any]:
         """Returns everything that shapes the output, as JSON values."""
@@ -282,19 +256,43 @@ class _Recipe:
         gate = Gate(self.undecodable, skipped)
         with MaskedTokenWriter(prefix, vocab_size=self.vocab_size, overwrite=True) as writer:
             rows = chain.from_iterable(rows_of(span, reader.required, reader.optional, gate, seen) for span in spans)
-            for origin, encoded in _encoded(reader, rows, skipped):
-                if not encoded.num_trained_tokens and self.no_targets == "drop":
-                    tally.drop(origin)
+            for origin, sequences in self._encoded(reader, rows, skipped):
+                if self.no_targets == "drop" and not (
+                    sequences and all(encoded.num_trained_tokens for encoded in sequences)
+                ):
+                    tally.drop(origin, len(sequences) or _PAIR)
                     continue
-                _naming(origin, encoded.check_targets)
-                writer.append(encoded.input_ids, encoded.loss_mask)
-                tally.longest = max(tally.longest, len(encoded))
-                tally.cut_sequences += encoded.num_cut_tokens > 0
-                tally.cut_tokens += encoded.num_cut_tokens
+                for encoded in sequences:
+                    _naming(origin, encoded.check_targets)
+                    writer.append(encoded.input_ids, encoded.loss_mask)
+                    tally.longest = max(tally.longest, len(encoded))
+                    tally.cut_sequences += encoded.num_cut_tokens > 0
+                    tally.cut_tokens += encoded.num_cut_tokens
             tally.sequences, tally.tokens = len(writer), writer.num_tokens
         tally.skip(skipped)
         tally.seen = sorted(seen)
         return tally
+
+    def _encoded(
+        self, reader: RowEncoder, rows: Iterable[Row], skipped: Skipped
+    ) -> Iterator[tuple[object, list[EncodedSequence]]]:
+        """Yields (file and line, sequences), row after row; encodes batch by batch."""
+        batch: list[tuple[object, list[Any]]] = []
+        for row in rows:
+            if any(value is None or value == [] for value in row.values[: len(reader.required)]):
+                skipped.empty += 1
+                continue
+            try:
+                items = _naming(row.origin, reader.read, *row.values)
+            except NoTargetsError:
+                if self.no_targets == "error":
+                    raise
+                items = []
+            batch.append((row.origin, items))
+            if len(batch) >= _BATCH_ROWS:
+                yield from _encoded_batch(reader, batch)
+                batch = []
+        yield from _encoded_batch(reader, batch)
 
 
 @lru_cache(maxsize=1)
@@ -302,70 +300,11 @@ def _loaded(path: Path, *stamps: FileStamp) -> ChatTokenizer:
     return load_chat_tokenizer(path)
 
 
-class _Chats:
-    """Rows of conversations, encoded."""
-
-    def __init__(self, columns: ChatColumns, tokenizer: ChatTokenizer, cutoff_len: int | None) -> None:
-        self.required = [columns.messages]
-        self.optional = [columns.tools] if columns.tools is not None else []
-        self._encoder = ChatEncoder(
-            tokenizer,
-            chat_template=columns.chat_template,
-            max_tokens=cutoff_len,
-            train_turns=columns.train_turns,
-            template_options=columns.template_options,
-        )
-        self.encode = self._encoder.encode
-
-    def read(self, messages: Any, tools: Any = None) -> Any:
-        """Renders one conversation, which finds its mistakes."""
-        return self._encoder.render(_parsed("messages", messages), _parsed("tools", tools))
-
-
-class _Pairs:
-    """Rows of prompts and responses, encoded."""
-
-    def __init__(self, columns: PairColumns, tokenizer: ChatTokenizer, cutoff_len: int | None) -> None:
-        self.required = [columns.prompt, columns.response]
-        self.optional: list[str] = []
-        self.encode = PairEncoder(tokenizer, max_tokens=cutoff_len, eos=columns.eos).encode
-
-    def read(self, prompt: Any, response: Any) -> Any:
-        """Checks one pair."""
-        return check_pair(prompt, response)
-
-
-def _encoded(
-    reader: _Chats | _Pairs, rows: Iterable[Row], skipped: Skipped
-) -> Iterator[tuple[object, EncodedSequence]]:
-    """Yields (file and line, sequence), row after row; encodes batch by batch."""
-    batch: list[tuple[object, Any]] = []
-    for row in rows:
-        if any(value is None or value == [] for value in row.values[: len(reader.required)]):
-            skipped.empty += 1
-            continue
-        batch.append((row.origin, _naming(row.origin, reader.read, *row.values)))
-        if len(batch) >= _BATCH_ROWS:
-            yield from _encoded_batch(reader, batch)
-            batch = []
-    yield from _encoded_batch(reader, batch)
-
-
 def _encoded_batch(
-    reader: _Chats | _Pairs, batch: Sequence[tuple[object, Any]]
-) -> Iterator[tuple[object, EncodedSequence]]:
-    origins = [origin for origin, _ in batch]
-    return zip(origins, reader.encode([item for _, item in batch]), strict=True)
-
-
-def _parsed(name: str, value: Any) -> Any:
-    """A table may keep what is nested as JSON text, so that not every row gets the columns of all others."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the {name} are text that is not JSON: {error.msg} at column {error.colno}") from None
+    reader: RowEncoder, batch: Sequence[tuple[object, list[Any]]]
+) -> Iterator[tuple[object, list[EncodedSequence]]]:
+    encoded = iter(reader.encode([item for _, items in batch for item in items]))
+    return ((origin, [next(encoded) for _ in items]) for origin, items in batch)
 
 
 def _naming(origin: object, function: Callable[..., _Result], *args: Any) -> _Result:

@@ -6,7 +6,8 @@ files' layout to `packhorse.formats`.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any, Self
 
 from packhorse.formats import MegatronTokens, MegatronWriter, token_dtype
 from packhorse.formats.atomic import refuse_existing
+from packhorse.formats.keys import keys_path
 from packhorse.jobs import EngineKind, Progress, show_progress
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.tokenize._encoder import Encoder, SpecialTokens
-from packhorse.tokenize._inputs import listed
+from packhorse.tokenize._inputs import Found, listed
+from packhorse.tokenize._keys import KeysFile, remove_keys
 from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
-from packhorse.tokenize._parts import cut_into_parts
+from packhorse.tokenize._parts import cut_into_parts, whole_files
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize._tally import Tally
 from packhorse.tokenize._work import Job, RunsOn, open_work
@@ -61,6 +64,10 @@ class TokenizeSummary:
     """Documents that are binary or not UTF-8."""
     undecodable_named: tuple[str, ...]
     """The first few of those."""
+    files_read: Mapping[str, int]
+    """Kind of file ("JSON lines", "text") → how many were read."""
+    left_out: tuple[str, ...]
+    """Documentation and metadata that lies beside files of rows."""
     idx_path: Path
     """The index written; the `.bin` stands beside it."""
     tokenizer_path: Path
@@ -74,6 +81,7 @@ def tokenize(
     tokenizer: str | os.PathLike[str] | None = None,
     vocab_size: int | None = None,
     text_column: str | None = None,
+    id_column: str | None = None,
     documents: Split | None = None,
     glob: str | None = None,
     undecodable: Undecodable = "skip",
@@ -87,7 +95,7 @@ def tokenize(
     overwrite: bool = False,
     progress: bool = True,
 ) -> TokenizeSummary:
-    """Tokenizes text files, JSON lines, Parquet or folders of source files into `X.bin` and `X.idx`.
+    """Tokenizes text, JSON, Parquet, Arrow, or folders of such, into `X.bin` and `X.idx`.
 
     Every document becomes one sequence, in the order of the inputs. The tokenizer is kept beside them, as
     `X.tokenizer.json` with its settings in `X.tokenizer_config.json`, and may be used again as `tokenizer`. The files
@@ -110,8 +118,11 @@ def tokenize(
         tokenizer: a local tokenizer.json, or the folder that holds it; None trains a byte-level BPE on the same
             documents first.
         vocab_size: size of the trained tokenizer, 16,384 when None; not with `tokenizer`.
-        text_column: Parquet column, or key of each JSON line; None for "text".
-        documents: what is one document of a text file; None for the whole file.
+        text_column: column, or key of each row of JSON; None for "text".
+        id_column: a column or key that names each document, such as its URL: text, or a whole number, each once. These
+            keys go into `X.keys.arrow`, where `prepare` finds them. None for no keys.
+        documents: what is one document of a text file; None for the whole file. Where it is given, .json, .csv and .tsv
+            files are text too.
         glob: which files of a folder; None for all.
         undecodable: what happens to text that is binary or not UTF-8.
         bos: token that is put before every sequence, unless the tokenizer puts it there by itself; None for none.
@@ -140,11 +151,14 @@ def tokenize(
     """
     runs_on = RunsOn(engine=engine, workers=workers, ray_address=ray_address)
     sources = runs_on.paths(listed(inputs))
-    options = DocumentOptions(split=documents, text_column=text_column, glob=glob, undecodable=undecodable)
+    options = DocumentOptions(
+        split=documents, text_column=text_column, id_column=id_column, glob=glob, undecodable=undecodable
+    )
     target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
     special = SpecialTokens(bos=bos, eos=eos, append_eos=append_eos)
+    found = files_of(sources, options)
     job = Job(
-        files=files_of(sources, options),
+        files=whole_files(found.files),
         options={"documents": documents, **asdict(options), **asdict(special), **target.describe()},
     )
     parts = cut_into_parts(job.files, lambda kind: cut_for(kind, options))
@@ -157,12 +171,19 @@ def tokenize(
             _train(texts, target.vocab_size, special, work.tokenizer_path, shown)
         encoder = Encoder.made(target.local or work.tokenizer_path, special, is_trained=target.local is None)
         tally = work.write_parts(parts, _Recipe(encoder, options), runs_on=runs_on, progress=shown)
-        with MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer:
+        with (
+            MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer,
+            _keys_file(id_column, output, num_tokens=tally.tokens, overwrite=overwrite) as keys,
+        ):
             for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(MegatronTokens(work.prefix(number)))
+                if keys is not None:
+                    keys.extend(work.prefix(number))
             _refuse_nothing(tally)
             target.save_tokenizer(encoder)
-    return target.summary(encoder, tally)
+        if id_column is None:
+            remove_keys(output)
+    return target.summary(encoder, tally, found)
 
 
 def tokenize_documents(
@@ -218,7 +239,7 @@ def tokenize_documents(
             tally.skip(skipped)
             _refuse_nothing(tally)
             target.save_tokenizer(encoder)
-    return target.summary(encoder, tally)
+    return target.summary(encoder, tally, Found(()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +267,7 @@ class _Target:
         if local is not None and vocab_size is not None:
             raise ValueError("vocab_size is given together with a tokenizer, which has its own; leave one of them out")
         target = cls(output=output, local=local, vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size)
-        refuse_existing([*paths, *target._tokenizer_paths()], overwrite=overwrite)
+        refuse_existing([*paths, keys_path(output), *target._tokenizer_paths()], overwrite=overwrite)
         return target
 
     def describe(self) -> dict[str, Any]:
@@ -265,7 +286,7 @@ class _Target:
                 saved_tokenizer_path(self.output), content, eos=eos, split_special_tokens=model.encode_special_tokens
             )
 
-    def summary(self, encoder: "Encoder", tally: Tally) -> TokenizeSummary:
+    def summary(self, encoder: "Encoder", tally: Tally, found: Found) -> TokenizeSummary:
         """Returns what was written."""
         return TokenizeSummary(
             documents=tally.sequences,
@@ -278,6 +299,8 @@ class _Target:
             skipped_empty=tally.empty,
             skipped_undecodable=tally.undecodable,
             undecodable_named=tuple(tally.undecodable_named),
+            files_read=found.num_files,
+            left_out=tuple(found.left_out),
             idx_path=prefix_paths(self.output)[1],
             tokenizer_path=saved_tokenizer_path(self.output),
         )
@@ -292,8 +315,12 @@ def _refuse_nothing(tally: Tally) -> None:
     if not tally.sequences:
         raise ValueError(
             f"there is no document in the input: {tally.empty} empty and {tally.undecodable} undecodable "
-            "were skipped; check the paths, the glob pattern and the text column"
+            f"were skipped{_some(tally.undecodable_named)}; check the paths, the glob pattern and the text column"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    return f" ({', '.join(names[:2])}{', …' if len(names) > 2 else ''})" if names else ""
 
 
 def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: Path, shown: Progress) -> int:
@@ -314,6 +341,13 @@ def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: 
     return count
 
 
+def _keys_file(
+    id_column: str | None, output: str | os.PathLike[str], *, num_tokens: int | None = None, overwrite: bool
+) -> AbstractContextManager[KeysFile | None]:
+    """Returns what writes keys; what gives None where documents have none."""
+    return KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if id_column else nullcontext()
+
+
 @dataclass(frozen=True, slots=True)
 class _Recipe:
     """Makes a part's token files; see `_work.Recipe`."""
@@ -324,8 +358,11 @@ class _Recipe:
     def write(self, spans: Sequence[Span], prefix: Path) -> Tally:
         """Writes the documents of the spans."""
         skipped, tally = Skipped(), Tally()
-        with MegatronWriter(prefix, vocab_size=self.encoder.vocab_size, overwrite=True) as writer:
+        with (
+            MegatronWriter(prefix, vocab_size=self.encoder.vocab_size, overwrite=True) as writer,
+            _keys_file(self.options.id_column, prefix, overwrite=True) as keys,
+        ):
             documents = chain.from_iterable(documents_of(span, self.options, skipped) for span in spans)
-            self.encoder.write(documents, writer, tally)
+            self.encoder.write(documents, writer, tally, keys)
         tally.skip(skipped)
         return tally

@@ -197,7 +197,7 @@ def test_locate_finds_every_piece(remote, local, corpus):
 @pytest.mark.parametrize("name", ["split", "aligned-tail"])
 def test_audit_is_exact_with_pieces(root, name, remainder):
     flags = ["--world-size", "3", "--workers-per-rank", "2", "--batch-size", "5", "--remainder", remainder]
-    result = CliRunner().invoke(audit, ["--target", f"embedded:{root}", "--dataset", name, *flags])
+    result = CliRunner().invoke(audit, ["--target", f"embedded:{root}", name, *flags])
     assert result.exit_code == 0, result.output
     assert ("came exactly once" if remainder == "drop" else "exactly once: yes") in result.output
 
@@ -215,23 +215,23 @@ def test_audit_notices_one_piece_in_another_ones_place(root, monkeypatch):
 
     monkeypatch.setattr(Assignment, "bins", wrong)
     assert EpochView.bins is bins_at
-    result = CliRunner().invoke(audit, ["--target", f"embedded:{root}", "--dataset", "split"])
+    result = CliRunner().invoke(audit, ["--target", f"embedded:{root}", "split"])
     assert result.exit_code == 1
     assert f"from token {LIMIT}" in result.output
     assert "repeated: " in result.output
 
 
 def test_commands_show_starts_where_there_are_any(root, local):
-    result = CliRunner().invoke(stream, ["--target", f"embedded:{root}", "--dataset", "split"])
+    result = CliRunner().invoke(stream, ["--target", f"embedded:{root}", "split"])
     lines = [json.loads(line) for line in result.output.splitlines()]
     block = local.get_bins("split", positions=range(local.get_dataset("split").num_bins))
     assert [start for line in lines for start in line["first_tokens"]] == block.first_tokens.tolist()
     assert all(len(line["first_tokens"]) == len(line["ids"]) for line in lines)
-    result = CliRunner().invoke(stream, ["--target", f"embedded:{root}", "--dataset", "aligned", "--limit", "1"])
+    result = CliRunner().invoke(stream, ["--target", f"embedded:{root}", "aligned", "--limit", "1"])
     assert "first_tokens" not in json.loads(result.output)
     long = str(block.ids[block.first_tokens > 0][0])
     for name, shown in (("split", True), ("aligned", False)):
-        result = CliRunner().invoke(locate, ["--target", f"embedded:{root}", "--dataset", name, long])
+        result = CliRunner().invoke(locate, ["--target", f"embedded:{root}", name, long])
         assert ("first_token" in result.output.split("length")[0]) == shown, result.output
 
 

@@ -178,9 +178,9 @@ def test_the_command_line_shows_groups(root, target):
         assert result.exit_code == 0, result.output
         return result.output
 
-    assert '"groups": [' in run("stream", "--dataset", "rollouts", "--limit", "1")
+    assert '"groups": [' in run("stream", "rollouts", "--limit", "1")
     assert " of group 1" in run("explain", "rollouts", "--step", "0", "--seed", "1")
-    said = run("audit", "--dataset", "rollouts", "--tokens", str(root / "rollouts.parquet"), "--id-column", "id")
+    said = run("audit", "rollouts", "--tokens", str(root / "rollouts.parquet"), "--id-column", "id")
     assert "exactly once: yes" in said
 
 

@@ -290,8 +290,8 @@ def test_a_dataset_survives_its_store(corpus, tmp_path):
     [
         ("file:///nowhere/corpus.idx", FileNotFoundError, r"file:///nowhere/corpus\.bin: .*correct the URL"),
         ("file:///nowhere/corpus", TokenSourceError, r"neither .*corpus\.idx \(Megatron\) nor .*corpus\.boundaries"),
-        ("nothing://bucket/corpus.idx", ValueError, r"nothing://bucket/corpus\.bin: .*a URL that fsspec knows"),
-        ("gs://bucket/corpus.idx", ImportError, r"gs://bucket/corpus\.bin needs .*gcsfs for gs://"),
+        ("nothing://bucket/corpus.idx", ValueError, r"nothing://bucket/corpus\.bin: .*install what knows such URLs"),
+        ("gs://bucket/corpus.idx", ImportError, r"gs://bucket/corpus\.bin: .*gcsfs for gs://"),
     ],
 )
 def test_urls_that_lead_nowhere(url, error, wrong, tmp_path, monkeypatch):

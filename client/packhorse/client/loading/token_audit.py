@@ -16,7 +16,7 @@ from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.service._over_length import cuts_ends
-from packhorse.client.service.audit import AuditReport, EpochOfStreams
+from packhorse.client.service.audit import AuditReport, EpochOfStreams, named_ids
 from packhorse.client.service.blocks import AS_IT_IS, MASKED, BinBlock
 from packhorse.client.service.components import Component
 from packhorse.client.service.stream import StreamHeader
@@ -252,7 +252,7 @@ class _Check:
         for block in self._streams.blocks():
             has_come[block.ids] = True
         missing = np.flatnonzero(~has_come)
-        named = ", ".join(map(str, missing[:_MOST_NAMED].tolist()))
+        named = ", ".join(named_ids(self._streams.client, self._info, missing[:_MOST_NAMED]))
         more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
         says = f": no batch holds the ids {named}{more}"
         if self._info.skipped_rows:  # some of them cannot be read

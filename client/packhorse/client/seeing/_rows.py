@@ -23,6 +23,8 @@ class SeenSequence:
 
     id: int
     """Of the sequence."""
+    key: str = ""
+    """What its owner calls it; empty where it has no key."""
     room: int
     """Tokens that it takes up in its row."""
     length: int | None = None
@@ -49,7 +51,8 @@ class SeenSequence:
 
     def facts(self) -> dict[str, Any]:
         """Returns what is known of it, for JSON."""
-        facts: dict[str, Any] = {"id": self.id, "room": self.room, "length": self.length}
+        facts: dict[str, Any] = {"id": self.id, **({"key": self.key} if self.key else {})}
+        facts |= {"room": self.room, "length": self.length}
         if self.first_token:
             facts["first_token"] = self.first_token
         if self.group is not None:

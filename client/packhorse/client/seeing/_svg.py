@@ -192,7 +192,7 @@ def _about(sequence: SeenSequence, index: int) -> str:
         lines[0] += f" from its token {sequence.first_token:,} on"
     if sequence.group is not None:
         lines[0] += f", group {sequence.group}"
-    return "\n".join([*lines, *filter(None, (sequence.redaction, sequence.origin, sequence.text))])
+    return "\n".join([*lines, *filter(None, (sequence.key, sequence.redaction, sequence.origin, sequence.text))])
 
 
 def _sentence(row: SeenRow) -> str:

@@ -18,6 +18,7 @@ from packhorse.client.seeing.picture import Picture, fullness_of
 from packhorse.client.service._over_length import cuts_ends
 from packhorse.client.service.blocks import AS_IT_IS, MASKED, BinBlock
 from packhorse.client.service.components import Component
+from packhorse.formats.keys import shown_key
 from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, RoomRule, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def draw_bins(
     block = client.get_bins(
         dataset, epoch=epoch, seed=seed, positions=list(positions), skip=skip, expected_digest=header.digest
     )
-    rows = _Reader(info, tokens, decode).rows(block)
+    rows = _Reader(client, info, tokens, decode).rows(block)
     return Picture(
         title=f"{dataset}, epoch {epoch}, seed {seed}",
         rows=rows,
@@ -228,7 +229,7 @@ def explain_step(
         step=step,
         num_steps=num_steps,
         rank=rank,
-        rows=_Reader(info, tokens, decode, topology.cost_linear).rows(block),
+        rows=_Reader(client, info, tokens, decode, topology.cost_linear).rows(block),
     )
 
 
@@ -237,11 +238,13 @@ class _Reader:
 
     def __init__(
         self,
+        client: Client,
         info: DatasetInfo,
         tokens: "TokenSource | None",
         decode: Decode | None,
         cost_linear: int = DEFAULT_COST_LINEAR,
     ) -> None:
+        self._client = client
         self._info = info
         self._tokens = None
         if tokens is not None:
@@ -251,7 +254,7 @@ class _Reader:
 
     def rows(self, block: BinBlock) -> tuple[SeenRow, ...]:
         """Returns the bins of a block."""
-        lengths = self._lengths(block)
+        lengths, keys = self._lengths(block), self._keys(block)
         first_tokens = np.zeros_like(block.ids) if block.first_tokens is None else block.first_tokens
         groups = [-1] * len(block.ids) if block.group_ids is None else block.group_ids.tolist()
         rows, start = [], 0
@@ -262,6 +265,7 @@ class _Reader:
             sequences = tuple(
                 self._sequence(
                     int(block.ids[i]),
+                    keys[i],
                     int(block.lengths[i]),
                     None if lengths is None else int(lengths[i]),
                     int(first_tokens[i]),
@@ -275,6 +279,20 @@ class _Reader:
             rows.append(SeenRow(name=name, capacity=self._info.max_seq_len, sequences=sequences, position=position))
             start = end
         return tuple(rows)
+
+    def _keys(self, block: BinBlock) -> list[str]:
+        """What the owner of each sequence calls it; empty texts where it has no key."""
+        info, keys = self._info, [""] * len(block.ids)
+        dataset_ids = block.dataset_of_sequences()
+        parts: Sequence[DatasetInfo | Component] = info.components or (info,)
+        for number, part in enumerate(parts):
+            if part.key_column:
+                ours = np.arange(len(keys)) if dataset_ids is None else np.flatnonzero(dataset_ids == number)
+                name = part.name if info.components else ""
+                found = self._client.keys(info.name, block.ids[ours], component=name)
+                for index, key in zip(ours.tolist(), found, strict=True):
+                    keys[index] = key
+        return keys
 
     def _lengths(self, block: BinBlock) -> NDArray[np.int64] | None:
         """Tokens of each sequence's own: int64 [S]; None where only rooms are known."""
@@ -299,6 +317,7 @@ class _Reader:
     def _sequence(
         self,
         sequence_id: int,
+        key: str,
         room: int,
         length: int | None,
         first_token: int,
@@ -321,6 +340,7 @@ class _Reader:
             first = tuple(tokens.read(sequence_id, first_token, count).tolist())
         return SeenSequence(
             id=sequence_id,
+            key=key,
             room=room,
             length=length,
             first_token=first_token,
@@ -341,7 +361,8 @@ def _summary(rows: Sequence[SeenRow], capacity: int) -> str:
 def _line(sequence: SeenSequence, cost_of_bin: int) -> str:
     piece = f" from token {sequence.first_token:,}" if sequence.first_token else ""
     piece += "" if sequence.group is None else f" of group {sequence.group}"
-    parts = [f"    id {sequence.id}{piece}", f"{sequence.tokens:,} tokens"]
+    key = f" {shown_key(sequence.key)}" if sequence.key else ""
+    parts = [f"    id {sequence.id}{key}{piece}", f"{sequence.tokens:,} tokens"]
     if cost_of_bin:
         parts.append(f"{100 * (sequence.cost or 0) / cost_of_bin:.0f} % of the cost")
     if sequence.redaction:

@@ -10,6 +10,7 @@ from typing import Any
 
 from packhorse.client.seeing import _svg, _text
 from packhorse.client.seeing._rows import SeenRow
+from packhorse.formats.keys import shown_key
 from packhorse.topology.checks import counted
 
 MOST_ROWS = 16
@@ -111,7 +112,8 @@ def _sequences(row: SeenRow, width: int) -> list[str]:
         begins = repr(sequence.text) if sequence.text else " ".join(map(str, sequence.first_tokens))
         piece = f" from token {sequence.first_token:,}" if sequence.first_token else ""
         piece += "" if sequence.group is None else f" of group {sequence.group}"
-        line = f"    id {sequence.id}{piece}, {sequence.tokens:,} tokens: {begins}"
+        key = f" {shown_key(sequence.key)}" if sequence.key else ""
+        line = f"    id {sequence.id}{key}{piece}, {sequence.tokens:,} tokens: {begins}"
         lines.append(line if len(line) <= width else line[: width - 1] + "…")
     if len(row.sequences) > _NAMED_SEQUENCES:
         lines.append(f"    … and {len(row.sequences) - _NAMED_SEQUENCES:,} more sequences")

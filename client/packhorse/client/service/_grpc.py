@@ -33,9 +33,8 @@ from packhorse.client.service._shared_set import SharedSet
 from packhorse.client.service._statuses import exception_of
 from packhorse.client.service._targets import Address, addresses_of, host_and_port, hosts_of
 from packhorse.client.service._transport import PACK_SEQUENCES, Method
-from packhorse.client.service._watchdog import NoMessageError, Watchdog
+from packhorse.client.service._watchdog import NoMessageError, next_message
 from packhorse.client.service.access import NO_ACCESS, Access
-from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import keep_freed_memory
 
 _Request = TypeVar("_Request")
@@ -117,11 +116,11 @@ class _Replica:
         self._papers = papers
         self._explained_at = -math.inf
         self._channel: grpc.Channel | None = None
-        self._stub: Any = None
+        self._methods: dict[tuple[str, str], Any] = {}  # of the channel: each takes as long to make as to call
 
-    def call(self, method: Method[_Request, Any], request: _Request, **options: Any) -> Any:
+    def call(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
         """Calls a method of the service over the channel; what a stub's method returns."""
-        return getattr(self.stub, method.rpc)(request, **options)
+        return self._made("unary_unary", method, method.parse)(request, **options)
 
     def stream(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
         """Opens a stream whose messages are left as bytes: gRPC would decode them in the one thread that reads for all.
@@ -131,21 +130,21 @@ class _Replica:
             request: a message, or an iterator of messages.
             options: of the call.
         """
-        channel = self._opened()
-        opener = channel.stream_stream if isinstance(request, Iterator) else channel.unary_stream
-        return opener(method.path, request_serializer=_serialized, response_deserializer=bytes)(request, **options)
+        kind = "stream_stream" if isinstance(request, Iterator) else "unary_stream"
+        return self._made(kind, method, bytes)(request, **options)
 
-    @property
-    def stub(self) -> Any:
-        """The service's methods, over the channel."""
-        self._opened()
-        return self._stub
-
-    def _opened(self) -> grpc.Channel:
+    def _made(self, kind: str, method: Method[Any, Any], parse: Callable[[bytes], Any]) -> Any:
+        """Returns a method as gRPC's channel makes it, opening the channel first."""
         if self._channel is None:
             self._channel = self._papers.open_channel(self._address, _OPTIONS)
-            self._stub = packing_pb2_grpc.PackingServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        return self._channel
+            self._methods = {}
+        made = self._methods.get((kind, method.name))
+        if made is None:
+            made = getattr(self._channel, kind)(
+                method.path, request_serializer=_serialized, response_deserializer=parse
+            )
+            self._methods[kind, method.name] = made
+        return made
 
     def renew(self) -> None:
         """Lets the next call open a channel of its own; calls on the old one go on.
@@ -196,7 +195,6 @@ class GrpcTransport:
         self._replicas: dict[Address, _Replica] = {}
         self._is_current = False  # whether the replicas are what the hosts' names stand for
         self._calls: set[Any] = set()  # that stream
-        self._watchdog = Watchdog()
         self._pid = -1
 
     @property
@@ -335,7 +333,7 @@ class GrpcTransport:
         self._calls.add(call)
         seconds = first_seconds
         try:
-            while (data := self._watchdog.next_message(call, seconds)) is not None:
+            while (data := next_message(call, seconds)) is not None:
                 yield parse(data)
                 seconds = later_seconds
         except DecodeError:
@@ -350,7 +348,6 @@ class GrpcTransport:
         """Returns every replica, by chance, but those behind the others that have failed lately."""
         if self._pid != os.getpid():
             self._replicas, self._calls, self._is_current = {}, set(), False
-            self._watchdog = Watchdog()
             self._pid = os.getpid()
         if not _ANCHORS:
             keep_freed_memory()

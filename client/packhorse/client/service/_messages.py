@@ -95,6 +95,13 @@ def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
     return [int(value) for value in array.tolist()]
 
 
+def texts(field: str, values: Iterable[str]) -> list[str]:
+    """Returns a list of texts; one text alone is refused, since its letters are none."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise invalid(field, f"must be a list of texts, got {shortened(values)}")
+    return list(values)
+
+
 def invalid(field: str, what: str) -> InvalidRequestError:
     """The exception that names a field."""
     return InvalidRequestError(f"{field}: {what}", {"field": field})

@@ -45,8 +45,13 @@ class Papers:
         if self.uses_tls:
             self.channel_credentials()
         self._token = self._read_token()
-        remote = [host for host in hosts if not is_local(host)]
-        if self._token and remote and credentials is None and not self.uses_tls and not access.insecure:
+        is_plain = credentials is None and not self.uses_tls
+        if (
+            self._token
+            and is_plain
+            and not access.insecure
+            and (remote := [host for host in hosts if not is_local(host)])
+        ):
             raise ValueError(
                 f"the token would travel to {shortened(remote[0])} in plain text: give ca=… (TLS), or insecure=True "
                 "where everyone on the way may read it"

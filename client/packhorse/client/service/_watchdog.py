@@ -1,10 +1,11 @@
 """A limit on how long a stream's next message may take.
 
-gRPC limits a whole call, which for a stream of hours says nothing about its next message. Owns the one thread that
-cancels what is overdue; leaves the limits to its callers.
+gRPC limits a whole call, which for a stream of hours says nothing about its next message. Owns the one thread of this
+process that cancels what is overdue; leaves the limits to `_grpc`.
 """
 
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -34,7 +35,11 @@ class NoMessageError(Exception):
 
 
 class Watchdog:
-    """Cancels calls whose next message is overdue. It costs a message two dictionary entries, not a thread."""
+    """Cancels calls whose next message is overdue. It costs a message two dictionary entries, not a thread.
+
+    There is one for all connections of a process: its thread outlives them, until the last message that it waited for
+    would have been overdue.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -84,3 +89,20 @@ class Watchdog:
                         call.cancel()
             self._wakes_at = math.inf
             self._thread = None
+
+
+_WATCHDOG = Watchdog()
+
+
+def _begin_again() -> None:
+    """A fork has neither its parent's threads nor its calls."""
+    global _WATCHDOG
+    _WATCHDOG = Watchdog()
+
+
+os.register_at_fork(after_in_child=_begin_again)
+
+
+def next_message(call: Call[_Message], seconds: float) -> _Message | None:
+    """Returns a call's next message, or None at its end; see `Watchdog.next_message`."""
+    return _WATCHDOG.next_message(call, seconds)

@@ -19,6 +19,7 @@ from packhorse.client.errors import DigestMismatchError
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.service.mixture_audit import ComponentReport, MixtureTally, num_redacted
 from packhorse.client.service.stream import BinStream, StreamHeader
+from packhorse.formats.keys import shown_key
 from packhorse.topology import RemainderPolicy, Skips, Topology
 from packhorse.wire import ids_sum
 
@@ -120,6 +121,26 @@ def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> 
     if first_tokens is not None:
         entries["start"] = first_tokens
     return entries
+
+
+def named_ids(client: Client, dataset: DatasetInfo, ids: NDArray[np.int64]) -> list[str]:
+    """Returns ids as an audit names them: with their keys, where the dataset has any.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     named_ids(client, client.get_dataset("corpus"), np.array([3, 2]))
+        ['3', '2']
+
+    Args:
+        client: reaches the service.
+        dataset: a prepared dataset, no mixture.
+        ids: int64 [n].
+    """
+    keys = client.keys(dataset.name, ids) if dataset.key_column else [""] * len(ids)
+    return [
+        f"{number} {shown_key(key)}" if key else str(number) for number, key in zip(ids.tolist(), keys, strict=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +318,12 @@ class EpochOfStreams:
             ("repeated in the epoch itself, read by position", wanted[wanted_times > 1]),
         ):
             if len(entries):
-                named = [f"{i} from token {start}" if start else str(i) for i, start in entries[:_NAMED_IDS].tolist()]
+                first = entries[:_NAMED_IDS]
+                names = named_ids(self.client, self.dataset, first["id"])
+                named = [
+                    f"{name} from token {start}" if start else name
+                    for name, start in zip(names, first["start"].tolist(), strict=True)
+                ]
                 more = f" and {len(entries) - _NAMED_IDS:,} more" if len(entries) > _NAMED_IDS else ""
                 findings.append(f"{what}: {', '.join(named)}{more}")
         if len(wanted) != self.dataset.num_sequences:

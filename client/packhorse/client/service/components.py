@@ -36,6 +36,8 @@ class Component:
     """Which end of a truncated sequence is in the plan."""
     id_column: str = ""
     """The input's column that ids come from; empty where an id is a row number."""
+    key_column: str = ""
+    """The input's column that keys come from; empty where sequences have ids only."""
     first_epoch: int = 0
     """In a stream's header: its own epoch when the mixture's epoch begins."""
     first_position: int = 0
@@ -64,6 +66,7 @@ def read_components(components: Iterable[pb.Component]) -> tuple[Component, ...]
             over_length=component.over_length,
             keep=component.keep or "head",
             id_column=component.id_column,
+            key_column=component.key_column,
             first_epoch=component.first_epoch,
             first_position=component.first_position,
             num_taken=component.num_taken,

@@ -151,7 +151,10 @@ def check_id_type(schema: Any, column: str, where: str) -> None:
     """
     kind = _type_of(schema, column, where)
     if not require("pyarrow", ARROW).types.is_integer(kind):
-        raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but ids are integers")
+        raise TokenSourceError(
+            f"{where}: column {column!r} holds {kind}, but ids are integers; where it holds a dataset's keys, ids are "
+            "rows: leave id_column out"
+        )
 
 
 def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ class SpanSource(TokenSource):
     @property
     def may_be_out_of_range(self) -> bool:
         """Whether the type of its tokens is signed or wide; see `TokenSource`."""
-        return self._dtype.kind != "u" or self._dtype.itemsize >= 4
+        return self._dtype.kind != "u" or self._dtype.itemsize > 2
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
         """Returns tokens of one sequence, a view; see `TokenSource.read`."""

@@ -13,6 +13,7 @@ from packhorse.formats.files import exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._arrays import map_array
 from packhorse.prepare.readers._base import InputFile, Opened, Reader, Span, changed, cut
+from packhorse.prepare.readers._keys import KeyColumn
 from packhorse.prepare.readers._rows import Batch, Columns, Fault, RawRows
 from packhorse.prepare.readers.arrow import ArrowReader
 from packhorse.prepare.readers.elsewhere import HistogramReader, TextReader
@@ -30,6 +31,7 @@ __all__ = [
     "Fault",
     "Found",
     "InputFile",
+    "KeyColumn",
     "Opened",
     "RawRows",
     "Reader",

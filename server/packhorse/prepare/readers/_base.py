@@ -5,15 +5,17 @@ be wrong with them, to `_rows`, and files to the readers, a file each.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.formats import require
 from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
+from packhorse.prepare.readers._keys import KeyChunk, KeyColumn
 from packhorse.prepare.readers._rows import Batch, Columns, Fault, RawRows, as_int64, faults_of
 
 BATCH_ROWS = 1 << 17
@@ -131,7 +133,8 @@ class Span(ABC):
         said = {
             Fault.SHORT_LENGTH: f"is {short}{self.part(row)}; a sequence has at least 1 token",
             Fault.LONG_LENGTH: f"is {value}{self.part(row)}, which int64 cannot hold",
-            Fault.LONG_ID: f"is {value}{self.part(row)}, which int64 cannot hold",
+            Fault.LONG_ID: f"is {value}{self.part(row)}, which int64 cannot hold: cast the column to text, whose "
+            "values name sequences as keys",
             Fault.LONG_GROUP: f"is {value}{self.part(row)}, which int64 cannot hold",
         }.get(fault, f"is null{self.part(row)}")
         raise ValueError(
@@ -151,6 +154,8 @@ class Opened:
     """The files that they stand in; none in memory."""
     columns: Columns
     """As they are read: `length` is the evident one where the user named none."""
+    keys: KeyColumn | None = None
+    """What names the rows; None where ids do."""
     gives_ids: bool = False
     """Whether ids stand in the input, in any order, also where no column is named."""
 
@@ -213,6 +218,36 @@ class WholeFiles:
     def files_beside(self, paths: Sequence[str]) -> list[str]:
         """See `Reader`."""
         return []
+
+
+def keys_of_files(
+    columns: Columns, paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]]
+) -> KeyColumn | None:
+    """Returns what reads the keys of files; None where no column has any.
+
+    Args:
+        columns: chosen.
+        paths: of the files, in order.
+        column_of: yields a column of one as Arrow arrays.
+    """
+    name = columns.key
+    if name is None:
+        return None
+
+    def chunks() -> Iterator[KeyChunk]:
+        for path in paths:
+            row = 0
+            for values in column_of(path, name):
+                yield KeyChunk(without_secrets(path), row, values)
+                row += len(values)
+
+    return KeyColumn.of_chunks(name, chunks)
+
+
+def is_wide(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
+    """Whether a column of whole numbers in any of some files holds one that int64 cannot."""
+    chunks = (values for path in paths for values in column_of(path, name))
+    return any(int(require("pyarrow.compute").max(values).as_py() or 0) >= 2**63 for values in chunks)
 
 
 def first_bytes(path: str, size: int) -> bytes:

@@ -24,6 +24,8 @@ class Columns:
     """Ids; None where a sequence's id is its row over all files in order."""
     group: str | None = None
     """Groups; None where no column says which rows are one."""
+    key: str | None = None
+    """Keys, which a pass of their own reads; None where sequences have ids only. Ids are rows then."""
 
     @property
     def integers(self) -> tuple[str | None, str | None]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp, is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._arrow_rows import arrow_rows
-from packhorse.prepare.readers._base import SPAN_ROWS, InputFile, Opened, Span, WholeFiles
+from packhorse.prepare.readers._base import SPAN_ROWS, InputFile, Opened, Span, WholeFiles, is_wide, keys_of_files
 from packhorse.prepare.readers._rows import Columns, RawRows
-from packhorse.prepare.readers._tables import chosen_columns
+from packhorse.prepare.readers._tables import chosen_columns, refuse_other_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,13 @@ class ArrowReader(WholeFiles):
         for path in paths:
             stamp = FileStamp.of(path)
             reader = _open(path)
-            chosen, is_list = chosen_columns(reader.schema, chosen, without_secrets(path))
+            before, where = chosen, without_secrets(path)
+            if files:
+                chosen, is_list = chosen_columns(reader.schema, before, where)
+                refuse_other_ids(where, before, chosen)
+            else:
+                wide = partial(is_wide, paths, column_of)
+                chosen, is_list = chosen_columns(reader.schema, before, where, is_wide=wide)
             num_rows = 0
             wanted = [reader.schema.names.index(name) for name in chosen.names]
             for first_batch, end_batch, first_row, size in _cut(_open(path, wanted), path):
@@ -95,7 +102,8 @@ class ArrowReader(WholeFiles):
                 num_rows = first_row + size
             files.append(InputFile(path=path, stamp=stamp, num_rows=num_rows))
             first_index += num_rows
-        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
+        keys = keys_of_files(chosen, paths, column_of)
+        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen, keys=keys)
 
 
 def column_of(path: str, name: str) -> Iterator[Any]:

@@ -16,12 +16,22 @@ class TextReader(WholeFiles):
 
     kind = "text"
     takes = "not read here, because tokens are needed to train from as well: `packhorse tokenize` first"
-    suffixes = (".jsonl", ".ndjson", ".txt", ".md", ".csv")
+    suffixes = tuple(
+        suffix + packed
+        for suffix in (".jsonl", ".ndjson", ".json", ".txt", ".md", ".csv", ".tsv")
+        for packed in ("", ".gz", ".zst")
+        if (suffix, packed) != (".json", "")  # which may be a histogram
+    )
 
     def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
         """Says what to do instead."""
-        name = shlex.quote(os.path.splitext(os.path.basename(paths[0]))[0])
         where = without_secrets(paths[0])
+        name = shlex.quote(os.path.basename(where).partition(".")[0])
+        if columns.length is not None:
+            raise ValueError(
+                f"{where} is text, of which no column is read: write its rows as Parquet, for example by `duckdb -c "
+                f"\"copy '{where}' to '{name}.parquet'\"`, or give lengths from Python, prepare(lengths=…)"
+            )
         raise ValueError(
             f"{where} is text, whose lengths are known when it is tokenized: run `packhorse tokenize --input "
             f"{shlex.quote(where)} --output {name}`, then prepare with --input {name}.idx"
@@ -46,6 +56,6 @@ class HistogramReader(WholeFiles):
         where = without_secrets(paths[0])
         raise ValueError(
             f"{where} is JSON: a histogram has no ids, and a prepared dataset serves ids. `packhorse plan compare "
-            f"{shlex.quote(where)} --max-seq-len N` plans it; to serve it, prepare from the lengths. Text "
-            "as JSON lines is for `packhorse tokenize`"
+            f"{shlex.quote(where)} --max-seq-len N` plans it; to serve it, prepare from the lengths. Rows of "
+            "text are for `packhorse tokenize`"
         )

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from packhorse.formats import require
 from packhorse.formats.columns import values_of
 from packhorse.prepare.readers._arrow_rows import arrow_lengths, arrow_rows
 from packhorse.prepare.readers._base import BATCH_ROWS, Opened, Span, cut, piece
+from packhorse.prepare.readers._keys import KeyChunk, KeyColumn
 from packhorse.prepare.readers._rows import Columns, RawRows
 from packhorse.prepare.readers._tables import chosen_columns, is_tokens
 from packhorse.prepare.readers.npy import array_rows, check_array
@@ -46,7 +48,8 @@ def open_held(lengths: Any, columns: Columns, *, skips_bad_rows: bool, where: st
         ValueError: a column is missing, of another type, or cannot be told.
     """
     where = where or f"the {type(lengths).__name__}"
-    pieces, chosen = _pieces(lengths, columns, where)
+    kept: list[Any] = []
+    pieces, chosen = _pieces(lengths, columns, where, kept)
     spans: list[Span] = []
     index = 0
     for rows in pieces:
@@ -64,10 +67,16 @@ def open_held(lengths: Any, columns: Columns, *, skips_bad_rows: bool, where: st
                 )
             )
             index += len(rows.lengths)
-    return Opened(kind=type(lengths).__name__, spans=spans, files=[], columns=chosen)
+    keys = None
+    if chosen.key is not None:
+        first_rows = accumulate(map(len, kept), initial=0)
+        chunks = [KeyChunk(where, row, values) for row, values in zip(first_rows, kept, strict=False)]
+        keys = KeyColumn.of_chunks(chosen.key, lambda: iter(chunks))
+    return Opened(kind=type(lengths).__name__, spans=spans, files=[], columns=chosen, keys=keys)
 
 
-def _pieces(lengths: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
+def _pieces(lengths: Any, columns: Columns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], Columns]:
+    """Returns the rows of an object, some at a time, and its columns; what names them is added to `keys`."""
     if isinstance(lengths, list | tuple):
         lengths = np.asarray(lengths)
     if isinstance(lengths, np.ndarray):
@@ -75,7 +84,7 @@ def _pieces(lengths: Any, columns: Columns, where: str) -> tuple[Iterator[RawRow
         return array_rows(lengths, columns), columns
     package = sys.modules.get("datasets")
     if package is not None and isinstance(lengths, package.Dataset):
-        return _of_dataset(lengths, columns, where)
+        return _of_dataset(lengths, columns, where, keys)
     if package is not None and isinstance(lengths, package.DatasetDict):
         raise TypeError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, lengths))}")
     pa = require("pyarrow")
@@ -84,7 +93,7 @@ def _pieces(lengths: Any, columns: Columns, where: str) -> tuple[Iterator[RawRow
             reader = pa.RecordBatchReader.from_stream(lengths)
         except pa.ArrowInvalid:  # a stream of plain arrays, such as a Series
             return _of_arrays(pa.chunked_array(lengths), columns, where)
-        return _of_batches(reader, columns, where)
+        return _of_batches(reader, columns, where, keys)
     if hasattr(lengths, "__arrow_c_array__"):
         return _of_arrays(pa.chunked_array([pa.array(lengths)]), columns, where)
     raise TypeError(
@@ -93,11 +102,13 @@ def _pieces(lengths: Any, columns: Columns, where: str) -> tuple[Iterator[RawRow
     )
 
 
-def _of_batches(reader: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
+def _of_batches(reader: Any, columns: Columns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], Columns]:
     chosen, is_list = chosen_columns(reader.schema, columns, where)
 
     def pieces() -> Iterator[RawRows]:
         for batch in reader:
+            if chosen.key is not None:
+                keys.append(batch.column(batch.schema.get_field_index(chosen.key)))
             yield _kept(arrow_rows(batch, chosen, is_list))
 
     return _joined(pieces()), chosen
@@ -111,16 +122,18 @@ def _of_arrays(array: Any, columns: Columns, where: str) -> tuple[Iterator[RawRo
     return (_kept(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks), columns
 
 
-def _of_dataset(dataset: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
+def _of_dataset(dataset: Any, columns: Columns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], Columns]:
     """Reads offsets of all rows and then takes those that `select` or `shuffle` left: no token is copied."""
     table = dataset.data.table
-    rows, chosen = _of_batches(table.to_reader(), columns, where)
+    rows, chosen = _of_batches(table.to_reader(), columns, where, keys)
     indices = dataset._indices
     if indices is None:
         return rows, chosen
     held = _concatenated(list(rows))
     chunks = [values_of(chunk).astype(np.int64) for chunk in indices.column(0).chunks]
     selection = np.concatenate([np.empty(0, np.int64), *chunks])
+    if keys:
+        keys[:] = require("pyarrow").chunked_array(keys).take(require("pyarrow").array(selection)).chunks
     return iter([held.each(lambda column: column[selection])]), chosen
 
 

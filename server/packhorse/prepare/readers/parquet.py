@@ -13,11 +13,23 @@ from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
 from packhorse.prepare.readers._arrow_rows import arrow_rows, with_integers
-from packhorse.prepare.readers._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, cut, piece
+from packhorse.prepare.readers._base import (
+    BATCH_ROWS,
+    InputFile,
+    Opened,
+    Span,
+    WholeFiles,
+    cut,
+    is_wide,
+    keys_of_files,
+    piece,
+)
 from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.readers._rows import Columns, RawRows
-from packhorse.prepare.readers._tables import chosen_columns
+from packhorse.prepare.readers._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
 
+_WIDE = ("int64", "uint64", "uint32")
+"""Types whose values may be no token ids."""
 _READ_BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 24
 """What a batch of lists takes in memory, about, where their tokens are decoded with them."""
@@ -125,8 +137,15 @@ class ParquetReader(WholeFiles):
         first_index = 0
         chosen = columns
         looks = for_each(paths, _look) if is_url(paths[0]) else map(_look, paths)
-        for path, (stamp, schema, sizes) in zip(paths, looks, strict=True):
-            chosen, is_list = chosen_columns(schema, chosen, without_secrets(path))
+        for path, (stamp, schema, sizes, large) in zip(paths, looks, strict=True):
+            before, where = chosen, without_secrets(path)
+            if files:
+                chosen, is_list = chosen_columns(schema, before, where)
+                refuse_other_ids(where, before, chosen)
+            else:
+                chosen, is_list = chosen_columns(schema, before, where, is_wide=partial(is_wide, paths, column_of))
+            if is_list and chosen.length in large:
+                _refuse_large_tokens(path, str(chosen.length), large[chosen.length])
             first_rows = accumulate(sizes, initial=0)
             spans.extend(
                 ParquetSpan(
@@ -145,16 +164,49 @@ class ParquetReader(WholeFiles):
             )
             files.append(InputFile(path=path, stamp=stamp, num_rows=sum(sizes)))
             first_index += files[-1].num_rows
-        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
+        keys = keys_of_files(chosen, paths, column_of)
+        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen, keys=keys)
 
 
-def _look(path: str) -> tuple[FileStamp, Any, list[int]]:
-    """Returns a file's stamp, its Arrow schema, and how many rows each row group has."""
+def _look(path: str) -> tuple[FileStamp, Any, list[int], dict[str, int]]:
+    """Returns a file's stamp, Arrow schema, rows of each row group, and columns with tokens that are no token ids."""
     stamp = FileStamp.of(path)
     with open_parquet(path) as file:
         metadata = file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        return stamp, file.schema_arrow, sizes
+        return stamp, file.schema_arrow, sizes, _large_tokens(metadata, file.schema_arrow)
+
+
+def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
+    """Returns column → first row group with integers that no token id is as large as, as far as statistics tell."""
+    wide = {field.name for field in schema if is_tokens(field.type) and str(field.type.value_type) in _WIDE}
+    found: dict[str, int] = {}
+    leaves = [number for number in range(metadata.num_columns) if _column_of(metadata, number) in wide]
+    for group in range(metadata.num_row_groups):
+        for leaf in leaves:
+            statistics = metadata.row_group(group).column(leaf).statistics
+            if statistics is not None and statistics.has_min_max and statistics.max > LARGEST_TOKEN:
+                found.setdefault(_column_of(metadata, leaf), group)
+    return found
+
+
+def _column_of(metadata: Any, leaf: int) -> str:
+    path: str = metadata.schema.column(leaf).path
+    return path.partition(".")[0]
+
+
+def _refuse_large_tokens(path: str, column: str, group: int) -> None:
+    """Raises a ValueError that names the first row of a row group with a token that is no token id."""
+    with open_parquet(path) as file:
+        before = sum(file.metadata.row_group(earlier).num_rows for earlier in range(group))
+        rows = file.read_row_group(group, columns=[column], use_threads=False).column(0)
+    for row, tokens in enumerate(rows, before):
+        token = max((token for token in tokens.as_py() or () if token is not None), default=0)
+        if token > LARGEST_TOKEN:
+            raise ValueError(
+                f"{without_secrets(path)}: row {row}, column {column!r} holds the token {token}, but token ids are "
+                "below 2^31; repair the row or leave it out"
+            )
 
 
 def column_of(path: str, name: str) -> Iterator[Any]:

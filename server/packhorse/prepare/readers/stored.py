@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from packhorse.formats import FlatTokens, MegatronIndex, megatron_paths
+from packhorse.formats.arrow import open_arrow
 from packhorse.formats.files import FileStamp, exists, is_file, open_binary
+from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.readers._base import (
@@ -19,9 +21,12 @@ from packhorse.prepare.readers._base import (
     changed,
     cut,
     first_bytes,
+    keys_of_files,
     refuse_columns,
 )
+from packhorse.prepare.readers._keys import KeyColumn
 from packhorse.prepare.readers._rows import Columns, RawRows
+from packhorse.prepare.readers.arrow import column_of
 
 _BOUNDARIES = ".boundaries"
 
@@ -75,7 +80,7 @@ class MegatronReader(WholeFiles):
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
         """See `Reader`."""
-        return [_pair(path)[0] for path in paths]
+        return [name for path in paths for name in (_pair(path)[0], str(keys_path(path)))]
 
     def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
@@ -150,4 +155,26 @@ def _opened(kind: str, path: str, num_rows: int, columns: Columns, skips_bad_row
         )
         for first, size in cut(num_rows, SPAN_ROWS)
     ]
-    return Opened(kind=kind, spans=spans, files=[InputFile(path=path, stamp=stamp, num_rows=num_rows)], columns=columns)
+    files = [InputFile(path=path, stamp=stamp, num_rows=num_rows)]
+    keys = None
+    if kind == MegatronReader.kind and not is_url(path) and (beside := str(keys_path(path))) and exists(beside):
+        keys = _keys_beside(beside, path, num_rows)
+        files.append(InputFile(path=beside, stamp=FileStamp.of(beside), num_rows=0))
+    return Opened(kind=kind, spans=spans, files=files, columns=columns, keys=keys)
+
+
+def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
+    """Returns what reads the keys that `packhorse tokenize` wrote beside an index."""
+    found = sum(map(len, column_of(path, KEY_COLUMN)))
+    if found != num_rows:
+        raise ValueError(
+            f"{path} names {found:,} sequences, and {index} has {num_rows:,}: tokenize again, or remove that file "
+            "to go without keys"
+        )
+    stated = (open_arrow(path)[1].schema.metadata or {}).get(NUM_TOKENS.encode())
+    if stated is not None and int(stated) != int(MegatronIndex(index).lengths.sum(dtype=np.int64)):
+        raise ValueError(
+            f"{path} was written with other tokens than {index} tells of: tokenize again, or remove that file to go "
+            "without keys"
+        )
+    return keys_of_files(Columns(key=KEY_COLUMN), [path], column_of)

@@ -1,0 +1,166 @@
+"""Asking what is remote until it answers: how long one attempt and all of them may take, and few lines about it.
+
+Owns what a failure means and when to give up; leaves what is asked to `object_store`.
+"""
+
+import logging
+import os
+import queue
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
+
+_LOG = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+_JITTER = random.SystemRandom()
+
+TIMEOUT_VARIABLE = "PACKHORSE_TIMEOUT_SECONDS"
+"""Environment variable: how long to go on without an answer, where no policy is given."""
+_QUIET_SECONDS = 5.0
+"""So long nothing is said of a wait, and then again after it."""
+_LEAST_SECONDS = 1.0
+"""What the last attempt has at least."""
+_NO_CREDENTIALS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "DefaultCredentialsError",
+    "ClientAuthenticationError",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+)
+"""Names of what stores raise, or begin their messages with, where credentials are missing or wrong."""
+_UNREACHED = (
+    "ConnectError",
+    "ConnectTimeout",
+    "ConnectTimeoutError",
+    "ClientConnectorError",
+    "ClientConnectorDNSError",
+    "EndpointConnectionError",
+    "NameResolutionError",
+    "NewConnectionError",
+)
+"""Names of what HTTP libraries raise where nobody is at an address."""
+
+
+def default_retry() -> RetryPolicy:
+    """Returns the policy for whoever gives none: the environment's time, or else the usual one.
+
+    Raises:
+        ValueError: the variable holds no number of seconds above 0.
+    """
+    text = os.environ.get(TIMEOUT_VARIABLE)
+    if not text:
+        return RetryPolicy()
+    try:
+        seconds = checked_seconds(TIMEOUT_VARIABLE, float(text))
+    except ValueError:
+        seconds = 0.0
+    if not seconds:
+        raise ValueError(f"{TIMEOUT_VARIABLE} must be a number of seconds above 0, got {text!r:.60}")
+    return RetryPolicy(deadline_seconds=seconds, connect_seconds=seconds)
+
+
+def is_of_credentials(error: BaseException) -> bool:
+    """Whether a store's own exception says that credentials are missing or wrong."""
+    said = f"{type(error).__name__} {error}"
+    return any(name in said for name in _NO_CREDENTIALS)
+
+
+def is_unreached(error: BaseException | None) -> bool:
+    """Whether an exception, or what caused it, says that nobody is at the address."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, socket.gaierror | ConnectionRefusedError) or type(error).__name__ in _UNREACHED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One series of attempts: its time, and what was said of it."""
+
+    policy: RetryPolicy
+    shown: str
+    """What is asked, for messages."""
+    failures: int = 0
+    _began: float = field(default_factory=time.monotonic)
+    _said: float | None = None
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Since the first attempt began."""
+        return time.monotonic() - self._began
+
+    def attempt_seconds(self, most: float) -> float:
+        """Returns how long the next attempt may take."""
+        if not self.policy.deadline_seconds:
+            return most
+        return min(most, max(self.policy.deadline_seconds - self.elapsed_seconds, _LEAST_SECONDS))
+
+    def goes_on(self, what: str, why: str, *, is_known: bool) -> bool:
+        """Waits for the next attempt; returns False where there is no time for one.
+
+        Args:
+            what: failed, for messages.
+            why: it did.
+            is_known: whether the address has ever answered, or may be right in spite of the failure.
+        """
+        self.failures += 1
+        policy = self.policy
+        limit = policy.deadline_seconds if is_known else min(policy.deadline_seconds, policy.connect_seconds)
+        longest = min(policy.most_delay_seconds, policy.first_delay_seconds * 2 ** min(self.failures - 1, 60))
+        delay = _JITTER.uniform(0, longest)
+        if self.elapsed_seconds + delay >= limit:
+            return False
+        now = time.monotonic()
+        if self._said is None or now - self._said >= _QUIET_SECONDS:
+            self._said = now
+            _LOG.warning("%s: %s failed (%s); trying again for up to %.0f s", self.shown, what, why, limit)
+        time.sleep(delay)
+        return True
+
+    def within(self, most_seconds: float, work: Callable[[], _Result]) -> _Result:
+        """Runs one attempt in a thread of its own, which is left alone when it takes too long.
+
+        Raises:
+            TimeoutError: it took too long.
+        """
+        answers: queue.SimpleQueue[tuple[_Result | None, BaseException | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                answers.put((work(), None))
+            except BaseException as error:
+                answers.put((None, error))
+
+        threading.Thread(target=run, name="packhorse-store", daemon=True).start()
+        seconds = self.attempt_seconds(most_seconds)
+        for wait in _waits(seconds):
+            try:
+                answer, error = answers.get(timeout=wait)
+            except queue.Empty:
+                if self._said is None:
+                    self._said = time.monotonic()
+                    _LOG.warning("%s: no answer for %.0f s; waiting for up to %.0f s", self.shown, wait, seconds)
+                continue
+            if error is not None:
+                raise error
+            return answer  # type: ignore[return-value]
+        raise TimeoutError(f"no answer within {seconds:g} s")
+
+
+def _waits(seconds: float) -> Iterator[float]:
+    """Yields how long to wait before something is said, and then the rest."""
+    if seconds > _QUIET_SECONDS:
+        yield _QUIET_SECONDS
+        seconds -= _QUIET_SECONDS
+    yield seconds

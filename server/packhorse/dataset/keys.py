@@ -1,0 +1,233 @@
+"""The table of keys of a dataset: what the owner of its sequences calls them, each way between key and id.
+
+Owns the table's files, and looking up in them without reading them whole. Plans, pools and bins know ids only, so the
+table is no part of a digest; like every file it has its checksum in the manifest. Leaves where keys come from to
+`packhorse.prepare`, and how people write them to `packhorse.formats.keys`.
+
+| file | type | holds |
+|---|---|---|
+| keys.npy | uint8 [bytes] | all keys in UTF-8, end to end, ascending by id |
+| key_ends.npy | int64 [n] | where each ends |
+| key_order.npy | int64 [n, 2] | (hash, entry) of each, ascending |
+| key_ids.npy | int64 [n] | the id of each; not there where it is its entry |
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packhorse.dataset._files import named
+from packhorse.dataset.arrays import growing_array, map_array
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.layout import KEY_ENDS, KEY_IDS, KEY_ORDER, KEYS
+from packhorse.dataset.manifest import KeyRecord
+
+HASH_BITS = 63
+"""Of XXH3-64, the lowest: a hash is an int64 that is not negative."""
+
+_KEYS_AT_ONCE = 1 << 16
+_BUCKET_KEYS = 1 << 22
+"""Keys whose hashes are sorted in memory together: 64 MiB, and as much again to sort them."""
+_MOST_BUCKET_BITS = 9
+
+
+class KeyRows(NamedTuple):
+    """Some keys, by ascending id."""
+
+    data: NDArray[np.uint8]
+    """All their bytes in UTF-8, end to end."""
+    sizes: NDArray[np.int64]
+    """How many of them each has, at least 1: int64 [n]."""
+    ids: NDArray[np.int64] | None = None
+    """int64 [n]; None where ids count from 0."""
+
+
+class DuplicateKeyError(ValueError):
+    """A key names two sequences."""
+
+    def __init__(self, key: str, ids: tuple[int, int]) -> None:
+        super().__init__(f"key {key!r:.200} names two sequences, {ids[0]} and {ids[1]}")
+        self.key = key
+        self.ids = ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Keys:
+    """A dataset's keys, mapped: O(log n) from key to id, O(1) back, or O(log n) where only some ids have keys.
+
+    Example:
+        >>> import tempfile
+        >>> rows = KeyRows(np.frombuffer(b"https://ahttps://b", np.uint8), np.array([9, 9]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     record = write_keys(Path(folder), [rows], column="url", num_keys=2)
+        ...     keys = Keys.mapped(Path(folder), record)
+        ...     keys.ids_of(["https://b", "https://c"]).tolist(), keys.of(np.array([0, 9]))
+        ([1, -1], ['https://a', ''])
+    """
+
+    data: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+    order: NDArray[np.int64]
+    ids: NDArray[np.int64] | None
+
+    @classmethod
+    def mapped(cls, folder: Path, record: KeyRecord) -> "Keys":
+        """Maps a table; a PreparedDatasetError where a file is not as the manifest says."""
+        table = cls(
+            data=map_array(folder / KEYS, "uint8", (record.n_bytes,)),
+            ends=map_array(folder / KEY_ENDS, "int64", (record.n_keys,)),
+            order=map_array(folder / KEY_ORDER, "int64", (record.n_keys, 2)),
+            ids=map_array(folder / KEY_IDS, "int64", (record.n_keys,)) if record.has_ids else None,
+        )
+        if int(table.ends[-1]) != record.n_bytes:
+            raise PreparedDatasetError(f"{named(folder / KEY_ENDS)} does not fit {KEYS}: restore both from a copy")
+        return table
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def ids_of(self, keys: Sequence[str]) -> NDArray[np.int64]:
+        """Returns the ids of keys, -1 where there is no such key: int64 [n]."""
+        encoded = [key.encode(errors="surrogatepass") for key in keys]
+        hashes = np.array([_hash(each) for each in encoded], dtype=np.int64)
+        at = np.searchsorted(self.order[:, 0], hashes)
+        ids = np.full(len(keys), -1, dtype=np.int64)
+        for number, (key, wanted, first) in enumerate(zip(encoded, hashes.tolist(), at.tolist(), strict=True)):
+            while first < len(self) and self.order[first, 0] == wanted:
+                entry = int(self.order[first, 1])
+                if self._bytes_of(entry) == key:
+                    ids[number] = entry if self.ids is None else self.ids[entry]
+                    break
+                first += 1
+        return ids
+
+    def of(self, ids: NDArray[np.integer]) -> list[str]:
+        """Returns the keys of ids, empty where an id has none."""
+        entries = ids.astype(np.int64)
+        if self.ids is not None:
+            entries = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
+            entries[self.ids[entries] != ids] = -1
+        return [self._bytes_of(entry).decode(errors="replace") for entry in entries.tolist()]
+
+    def rows(self, ids: NDArray[np.int64] | None = None) -> Iterator[KeyRows]:
+        """Yields all keys, or those of some entries with their ids, some at a time.
+
+        Args:
+            ids: of a table whose ids are its entries: int64 [n], ascending; None for all.
+        """
+        for first in range(0, len(self) if ids is None else len(ids), _KEYS_AT_ONCE):
+            if ids is None:
+                some = slice(first, first + _KEYS_AT_ONCE)
+                ends = np.array(self.ends[some])
+                begin = int(self.ends[first - 1]) if first else 0
+                kept = None if self.ids is None else np.array(self.ids[some])
+                yield KeyRows(np.array(self.data[begin : int(ends[-1])]), np.diff(ends, prepend=begin), kept)
+            else:
+                entries = ids[first : first + _KEYS_AT_ONCE]
+                parts = [self._bytes_of(entry) for entry in entries.tolist()]
+                sizes = np.array([len(part) for part in parts], dtype=np.int64)
+                yield KeyRows(np.frombuffer(b"".join(parts), np.uint8), sizes, np.array(entries))
+
+    def begins_with(self, before: "Keys") -> bool:
+        """Whether its first keys are all those of another table; ids are the entries of both."""
+        num, num_bytes = len(before.ends), len(before.data)
+        if len(self) < num or not np.array_equal(self.ends[:num], before.ends):
+            return False
+        return np.array_equal(self.data[:num_bytes], before.data)
+
+    def _bytes_of(self, entry: int) -> bytes:
+        if not 0 <= entry < len(self):  # of a table that was altered, and is not checked yet
+            return b""
+        begin = int(self.ends[entry - 1]) if entry else 0
+        return self.data[begin : int(self.ends[entry])].tobytes()
+
+
+def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: int) -> KeyRecord:
+    """Writes the table of keys into a folder.
+
+    Memory holds some of `rows`, and 128 MiB at most to sort hashes; meanwhile as much disk again as key_order.npy
+    takes.
+
+    Example:
+        >>> import tempfile
+        >>> rows = KeyRows(np.frombuffer(b"aab", np.uint8), np.array([2, 1]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_keys(Path(folder), [rows], column="name", num_keys=2)
+        KeyRecord(column='name', n_keys=2, n_bytes=3, has_ids=False)
+
+    Args:
+        folder: has none of its files.
+        rows: all keys, ascending by id; either all with their ids, or none.
+        column: where they come from.
+        num_keys: about how many there are.
+
+    Raises:
+        DuplicateKeyError: a key names two sequences.
+        OSError: the disk is full.
+    """
+    bits = min(max(num_keys // _BUCKET_KEYS, 0).bit_length(), _MOST_BUCKET_BITS)
+    buckets = [folder / f"{KEY_ORDER}.{number:03}" for number in range(1 << bits)]
+    num_bytes = count = 0
+    has_ids = False
+    with ExitStack() as files:
+        append_data = files.enter_context(growing_array(folder / KEYS, "uint8", None))
+        append_ends = files.enter_context(growing_array(folder / KEY_ENDS, "int64", None))
+        opened = [files.enter_context(path.open("xb")) for path in buckets]
+        append_ids: Callable[[NDArray[np.int64]], None] | None = None
+        for some in rows:
+            ends = np.cumsum(some.sizes)
+            if some.ids is not None:
+                if append_ids is None:
+                    append_ids = files.enter_context(growing_array(folder / KEY_IDS, "int64", None))
+                append_ids(some.ids)
+                has_ids = True
+            append_data(some.data)
+            append_ends(ends + num_bytes)
+            pairs = np.stack([_hashes(some.data, ends), np.arange(count, count + len(ends))], axis=1)
+            bucket_of = pairs[:, 0] >> (HASH_BITS - bits)
+            for number in np.unique(bucket_of).tolist() if bits else [0]:
+                opened[number].write(np.ascontiguousarray(pairs[bucket_of == number], dtype="<i8").data.cast("B"))
+            num_bytes, count = num_bytes + len(some.data), count + len(ends)
+    with growing_array(folder / KEY_ORDER, "int64", 2) as append_order:
+        for path in buckets:
+            pairs = np.fromfile(path, dtype="<i8").reshape(-1, 2)
+            path.unlink()
+            pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+            append_order(pairs)
+    record = KeyRecord(column=column, n_keys=count, n_bytes=num_bytes, has_ids=has_ids)
+    _refuse_duplicates(Keys.mapped(folder, record))
+    return record
+
+
+def _refuse_duplicates(table: Keys) -> None:
+    """Compares the bytes of keys with equal hashes."""
+    for first in range(0, len(table), _BUCKET_KEYS):
+        hashes = np.array(table.order[first : first + _BUCKET_KEYS + 1, 0])
+        again = np.flatnonzero(hashes[1:] == hashes[:-1])
+        for index in again.tolist():
+            entry = int(table.order[first + index + 1, 1])
+            key, other = table._bytes_of(entry), first + index
+            while other >= 0 and table.order[other, 0] == hashes[index]:  # those of this hash that come before it
+                if table._bytes_of(before := int(table.order[other, 1])) == key:
+                    one, two = (before, entry) if table.ids is None else (table.ids[before], table.ids[entry])
+                    raise DuplicateKeyError(key.decode(errors="replace"), (int(one), int(two)))
+                other -= 1
+
+
+def _hashes(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    view = np.ascontiguousarray(data).data
+    limits = [0, *ends.tolist()]
+    digest = xxhash.xxh3_64_intdigest
+    hashes = [digest(view[begin:end]) for begin, end in pairwise(limits)]
+    return (np.array(hashes, dtype=np.uint64) & np.uint64(2**HASH_BITS - 1)).astype(np.int64)
+
+
+def _hash(key: bytes) -> int:
+    return int(xxhash.xxh3_64_intdigest(key)) & (2**HASH_BITS - 1)
