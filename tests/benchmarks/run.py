@@ -13,6 +13,7 @@ from pathlib import Path
 import bench_assembling
 import bench_attacks
 import bench_balanced_training
+import bench_cold_start
 import bench_endurance
 import bench_epoch_end
 import bench_first_bin
@@ -53,6 +54,7 @@ BENCHMARKS = {
     "locality": bench_locality,
     "epoch-end": bench_epoch_end,
     "first-bin": bench_first_bin,
+    "cold-start": bench_cold_start,
     "streaming": bench_streaming,
     "processes": bench_processes,
     "tls": bench_tls,

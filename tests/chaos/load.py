@@ -5,6 +5,7 @@ tests/benchmarks/bench_attacks.py.
 """
 
 import contextlib
+import functools
 import itertools
 import threading
 import time
@@ -14,7 +15,7 @@ import numpy as np
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.client.service._messages import topology_message
-from packhorse.topology import Topology
+from packhorse.topology import BatchSchedule, BatchStage, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import WIRE_VERSION
@@ -22,6 +23,7 @@ from packhorse.wire import WIRE_VERSION
 NUM_STREAMS = 8
 NUM_SEQUENCES = 250_000
 SERVICE = "/packhorse.v1.PackingService/"
+_SEEDS = itertools.count(1)
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 65 << 20),
     ("grpc.max_send_message_length", 65 << 20),
@@ -57,20 +59,27 @@ def prepare_datasets(root, num_sequences=NUM_SEQUENCES, num_wide=100_000):
 
 
 class Readers:
-    """Threads that read one epoch after the other, each as another rank, and keep what came."""
+    """Threads that read one epoch after the other, each as another rank, and keep what came.
 
-    def __init__(self, target, dataset="many", num_streams=NUM_STREAMS):
+    Args:
+        target: the server.
+        dataset: of it.
+        num_streams: threads.
+        access: what `connect` takes beside.
+    """
+
+    def __init__(self, target, dataset="many", num_streams=NUM_STREAMS, **access):
         self.num_sequences = 0
         self.failures = []
         self._epochs = {}  # (epoch, rank) -> ids
-        self._dataset, self._num_streams = dataset, num_streams
+        self._dataset, self._num_streams, self._access = dataset, num_streams, access
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._read, args=(target, rank)) for rank in range(num_streams)]
 
     def _read(self, target, rank):
         try:
-            with connect(target, retry=RetryPolicy(deadline_seconds=60)) as client:
+            with connect(target, retry=RetryPolicy(deadline_seconds=60), **self._access) as client:
                 for epoch in itertools.count():
                     parts = []
                     for block in client.stream_bins(
@@ -190,6 +199,54 @@ def _unread(call, stopping):
     return "left"
 
 
+def _stream(channel, stopping, request):
+    """Reads a stream of a seed that nobody else has."""
+    method = channel.unary_stream(SERVICE + "StreamBins")  # bytes: what attackers do counts as little as can be
+    call = method(request + pb.StreamBinsRequest(seed=next(_SEEDS)).SerializeToString())
+    for _ in call:
+        if stopping.is_set():
+            call.cancel()
+            return "left"
+    return "OK"
+
+
+@functools.cache
+def _request(num_skips=0, **shape):
+    """The bytes of a request, which another message's may follow."""
+    skip = [pb.PositionRange(first=4 * i, end=4 * i + 1) for i in range(num_skips)]
+    topology = topology_message(Topology(**shape))
+    return pb.StreamBinsRequest(
+        dataset="many", topology=topology, wire_version=WIRE_VERSION, skip=skip
+    ).SerializeToString()
+
+
+def stream_balanced(channel, stopping):
+    """A thousand ranks' windows, arranged for one that reads."""
+    return _stream(channel, stopping, _request(world_size=1024, batch_size=8, balance="micro_step"))
+
+
+def stream_a_long_schedule(channel, stopping):
+    """A batch size that changes a thousand times, and a balance of every size."""
+    stages = tuple(BatchStage(100 * i, False, 128 + 128 * (i % 7)) for i in range(1000))
+    return _stream(channel, stopping, _request(world_size=128, batch_size=BatchSchedule(stages), balance="micro_step"))
+
+
+def fill_a_million_ranks(channel, stopping):
+    """An epoch that is one step, which is not full."""
+    return _stream(channel, stopping, _request(world_size=1 << 20))
+
+
+def skip_a_thousand_ranges(channel, stopping):
+    """As many ranges as may be."""
+    return _stream(channel, stopping, _request(num_skips=1000, world_size=1024))
+
+
+def skip_too_many_ranges(channel, stopping):
+    """As many ranges as a message holds."""
+    one = pb.StreamBinsRequest(skip=[pb.PositionRange(first=10**9, end=10**9 + 1)])
+    return _stream(channel, stopping, _request(world_size=1024) + 280_000 * one.SerializeToString())
+
+
 def pack_many_lengths(channel, stopping):
     """A million lengths, of which as many are distinct as may be."""
     lengths = np.random.default_rng(0).integers(1, 1 << 17, 1_000_000).tolist()
@@ -240,6 +297,11 @@ def come_and_leave(channel, stopping):
 
 
 ATTACKS = {
+    "StreamBins, balanced over 1,024 ranks": (stream_balanced, 4),
+    "StreamBins, a schedule of 1,000 stages": (stream_a_long_schedule, 4),
+    "StreamBins, a million ranks": (fill_a_million_ranks, 4),
+    "StreamBins, 1,000 skipped ranges": (skip_a_thousand_ranges, 4),
+    "StreamBins, 280,000 skipped ranges": (skip_too_many_ranges, 4),
     "LocateSequences, 10,000 ids, a million ranks": (locate_everywhere, 4),
     "LocateSequences, 100,000 distinct lengths": (locate_among_many_lengths, 4),
     "GetBins, 60 MB answers": (get_large_bins, 4),

@@ -79,6 +79,23 @@ def test_a_stage_is_appended(root):
     assert "| 2" in run("show", "staged", "--target", f"embedded:{root}").output.replace("│", "|")
 
 
+def test_stages_are_replaced_and_taken_back(root):
+    text = (root / "staged.mixture.toml").read_text()
+    arguments = ("append", "staged", "--data-root", root, "--from-position")
+    run(*arguments, 1200, "--weights", "rows=60,truncated=40")
+    result = run(*arguments, 1100, "--replace", "--weights", "rows=1")
+    assert "staged: stage 2 begins at position 100 of epoch 2" in result.output
+    result = run(*arguments, 1000, "--replace")
+    assert "staged: stage 1 begins at position 210 of epoch 1" in result.output
+    assert (root / "staged.mixture.toml").read_text() == text
+    assert "nothing changes" in run(*arguments, 1000, "--replace").output
+    result = run(*arguments, 1000)
+    assert "give --weights NAME=W,…, or --replace, which takes stages back" in result.output
+    result = run(*arguments, 700, "--replace", "--weights", "")
+    assert "--weights '' is not NAME=WEIGHT" in result.output
+    assert (root / "staged.mixture.toml").read_text() == text
+
+
 @pytest.mark.parametrize(
     ("name", "position", "weights", "message"),
     [

@@ -83,8 +83,8 @@ def test_a_wrong_file_is_refused_by_line(line, text):
     ("text", "message"),
     [
         (
-            "[[stages]]\nweights = {set = 1, other = 0.00001}",
-            "other has less than one bin in 65536 in stage 0: give it a larger weight, or 0 and a larger one in a",
+            "[[stages]]\nweights = {set = 1, other = 0.0000000000001}",
+            "other has less than one bin in 1099511627776 in stage 0: give it a larger weight, or 0 and a larger one",
         ),
         (
             f"bins_per_step = 4\n{STAGES}until_steps = 9\n{STAGES}until_bins = 36\n{STAGES}",
@@ -232,3 +232,37 @@ def test_a_stage_is_appended_to_a_file_that_an_editor_has_marked_and_to_no_other
     path.write_text(f"# für Mai\n{STAGES}", encoding="latin-1")
     with pytest.raises(MixtureError, match="is no text in UTF-8"):
         append_to_mixture(path, *append)
+
+
+def test_stages_are_taken_back_and_the_rest_stays_as_written(pristine, tmp_path):
+    path, change = tmp_path / "run.mixture.toml", lambda name: open_prepared(pristine)
+    head = "# ours\nepoch_bins = 30  # an epoch\n\n[[stages]]\n"
+    tail = '\n[components.set]\nshuffle = "windowed(2)"  # near the disk\'s order\n'
+    stages = "[[stages]]  # second\nuntil_steps = 20\nweights = {set = 2}\n\n[[stages]]\nweights = {set = 3}\n"
+    path.write_text(f"bins_per_step = 4\n{head}until_bins = 40\nweights = {{set = 1}}\n\n{stages}{tail}")
+    _, after = append_to_mixture(path, None, 80, change, replace=True)
+    assert [first for first, _ in after.chain] == [0, 40]
+    _, after = append_to_mixture(path, StageEntry(weights={"set": 5}), 41, change, replace=True)
+    assert [first for first, _ in after.chain] == [0, 40, 41]
+    _, after = append_to_mixture(path, None, 1, change, replace=True)
+    assert [first for first, _ in after.chain] == [0]
+    assert path.read_text() == f"bins_per_step = 4\n{head}weights = {{set = 1}}\n\n{tail.lstrip()}"
+    with pytest.raises(MixtureError, match="position 0 is not beyond 0, where the last stage of run begins"):
+        append_to_mixture(path, StageEntry(weights={"set": 5}), 0, change, replace=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stages = [{until_bins = 9, weights = {set = 1}}, {weights = {set = 2}}]\n",
+        "[[stages]]\nuntil_bins = 9\nweights = {set = 1}\n[[stages]]\nweights = {new = 1}\n[components.new]\n",
+    ],
+)
+def test_what_cannot_be_taken_back_in_the_text_says_so(pristine, tmp_path, text):
+    path, other = tmp_path / "run.mixture.toml", open_prepared(pristine)
+    object.__setattr__(other, "path", other.path.with_name("new"))
+    datasets = {"set": open_prepared(pristine), "new": other}
+    path.write_text(text)
+    with pytest.raises(MixtureError, match=r"stages are taken back where they are written as .* edit the file by hand"):
+        append_to_mixture(path, None, 9, datasets.__getitem__, replace=True)
+    assert path.read_text() == text

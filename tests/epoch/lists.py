@@ -5,7 +5,6 @@ Each class says the same twice: `source_of(epoch)` is the source that is tested,
 
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from math import floor, gcd, lcm
 
 import numpy as np
@@ -14,7 +13,6 @@ from packhorse.epoch import (
     Component,
     JoinedSource,
     Mixture,
-    Permutation,
     SkipSource,
     Stage,
     WindowedView,
@@ -129,50 +127,89 @@ class Mixed:
         per_epoch = self.num_bins // self.bins_per_draw
         begin, end = epoch * per_epoch, (epoch + 1) * per_epoch
         firsts = [0, *(until // self.bins_per_draw for _, until in self.stages[:-1])]
-        run = []
+        run, due = [], [Fraction(0)] * len(self.parts)
         for (weights, _), first, until in zip(self.stages, firsts, [*firsts[1:], end], strict=True):
-            run += self.stage(weights, first, min(until, end), per_epoch)
-        return [component for component in run[begin:] for _ in range(self.bins_per_draw)]
+            weights = [Fraction(str(w)) for w in weights]
+            debts = [floor(each * 2**32) - run.count(d) * 2**32 for d, each in enumerate(due)]
+            key = derive_key(self.seed, 0, f"mixture {first}")
+            run += SplitTree(weights, debts, key).dealt(max(min(until, end) - first, 0))
+            due = [
+                Fraction(round(each * 2**32), 2**32) + weight / sum(weights) * (until - first)
+                for each, weight in zip(due, weights, strict=True)
+            ]
+        return [component for component in run[begin:end] for _ in range(self.bins_per_draw)]
 
-    def stage(self, weights, first, until, per_epoch):
-        """The component of every draw of a stage, in runs of epochs in which each component is due."""
-        shares = [Fraction(str(w)) for w in weights if w]
-        together = 1
-        while min(shares) / sum(shares) * together * per_epoch < 1:
-            together += 1
-        dealt, at = [], first
-        while at < until:
-            first_epoch = at // (together * per_epoch) * together
-            begin, end = first_epoch * per_epoch, (first_epoch + together) * per_epoch
-            key = derive_key(self.seed, first_epoch, "mixture")
-            dealt += self.segment(weights, at - first, end - at, key, at - begin)
-            at = end
-        return dealt[: max(until - first, 0)]
 
-    @staticmethod
-    def segment(weights, due_before, length, key, tweak):
-        weights = [Fraction(str(w)) for w in weights]
+class SplitTree:
+    """Who gets which position, cell by cell; what `_splits` says of its tree, its strata and their cells."""
+
+    def __init__(self, weights, debts, key):
         scale = lcm(*(w.denominator for w in weights))
         parts = [int(w * scale) for w in weights]
-        whole = sum(parts) // gcd(*parts)
-        block = 1
-        if whole <= 65536:
-            block = whole
-            while block < 1024:
-                block += whole
-        else:
-            least = min(w for w in weights if w) / sum(weights)
-            while block < 1024 or least * block < 1:
-                block *= 2
-        up_to = [sum(weights[:d], Fraction(0)) / sum(weights) for d in range(len(weights) + 1)]
-        edges = [*range(0, max(length // block, 1) * block, block), length]
-        components = []
-        for start, stop in pairwise(edges):
-            up_to_stop, up_to_start = ([floor(share * (due_before + at)) for share in up_to] for at in (stop, start))
-            ends = [b - a for a, b in zip(up_to_start, up_to_stop, strict=True)]
-            counts = [b - a for a, b in pairwise(ends)]
-            assert min(counts) >= 0
-            slots = [d for d, count in enumerate(counts) for _ in range(count)]
-            order = Permutation(stop - start, key, tweak + start).forward(np.arange(stop - start))
-            components += [slots[o] for o in order.tolist()]
-        return components
+        parts = [part // gcd(*parts) for part in parts]
+        nodes = [(part, d) for d, part in enumerate(parts) if part]
+        trees = [(part, order, ("leaf", d), debts[d]) for order, (part, d) in enumerate(nodes)]
+        for number in range(len(nodes) - 1):
+            lesser, greater = sorted(trees)[:2]
+            owed = Fraction(lesser[3]) - Fraction(lesser[0], lesser[0] + greater[0]) * (lesser[3] + greater[3])
+            key_of = mixed(key ^ mixed(number + GOLDEN))
+            tree = ("split", lesser[2], greater[2], lesser[0], lesser[0] + greater[0], owed / 2**32, key_of)
+            trees = sorted(trees)[2:]
+            trees.append((lesser[0] + greater[0], len(nodes) + number, tree, lesser[3] + greater[3]))
+        self.root = trees[0][2]
+
+    def dealt(self, num, node=None):
+        node = node or self.root
+        if node[0] == "leaf":
+            return [node[1]] * num
+        _, lesser, greater, part, whole, owed, key = node
+        is_lesser = split(part, whole, owed, key, num)
+        of_lesser = iter(self.dealt(sum(is_lesser), lesser))
+        of_greater = iter(self.dealt(num - sum(is_lesser), greater))
+        return [next(of_lesser if each else of_greater) for each in is_lesser]
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mixed(value):
+    """splitmix64's finaliser."""
+    value %= 2**64
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
+    return value ^ (value >> 31)
+
+
+def split(part, whole, owed, key, num):
+    """Whether each of so many cells is the lesser's."""
+    scale = 59 - whole.bit_length()
+    part, whole = (part * 2**59 // whole, 2**59) if scale < 0 else (part << scale, whole << scale)
+    debt, forced = floor(owed * whole), 0
+    while debt >= whole:
+        debt, forced = debt + part - whole, forced + 1
+
+    def first_cell(stratum):
+        return -((debt - stratum * whole) // part)
+
+    def cell_of(stratum):
+        if stratum < 0:
+            return None
+        begin, end = first_cell(stratum), first_cell(stratum + 1)
+        rest, over = debt + begin * part - stratum * whole, debt + end * part - (stratum + 1) * whole
+        word = mixed(key ^ (stratum * GOLDEN % 2**64))
+        at, which = (word >> 32) * 2.0**-32 * whole, word % 2**32 * 2.0**-32
+        if stratum == 0 and debt > 0:  # begun before: any of the cells that are left
+            return min(int(which * end), end - 1)
+        if over and at >= whole - (part - over):
+            return end - 1
+        wants_first = at * (whole - part + rest) < float(rest) * whole
+        if rest and wants_first and cell_of(stratum - 1) != begin - 1:  # which may have given it
+            return begin - 1
+        inner = end - begin - (over > 0)
+        return begin + min(int(which * inner), inner - 1)
+
+    cells, stratum = set(), 0
+    while first_cell(stratum) - 1 < num:
+        cells.add(cell_of(stratum))
+        stratum += 1
+    return ([True] * forced + [cell in cells for cell in range(num)])[:num]

@@ -3,6 +3,7 @@
 Owns invariant 3, with and without a balance, and `Assignment.places`; leaves continuing a stream to test_resume.
 """
 
+import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -266,3 +267,83 @@ def test_steps_of_many_windows_far_apart_are_remembered_within_bounds(prepared, 
     whole = Assignment(view, topology, seed=3, epoch=4).bins(steps, 1)
     assert [p for batch in reversed(backwards) for p in batch] == whole.positions.tolist()
     assert sum(chunk.offsets.size for chunk in bounded._chunks.values()) <= 32
+
+
+class Costly:
+    """A source that counts how often it is asked for costs, and may be held up there.
+
+    Args:
+        source: any.
+    """
+
+    def __init__(self, source):
+        self._source = source
+        self.num_asked, self.gate, self.asked = 0, threading.Event(), threading.Event()
+        self.gate.set()
+
+    def __getattr__(self, name):
+        return getattr(self._source, name)
+
+    def costs(self, positions, cost_linear):
+        self.num_asked += 1
+        self.asked.set()
+        assert self.gate.wait(20)
+        return self._source.costs(positions, cost_linear)
+
+
+@pytest.mark.parametrize("batch_size", [2, "0:8 16:16 48:8 80:24"])
+def test_windows_are_arranged_one_chunk_after_the_other(prepared, monkeypatch, batch_size):
+    monkeypatch.setattr(assignment_module, "_CHUNK_BINS", 8)
+    source = Costly(prepared({5: 900, 3: 500}, 16).view(3, 4))
+    topology = Topology(world_size=2, batch_size=batch_size, accumulation=2, balance="micro-step")
+    topology = topology.of_epoch(0, num_bins=source.num_bins, max_seq_len=16)
+    assignment = Assignment(source, topology, seed=3, epoch=4)
+    steps = range(1, assignment.num_steps, 3)
+    assert not assignment.is_arranged(steps)
+    pieces = assignment.arrange(steps)
+    for number in range(1, 6):
+        next(pieces)
+        assert source.num_asked == number
+    list(pieces)
+    assert assignment.is_arranged(steps)
+    before = source.num_asked
+    bins = assignment.bins(steps, 1)
+    assert source.num_asked == before
+    whole = Assignment(source, topology, seed=3, epoch=4).bins(steps, 1)
+    assert bins.positions.tolist() == whole.positions.tolist()
+
+
+def test_windows_that_are_arranged_do_not_wait_for_others(prepared, monkeypatch):
+    monkeypatch.setattr(assignment_module, "_CHUNK_BINS", 8)
+    source = Costly(prepared({5: 900, 3: 500}, 16).view(3, 4))
+    assignment = Assignment(source, Topology(world_size=2, batch_size=4, balance="optimizer-step"), seed=3)
+    list(assignment.arrange(range(1)))
+    source.gate.clear()
+    source.asked.clear()
+    others = threading.Thread(target=lambda: list(assignment.arrange(range(1, 2))))
+    others.start()
+    assert source.asked.wait(20)
+    assert assignment.is_arranged(range(1))
+    assert len(assignment.bins(range(1), 0)) == 4  # while the next windows are being arranged
+    assert others.is_alive()
+    source.gate.set()
+    others.join(20)
+
+
+def test_a_long_last_step_is_filled_before_its_block(prepared, monkeypatch):
+    view = prepared({5: 90, 3: 50}, 16).view(3, 4)
+    topology = Topology(world_size=view.num_bins * 2)
+    assert Assignment(view, topology).is_arranged(range(1)), "a short one is filled with its block"
+    monkeypatch.setattr(assignment_module, "_FEW_SEQUENCES", 8)
+    assignment = Assignment(view, topology)
+    assert not assignment.is_arranged(range(1))
+    assert len(list(assignment.arrange(range(1)))) == 1
+    assert assignment.is_arranged(range(1))
+
+
+def test_the_windows_of_one_block_are_remembered_together(prepared):
+    view = prepared({5: 90, 3: 50}, 16).view(3, 4)
+    wide = Assignment(view, Topology(world_size=1 << 13, batch_size=1 << 3, balance="micro-step"))
+    assert 1 <= wide.most_steps * wide.topology.bins_per_step <= assignment_module._MOST_BINS // 2
+    assert Assignment(view, Topology(world_size=1 << 20)).most_steps is None
+    assert Assignment(view, Topology(world_size=1 << 20, balance="micro-step")).most_steps == 1

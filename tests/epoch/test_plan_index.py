@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch import Permutation, PlanIndex, WindowedView
+from packhorse.epoch import PlanIndex, WindowedView
 from packhorse.epoch import _kernels as kernels
 from packhorse.packing import canonical_templates, counts_of_templates
 
@@ -90,9 +90,9 @@ def test_any_bin_is_found_in_plans_of_any_size(largest):
     first_bin = [0, *accumulate(multiplicity for _, multiplicity in ordered)]
     edges = {b for edge in first_bin for b in (edge - 1, edge, edge + 1) if 0 <= b < first_bin[-1]}
     wanted = sorted(edges | set(rng.integers(0, first_bin[-1], 2000).tolist()))
-    shuffle = Permutation(plan.num_bins, 7)
-    found, copies, sizes, numbers = (np.empty(len(wanted), dtype=np.int64) for _ in range(4))
-    kernels.find_bins(plan.tables, shuffle.row, shuffle.backward(wanted), 70, found, copies, sizes, numbers)
+    found, sizes, numbers = (np.empty(len(wanted), dtype=np.int64) for _ in range(3))
+    copies = np.array(wanted)
+    kernels.find_bins(plan.bin_tables, 70, found, copies, sizes, numbers)
     expected = [bisect_right(first_bin, b) - 1 for b in wanted]
     assert found.tolist() == expected
     assert copies.tolist() == [b - first_bin[t] for b, t in zip(wanted, expected, strict=True)]

@@ -46,6 +46,31 @@ def test_the_future_changes_and_nothing_before(root):
     assert bins_of(before.epoch(1, 7), range(400)) == bins_of(after.epoch(1, 7), range(400))
 
 
+def test_a_stage_that_nobody_has_come_to_is_replaced_and_taken_back(root):
+    before = in_process(root, "staged")
+    text = (root / "staged.mixture.toml").read_text()
+    with connect(f"embedded:{root}") as client:
+        client.append_stage("staged", from_position=900, weights={"rows": 1})
+        info = client.append_stage("staged", from_position=850, weights={"rows": 1, "truncated": 3}, replace=True)
+        assert [stage.first_position for stage in info.stages] == [0, 710, 850]
+        assert info == client.append_stage(
+            "staged", from_position=850, weights={"rows": 1, "truncated": 3}, replace=True
+        )
+        with client.stream_bins("staged", epoch=1, seed=7) as stream:
+            came = [next(stream)]
+            info = client.append_stage("staged", from_position=800, replace=True)
+            assert [stage.first_position for stage in info.stages] == [0, 710]
+            assert info == client.append_stage("staged", from_position=800, replace=True)  # asked again
+            assert (root / "staged.mixture.toml").read_text() == text
+            came += list(stream)
+        assert bins_of_blocks(came) == bins_of(before.epoch(1, 7))
+        with pytest.raises(PositionPassedError, match="bins before 1000 have been handed out already"):
+            client.append_stage("staged", from_position=710, replace=True)
+        with pytest.raises(PositionPassedError, match="cannot change at position 1 of the run"):
+            client.append_stage("staged", from_position=1, weights={"rows": 1}, replace=True)
+    assert (root / "staged.mixture.toml").read_text() == text
+
+
 @pytest.mark.parametrize(
     ("topology", "skip", "reached"),
     [

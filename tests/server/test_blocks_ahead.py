@@ -27,6 +27,17 @@ class Stream:
         self.gate = threading.Event()
         self.threads = {}
         self.is_closed = False
+        self.unarranged, self.arranging, self.is_free = set(), threading.Event(), threading.Event()
+
+    def is_arranged(self, steps=range(1)):
+        return not self.unarranged.intersection(steps)
+
+    def arrange_in_pieces(self, steps):
+        self.threads["arranging"] = threading.current_thread().name.rpartition("_")[0]
+        self.arranging.set()
+        assert self.is_free.wait(20)
+        self.unarranged.difference_update(steps)
+        yield 0
 
     def take(self):
         return self._left.pop(0) if self._left else range(0)
@@ -133,5 +144,28 @@ def test_closing_a_stream_gives_up_what_was_begun(opened):
             await third
         assert stream.is_closed
         stream.gate.set()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize("num_bytes", [10, MEDIUM_BYTES])
+def test_a_block_whose_windows_are_being_arranged_holds_up_nobody_elses(opened, num_bytes):
+    async def run():
+        waiting, other = Stream(num_bytes), Stream(num_bytes)
+        waiting.unarranged.add(0)
+        waiting.gate.set()
+        other.gate.set()
+        messages = opened(waiting)
+        assert (await anext(messages)).HasField("header")
+        first = asyncio.ensure_future(anext(messages))
+        assert await asyncio.to_thread(waiting.arranging.wait, 20)
+        steps = [message.block.first_step async for message in opened(other) if message.HasField("block")]
+        assert steps == list(range(20))
+        assert not first.done()
+        assert waiting.num_taken == 1  # a second block would keep a thread until its turn comes
+        waiting.is_free.set()
+        assert (await first).block.first_step == 0
+        assert [message.block.first_step async for message in messages] == list(range(1, 20))
+        assert waiting.threads["arranging"] == "arranging"
 
     asyncio.run(asyncio.wait_for(run(), 60))

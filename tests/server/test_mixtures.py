@@ -14,6 +14,7 @@ from packhorse.client import (
     DatasetNotFoundError,
     DigestMismatchError,
     EpochOfStreams,
+    InvalidRequestError,
     RemainderPolicy,
     RetryPolicy,
     Skips,
@@ -61,6 +62,19 @@ def test_a_served_mixture_is_the_one_in_this_process(client, embedded, staged, e
         with each.stream_bins("staged", epoch=epoch, seed=7, skip=skip) as stream:
             assert bins_of_blocks(stream) == expected
             assert stream.header.digest.startswith(staged.manifest.digest)
+
+
+def test_the_last_epoch_is_the_one_whose_positions_fit(client, embedded, staged):
+    last = 2**63 // staged.num_bins - 1
+    for each in (client, embedded):
+        assert len(each.get_bins("staged", epoch=last, positions=[0, staged.num_bins - 1])) == 2
+        for ask in (
+            lambda one: one.get_bins("staged", epoch=last + 1, positions=[0]),
+            lambda one: one.locate("staged", ids=[0], epoch=last + 1),
+            lambda one: next(iter(one.stream_bins("staged", epoch=last + 1))),
+        ):
+            with pytest.raises(InvalidRequestError, match=f"epoch must be an integer in .0, {last}."):
+                ask(each)
 
 
 @pytest.mark.parametrize("balance", ["none", "micro-step"])

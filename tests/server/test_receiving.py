@@ -1,15 +1,17 @@
 """Requests on their way in: those that never end, those of strangers, and what they take from others."""
 
+import asyncio
 import os
 import socket
 import struct
+import time
 
 import grpc
 import pytest
 from tests.chaos.http2 import ACK, DATA, END_HEADERS, FRAME_HEADER_BYTES, HEADERS, SETTINGS, frame, literals
 
 from packhorse.client import RetryPolicy, connect
-from packhorse.server.receiving import MOST_AT_ONCE
+from packhorse.server.receiving import MOST_AT_ONCE, SMALL_REQUEST_BYTES, Receiving
 from packhorse.server.tokens import Grant, hash_of, new_token
 from packhorse.v1 import packing_pb2 as pb
 
@@ -168,3 +170,29 @@ def test_large_requests_at_once_are_answered_or_told_to_come_back(corpus, make_s
         assert "other requests hold the memory" in caught.value.details()
         with pytest.raises(grpc.RpcError, match="send at most 1000000"):  # it was read
             call(fits, timeout=20)
+
+
+def test_large_requests_are_decoded_with_pauses_between():
+    """Decoding keeps the event loop: a few requests of 300,000 ranges would leave streams a tenth of their rate."""
+    began = []
+
+    def decode(data):
+        began.append(time.perf_counter())
+        while time.perf_counter() < began[-1] + 0.02:  # keeps the loop
+            pass
+        return data
+
+    async def run():
+        receiving = Receiving(lambda _error: None)
+        handler = grpc.unary_unary_rpc_method_handler(lambda *_: None, request_deserializer=decode)
+        large = [receiving._decoded(bytes(SMALL_REQUEST_BYTES + 1), handler) for _ in range(3)]
+        tasks = [asyncio.ensure_future(each) for each in large]
+        await asyncio.sleep(0)
+        assert await receiving._decoded(b"small", handler) == b"small", "small ones wait for nothing"
+        assert len(began) == 2
+        await asyncio.gather(*tasks)
+        assert len(began) == 4
+        first, _, *others = began
+        assert others[0] - first >= 3 * 0.02
+
+    asyncio.run(run())

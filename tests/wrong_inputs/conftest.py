@@ -28,6 +28,8 @@ def wrong_folder(tmp_path_factory):
     prepare(folder / "corpus.idx", max_seq_len=8, output=folder / "datasets" / "corpus", progress=False)
     shutil.copytree(folder / "datasets" / "corpus", folder / "broken")
     (folder / "broken" / "counts.json").write_text("{}")
+    shutil.copytree(folder / "datasets" / "corpus", folder / "mixtures" / "corpus")
+    (folder / "mixtures" / "mixed.mixture.toml").write_text("epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}\n")
     columns = {
         "length": [5, 3, 3, 5],
         "name": ["a", "b", "c", "d"],
@@ -137,8 +139,13 @@ def names(wrong_folder):
         shape = {"batch_size": 1, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
         return next(iter(client.create_packed_dataloader(memory, "corpus", tokens, **(shape | options))))
 
+    def closed(target):
+        with client.connect(target) as left:
+            return left
+
     return found | {
         "memory": memory,
+        "closed": closed,
         "dataset": dataset,
         "dataset_of": dataset_of,
         "loader": loader,

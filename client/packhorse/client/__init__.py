@@ -89,12 +89,13 @@ from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Balance, BatchSchedule, BatchStage, RemainderPolicy, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:
-    from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+    from packhorse.client.batches.batch import BatchAssembler
     from packhorse.client.batches.buffers import BatchBuffers, BatchTensors
     from packhorse.client.batches.context_parallel import context_parallel_indices
     from packhorse.client.batches.dataset_metrics import DatasetMetrics, per_dataset_metrics
     from packhorse.client.batches.layout import PackLayout, as_layout
     from packhorse.client.batches.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
+    from packhorse.client.batches.packed_batch import PackedBatch
     from packhorse.client.batches.separators import Separators
     from packhorse.client.batches.sequence_sums import sequence_log_probs, sum_over_sequences
     from packhorse.client.loading.dataset import PackedDataset
@@ -168,7 +169,7 @@ if TYPE_CHECKING:
 
 _TORCH_PARTS = {
     "BatchAssembler": "batches.batch",
-    "PackedBatch": "batches.batch",
+    "PackedBatch": "batches.packed_batch",
     "BatchBuffers": "batches.buffers",
     "BatchTensors": "batches.buffers",
     "DatasetMetrics": "batches.dataset_metrics",
@@ -385,8 +386,7 @@ __all__ = [
 _PUBLIC = tuple(__all__)
 
 if not TYPE_CHECKING:
-    # `import *` takes what is there without torch, which takes seconds to import; the rest is had by name.
-    __all__ = [name for name in __all__ if name not in _TORCH_PARTS]
+    del __all__  # `__getattr__` finds it when `import *` asks: what there is depends on what is installed
 
 try:
     __version__ = version("packhorse")
@@ -396,18 +396,25 @@ except PackageNotFoundError:  # a source tree that is not installed
 logging.getLogger("packhorse").addHandler(logging.NullHandler())
 
 
-def __dir__() -> list[str]:
-    """Lists what can be had here: without torch, or Lightning, not what needs it."""
+def _available() -> set[str]:
+    """Names that can be had here: without torch, or Lightning, not what needs it."""
     missing: set[str] = set()
     if find_spec("torch") is None:
         missing = {*_TORCH_PARTS}
     elif find_spec("lightning") is None:
         missing = {"PackedDataModule"}
-    return sorted({*_PUBLIC, "errors", *(name for name in globals() if name.startswith("__"))} - missing)
+    return set(_PUBLIC) - missing
+
+
+def __dir__() -> list[str]:
+    """Lists what can be had here."""
+    return sorted({*_available(), "errors", "__all__", *(name for name in globals() if name.startswith("__"))})
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what needs torch."""
+    """Loads what needs torch; and says what `import *` takes, which is all of it."""
+    if name == "__all__":
+        return sorted(_available())
     if name not in _TORCH_PARTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
+from packhorse.client.errors import PackhorseError
 from packhorse.client.service._messages import balance_message, integers, message, skip_message, texts, topology_message
 from packhorse.client.service._retry import with_retries
 from packhorse.client.service._transport import (
@@ -60,13 +61,14 @@ class Client:
     """
 
     def __init__(self, transport: Transport, retry: RetryPolicy) -> None:
-        self._transport = transport
+        self._connection = transport
+        self._is_closed = False
         self._retry = retry
 
     @property
     def target(self) -> str:
         """What `connect` was given."""
-        return self._transport.target
+        return self._connection.target
 
     def list_datasets(self) -> list[DatasetInfo]:
         """Returns every dataset that is served, by ascending name.
@@ -94,7 +96,13 @@ class Client:
         return read_dataset(self._ask(lambda seconds: self._transport.answer(GET_DATASET, request, seconds)).dataset)
 
     def append_stage(
-        self, mixture: str, *, from_position: int, weights: Mapping[str, Weight], by: str = "bins"
+        self,
+        mixture: str,
+        *,
+        from_position: int,
+        weights: Mapping[str, Weight] | None = None,
+        by: str = "bins",
+        replace: bool = False,
     ) -> DatasetInfo:
         r"""Appends a stage to a mixture while runs go on: other weights from a position of the run on.
 
@@ -109,14 +117,19 @@ class Client:
             ...     info = client.append_stage("two", from_position=20, weights={"corpus": "0.5"})
             >>> [stage.first_position for stage in info.stages]
             [0, 20]
+            >>> with connect("embedded:datasets") as client:  # nobody has come to position 20
+            ...     info = client.append_stage("two", from_position=20, replace=True)
+            >>> [stage.first_position for stage in info.stages]
+            [0]
 
         Args:
             mixture: its name.
-            from_position: epoch · num_bins + the position there; beyond where the last stage begins, and at or beyond
-                everything that was handed out.
+            from_position: epoch · num_bins + the position there; beyond where the last stage begins that stays, and at
+                or beyond everything that was handed out.
             weights: component → weight of at least 0, taken as it is written: 0.7 is 7/10. New components are datasets
-                of the server.
+                of the server. None only takes stages back, with `replace`.
             by: whether weights are shares of "bins" or of "tokens".
+            replace: takes back the stages that begin at the position or beyond, first.
 
         Returns:
             The mixture as it is now.
@@ -126,13 +139,19 @@ class Client:
             AccessDeniedError: the token is not for this.
             NotImplementedByServerError: the server has no tokens, or cannot write its data root.
             InvalidRequestError: the name is no mixture's, or the stage cannot follow the others; says why.
+            ValueError: weights are empty.
         """
+        if replace and weights is not None and not weights:
+            raise ValueError("weights must give components numbers; leave them out to take stages back")
         request = message(
             pb.AppendStageRequest,
             dataset=mixture,
             from_position=from_position,
-            weights=[pb.ComponentWeight(component=name, weight=str(weight)) for name, weight in weights.items()],
+            weights=[
+                pb.ComponentWeight(component=name, weight=str(weight)) for name, weight in (weights or {}).items()
+            ],
             by=by,
+            replace=replace,
         )
         return read_dataset(self._ask(lambda seconds: self._transport.answer(APPEND_STAGE, request, seconds)).dataset)
 
@@ -462,11 +481,19 @@ class Client:
         return PackStream(self._transport, options, self._retry)
 
     def close(self) -> None:
-        """Lets go of connections; later calls connect again. Calls that another thread is waiting for fail."""
-        self._transport.close()
+        """Lets go of connections. Later calls fail, and those that another thread is waiting for."""
+        self._connection.close()
+        self._is_closed = True
 
     def __repr__(self) -> str:
         return f"<Client of {self.target}>"
+
+    @property
+    def _transport(self) -> Transport:
+        """What calls go through, as long as the client is open."""
+        if self._is_closed:
+            raise PackhorseError(f"this client of {self.target} is closed; connect again")
+        return self._connection
 
     def _ask(self, attempt: Callable[[float], _Answer]) -> _Answer:
         return with_retries(self._retry, attempt, has_answered=lambda: self._transport.has_answered)

@@ -35,3 +35,13 @@ def quoted(value: object) -> str:
     """Returns a value as an error quotes it: its first 40 characters."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things as a sentence holds it.
+
+    Example:
+        >>> counted(1, "rank"), counted(2_000, "id")
+        ('1 rank', '2,000 ids')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

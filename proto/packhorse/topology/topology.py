@@ -148,7 +148,7 @@ class Topology:
         size = self.batch_size
         return size if isinstance(size, int) else -(-max(size.sizes) // (self.world_size * self.accumulation))
 
-    @property
+    @cached_property
     def bins_per_step(self) -> int:
         """G: bins that the ranks of an epoch take in one step; of a schedule's steps, in the largest."""
         return max(stretch.bins_per_step for stretch in self.stretches)
@@ -199,7 +199,11 @@ class Topology:
 
     def stretch_of(self, step: int) -> Stretch:
         """The stretch that a step is of."""
-        return self.stretches[bisect_right(self.stretches, step, key=lambda stretch: stretch.first_step) - 1]
+        return self.stretches[self.stretch_number(step)]
+
+    def stretch_number(self, step: int) -> int:
+        """Index of the stretch that a step is of."""
+        return bisect_right(self.stretches, step, key=lambda stretch: stretch.first_step) - 1
 
     def stretch_at(self, offset: int) -> Stretch:
         """The stretch that a position is of, counted from start_position."""
@@ -207,12 +211,15 @@ class Topology:
 
     def by_stretch(self, steps: range) -> Iterator[tuple[Stretch, range]]:
         """Divides ascending steps into those of the same size: (their stretch, the steps) in order."""
-        begins = [stretch.first_step for stretch in self.stretches[1:]]
-        for stretch, end in zip(self.stretches, (*begins, steps.stop), strict=True):
+        number = self.stretch_number(steps.start) if steps else 0
+        while steps:
+            following = self.stretches[number + 1 : number + 2]
+            end = following[0].first_step if following else steps.stop
             own = range(steps.start, min(steps.stop, end), steps.step)
             if own:
-                yield stretch, own
+                yield self.stretches[number], own
                 steps = steps[len(own) :]
+            number += 1
 
     def num_rank_bins(self, steps: range) -> int:
         """Bins that a rank gets in some steps."""

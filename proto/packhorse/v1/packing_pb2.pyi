@@ -723,16 +723,18 @@ class DatasetActivity(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_bins: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class AppendStageRequest(_message.Message):
-    __slots__ = ("dataset", "from_position", "weights", "by")
+    __slots__ = ("dataset", "from_position", "weights", "by", "replace")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     FROM_POSITION_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     from_position: int
     weights: _containers.RepeatedCompositeFieldContainer[ComponentWeight]
     by: str
-    def __init__(self, dataset: _Optional[str] = ..., from_position: _Optional[int] = ..., weights: _Optional[_Iterable[_Union[ComponentWeight, _Mapping]]] = ..., by: _Optional[str] = ...) -> None: ...
+    replace: bool
+    def __init__(self, dataset: _Optional[str] = ..., from_position: _Optional[int] = ..., weights: _Optional[_Iterable[_Union[ComponentWeight, _Mapping]]] = ..., by: _Optional[str] = ..., replace: _Optional[bool] = ...) -> None: ...
 
 class ComponentWeight(_message.Message):
     __slots__ = ("component", "weight")

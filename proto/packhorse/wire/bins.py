@@ -42,7 +42,7 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
     """
     parts = []
     step, missing = first_step, num_bins
-    stretches = topology.stretches
+    stretches = topology.stretches[topology.stretch_number(first_step) :]
     for stretch, following in zip(stretches, (*stretches[1:], None), strict=True):
         num_steps = -(-missing // stretch.batch_size)
         if following is not None:
@@ -56,4 +56,6 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
         parts.append(slots)
         step += num_steps * topology.step_stride
         missing -= num_steps * stretch.batch_size
+        if missing <= 0:
+            break
     return (parts[0] if len(parts) == 1 else np.concatenate(parts))[:num_bins]

@@ -10,6 +10,7 @@ from packhorse.cli.token_options import by_component, open_tokens
 from packhorse.client import AuditReport, Client, ComponentReport, DatasetInfo, EpochOfStreams
 from packhorse.jobs import show_progress
 from packhorse.topology import Skips, Topology
+from packhorse.topology.checks import counted
 
 if TYPE_CHECKING:
     from packhorse.client import TokenAudit, TokenReport
@@ -90,8 +91,8 @@ def command(
             raise click.ClickException(f"nothing was audited: {_why_nothing(streams)}")
     click.echo(
         f"{info.name} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
-        f"tokens in {report.bins:,} bins; {topology.world_size} ranks × {topology.workers_per_rank} workers, "
-        f"{report.num_steps:,} steps each"
+        f"tokens in {report.bins:,} bins; {counted(topology.world_size, 'rank')} × "
+        f"{counted(topology.workers_per_rank, 'worker')}, {counted(report.num_steps, 'step')} each"
     )
     for option, left_out in report.left_out.items():
         why = "not reached by" if option == "--until" else "left out on purpose by"

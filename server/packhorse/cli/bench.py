@@ -12,6 +12,7 @@ from packhorse.cli.load import Load, Measured, run_load
 from packhorse.cli.options import Seconds, access_options
 from packhorse.cli.service import access_of_command, asking
 from packhorse.topology import Topology
+from packhorse.topology.checks import counted
 
 _PERCENTILES = (50, 90, 99)
 _BUSY_SHARE = 0.8
@@ -129,8 +130,9 @@ def _percentiles(seconds: list[float]) -> dict[str, float] | None:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
-    shape = f"{facts['world_size']} ranks × {facts['workers_per_rank']} workers, {facts['batch_size']} bins a step"
-    lines = [f"{facts['streams']} streams of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"]
+    shape = f"{counted(facts['world_size'], 'rank')} × {counted(facts['workers_per_rank'], 'worker')}, "
+    shape += f"{counted(facts['batch_size'], 'bin')} a step"
+    lines = [f"{counted(facts['streams'], 'stream')} of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"]
     for name, key in (("first block", "first_block_seconds"), ("next block", "next_block_seconds")):
         found = facts[key]
         if found:

@@ -79,12 +79,17 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
     type=click.IntRange(1),
     help="Position of the run at which the stage begins: epoch times the mixture's bins, plus the position there.",
 )
-@click.option("--weights", required=True, metavar="NAME=W,…", help="Weight of each component, e.g. web=60,code=40.")
+@click.option("--weights", metavar="NAME=W,…", help="Weight of each component, e.g. web=60,code=40.")
 @click.option(
     "--by",
     default=WeightsBy.BINS.value,
     type=click.Choice([by.value for by in WeightsBy]),
     help="Whether weights are shares of bins or of tokens.",
+)
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Take back the stages that begin at the position or beyond, first; without --weights nothing follows them.",
 )
 def append(
     name: str,
@@ -92,20 +97,32 @@ def append(
     target: str | None,
     timeout_seconds: float | None,
     from_position: int,
-    weights: str,
+    weights: str | None,
     by: str,
+    replace: bool,
 ) -> None:
     """Append a stage to the mixture NAME: other weights from a position of the run on; nothing before it changes.
+
+    A stage that nobody has come to is replaced by another, or taken back, with --replace.
 
     Components that are new come behind those there are. Servers notice the file by themselves, and trainers go on with
     their streams. A run that has gone past the position already is refused, so choose one well ahead of it.
     """
+    if weights is None and not replace:
+        raise click.UsageError("give --weights NAME=W,…, or --replace, which takes stages back")
     if target is not None:
         with asking(target, timeout_seconds) as client:
             before = client.get_dataset(name).digest
-            info = client.append_stage(name, from_position=from_position, weights=_weights(weights), by=by)
+            info = client.append_stage(
+                name,
+                from_position=from_position,
+                weights=None if weights is None else _weights(weights),
+                by=by,
+                replace=replace,
+            )
         names, shares = [each.name for each in info.components], [Fraction(share) for share in info.stages[-1].shares]
-        _tell(name, from_position, len(info.stages), info.num_bins, (before, info.digest), names, shares)
+        firsts = [stage.first_position for stage in info.stages]
+        _tell(name, firsts, info.num_bins, (before, info.digest), names, shares)
         return
     if data_root is None:
         raise click.UsageError("give --data-root DIR, where the mixture's file is, or --target HOST:PORT, a server")
@@ -120,24 +137,25 @@ def append(
             f"{name} is a dataset of --data-root too, and served instead of {path.name}; rename one of them"
         )
     catalog = Mixtures(LazyCatalog(data_root, set()))
-    stage = StageEntry(weights=_weights(weights), by=WeightsBy(by))
-    old, new = append_to_mixture(path, stage, from_position, catalog.component)
+    stage = StageEntry(weights=_weights(weights), by=WeightsBy(by)) if weights is not None else None
+    old, new = append_to_mixture(path, stage, from_position, catalog.component, replace=replace)
     digests = (old.manifest.digest, new.manifest.digest)
-    _tell(name, from_position, len(new.chain), new.num_bins, digests, new.file.names, new.shares[-1])
+    _tell(name, [first for first, _ in new.chain], new.num_bins, digests, new.file.names, new.shares[-1])
 
 
 def _tell(
     name: str,
-    position: int,
-    num_stages: int,
+    firsts: Sequence[int],
     num_bins: int,
     digests: tuple[str, str],
     components: Sequence[str],
     shares: Sequence[Fraction],
 ) -> None:
     """Prints what a mixture has become."""
-    epoch, inside = divmod(position, num_bins)
-    click.echo(f"{name}: stage {num_stages - 1} begins at position {inside:,} of epoch {epoch:,}")
+    epoch, inside = divmod(firsts[-1], num_bins)
+    click.echo(f"{name}: stage {len(firsts) - 1} begins at position {inside:,} of epoch {epoch:,}")
+    if digests[0] == digests[1]:
+        click.echo("nothing changes")
     click.echo(f"digest before: {digests[0]}\ndigest now:    {digests[1]}")
     pairs = zip(components, shares, strict=True)
     click.echo("shares of bins: " + ", ".join(f"{component} {float(share):.2%}" for component, share in pairs))

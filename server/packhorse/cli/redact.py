@@ -18,6 +18,7 @@ from packhorse.dataset import (
     takedown_text,
 )
 from packhorse.server.served import Served
+from packhorse.topology.checks import counted
 
 
 @click.command("redact", context_settings={"show_default": True})
@@ -155,7 +156,7 @@ def _served(root: Path, name: str) -> Served:
 def _counted(redaction: Redaction) -> str:
     """Says how many ids and keys there are."""
     counts = ((len(redaction.ids), "id"), (len(redaction.keys), "key"))
-    return " and ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
+    return " and ".join(counted(count, noun) for count, noun in counts if count)
 
 
 def _check_component(component: str, served: Served) -> None:
@@ -182,7 +183,7 @@ def _is_right(served: Served, path: Path) -> bool:
 
     file = TakedownFile.parse(takedown_text(path), path.name, ids_reader(path))
     _check_fields(file, served)
-    click.echo(f"{path.name}: {len(file.redactions)} redactions, {len(file.skips)} skips")
+    click.echo(f"{path.name}: {counted(len(file.redactions), 'redaction')}, {counted(len(file.skips), 'skip')}")
     is_right = True
     for number, redaction in enumerate(file.redactions):
         missing = unknown_names(served, redaction)

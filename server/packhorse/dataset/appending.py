@@ -1,11 +1,12 @@
-"""Appending a stage to a mixture's file: the future of a run changes, and nothing of its past.
+"""Changing the stages of a mixture's file: the future of a run changes, and nothing of its past.
 
-Owns the order of reading, checking and replacing; leaves the text to `mixture_file`.
+Owns the order of reading, checking and replacing; leaves the text to `_stage_text`.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
+from packhorse.dataset._stage_text import append_stage, cut_stages
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.mixture import MixtureDataset
 from packhorse.dataset.mixture_file import (
@@ -14,13 +15,17 @@ from packhorse.dataset.mixture_file import (
     MixtureError,
     MixtureFile,
     StageEntry,
-    append_stage,
 )
 from packhorse.dataset.text_files import locked_folder, replace_text, text_of
 
 
 def append_to_mixture(
-    path: Path, stage: StageEntry, from_position: int, dataset_of: Callable[[str], PreparedDataset]
+    path: Path,
+    stage: StageEntry | None,
+    from_position: int,
+    dataset_of: Callable[[str], PreparedDataset],
+    *,
+    replace: bool = False,
 ) -> tuple[MixtureDataset, MixtureDataset]:
     r"""Adds a stage to a mixture's file, which is replaced as a whole: a server reads the old text or the new one.
 
@@ -32,12 +37,16 @@ def append_to_mixture(
         >>> before, after = append_to_mixture(path, stage, 20, dataset_of)
         >>> [first for first, _ in before.chain], [first for first, _ in after.chain]
         ([0], [0, 20])
+        >>> _, after = append_to_mixture(path, None, 20, dataset_of, replace=True)
+        >>> [first for first, _ in after.chain]
+        [0]
 
     Args:
         path: of the file.
-        stage: the weights from there on.
-        from_position: of the run, epoch · num_bins + position; beyond where the last stage begins.
+        stage: the weights from there on; None adds none.
+        from_position: of the run, epoch · num_bins + position; beyond where the last stage begins that stays.
         dataset_of: opens the dataset of a name.
+        replace: takes back the stages that begin at `from_position` or beyond, first.
 
     Returns:
         The mixture as it was, and as it is now. They are the same up to `from_position`.
@@ -50,15 +59,20 @@ def append_to_mixture(
         name = path.name.removesuffix(MIXTURE_SUFFIX)
         text = text_of(path, MOST_MIXTURE_BYTES, MixtureError)
         before = _opened(name, text, path.name, dataset_of)
-        last = before.chain[-1][0]
-        if from_position <= last:
+        firsts = [first for first, _ in before.chain]
+        num_left = sum(first < max(from_position, 1) for first in firsts) if replace else len(firsts)
+        last = firsts[num_left - 1]
+        if stage is not None and from_position <= last:
             raise MixtureError(
-                f"position {from_position} is not beyond {last}, where the last stage of {name} begins: stages are "
-                "only appended; choose a later position"
+                f"position {from_position} is not beyond {last}, where the last stage of {name} begins: choose a later "
+                "position, or replace that stage, where nobody has come to it"
             )
-        edited = append_stage(text, path.name, stage, from_position)
+        edited = text if num_left == len(firsts) else cut_stages(text, path.name, num_left)
+        if stage is not None:
+            edited = append_stage(edited, path.name, stage, from_position)
         after = _opened(name, edited, path.name, dataset_of)
-        replace_text(path, edited)
+        if edited != text:
+            replace_text(path, edited)
         return before, after
 
 

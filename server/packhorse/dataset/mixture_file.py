@@ -1,7 +1,7 @@
 """`NAME.mixture.toml`: a mixture as its user writes it.
 
-Owns the file's fields, the refusal of wrong ones, and appending a stage to its text. Knows no dataset: what the names
-stand for, and at which position a stage ends, is `mixture`'s.
+Owns the file's fields and the refusal of wrong ones; leaves changes of its text to `_stage_text`. Knows no dataset:
+what the names stand for, and at which position a stage ends, is `mixture`'s.
 """
 
 import json
@@ -28,7 +28,6 @@ MOST_MIXTURE_BYTES = 4 << 20
 _MOST_BINS = 2**62
 _MOST_WEIGHT = Decimal(10) ** 12
 _MOST_DIGITS = 15
-_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WINDOWED = re.compile(r"windowed\((\d+)\)")
 _GLOBAL = "global"
@@ -197,51 +196,14 @@ class MixtureFile:
 
     def appended(self, stage: StageEntry, from_position: int) -> "MixtureFile":
         """Returns the file with other weights from a position of the run on."""
+        checked_integer("from_position", from_position, 1, _MOST_BINS)
         last = replace(self.stages[-1], until=Until(from_position))
         return replace(self, stages=(*self.stages[:-1], last, stage))
 
-
-def append_stage(text: str, file: str, stage: StageEntry, from_position: int) -> str:
-    r"""Returns a file's text with one more stage at its end; everything else stays as it was written, comments too.
-
-    Example:
-        >>> text = "[[stages]]\nweights = {web = 1}\n"
-        >>> print(append_stage(text, "my.mixture.toml", StageEntry(weights={"web": 1, "code": Decimal("0.5")}), 900))
-        [[stages]]
-        until_bins = 900
-        weights = {web = 1}
-        <BLANKLINE>
-        [[stages]]
-        weights = {web = 1, code = 0.5}
-        <BLANKLINE>
-
-    Args:
-        text: of the file.
-        file: its name, for messages.
-        stage: without `until`.
-        from_position: of the run; where what is now the last stage ends.
-
-    Raises:
-        MixtureError: the text is no mixture, or its stages are written in another way than as [[stages]].
-    """
-    before = MixtureFile.parse(text, file)
-    try:
-        wanted = before.appended(stage, checked_integer("from_position", from_position, 1, _MOST_BINS))
-    except ValueError as error:
-        raise MixtureError(f"{file}: {error}") from None
-    headers = list(_HEADER.finditer(text))
-    if headers:
-        at = headers[-1].end()
-        edited = f"{text[:at]}\nuntil_bins = {from_position}{text[at:].rstrip()}\n\n{render_stage(stage)}"
-        try:
-            is_right = MixtureFile.parse(edited, file) == wanted
-        except MixtureError:
-            is_right = False
-        if is_right:
-            return edited
-    raise MixtureError(
-        f"{file}: a stage is appended where stages are written as [[stages]] tables; write them so, or append by hand"
-    )
+    def cut(self, num_stages: int) -> "MixtureFile":
+        """Returns the file with its first stages alone, at least one; the last of them goes on."""
+        last = replace(self.stages[num_stages - 1], until=None)
+        return replace(self, stages=(*self.stages[: num_stages - 1], last))
 
 
 def render_stage(stage: StageEntry) -> str:

@@ -4,7 +4,7 @@ from packhorse.epoch.assignment import Assignment, Places
 from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
 from packhorse.epoch.bin_mates import bin_mates_again
 from packhorse.epoch.bins import Bins, PoolArray, joined
-from packhorse.epoch.compilation import compile_kernels
+from packhorse.epoch.compilation import compile_drawing, compile_finding, compile_kernels
 from packhorse.epoch.component import Component
 from packhorse.epoch.groups import GroupedSource, Groups
 from packhorse.epoch.join import MAX_ROWS, JoinedSource
@@ -54,6 +54,8 @@ __all__ = [
     "arrange",
     "bin_mates_again",
     "bin_shares",
+    "compile_drawing",
+    "compile_finding",
     "compile_kernels",
     "derive_key",
     "idle_share",

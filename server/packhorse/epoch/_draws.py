@@ -9,18 +9,14 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from packhorse.compiling import kernel, kernel_part
 from packhorse.epoch._lanes import count_lanes, fill_lanes
 from packhorse.epoch.permutation import (
     FORM,
-    KEY_32,
     KEYS,
-    NUM_LINES_32,
     OFFSET,
-    ROW_WIDTH,
-    SHIFT_32,
     SIZE,
     SMALL,
-    STEP_32,
     TINY,
     cell_at,
     column_of,
@@ -43,95 +39,56 @@ _LOOKED_AT_ONCE = np.uint64(16)
 """A divisor of BLOCK."""
 
 _LAST = np.uint64(BLOCK - 1)
+_ROUNDS = 6
 _U0, _U1, _U32 = np.uint64(0), np.uint64(1), np.uint64(32)
-_0, _1, _6 = np.uint32(0), np.uint32(1), np.uint32(6)
+_0, _1, _6 = np.uint32(0), np.uint32(1), np.uint32(_ROUNDS)
 
+# A block: values that go through six rounds together, each under parameters of its own. One array, uint32
+# [6 * BLOCK], in parts that begin here; the compiler then knows how far apart they are.
+_LINES, _COLUMNS, _SHIFTS, _NUM_LINES, _KEYS, _STEPS = (np.uint64(part * BLOCK) for part in range(6))
 
-class _Block(NamedTuple):
-    """Values that go through six rounds together, each under parameters of its own: uint32 [BLOCK] each."""
-
-    lines: Any
-    columns: Any
-    shifts: Any
-    num_lines: Any
-    keys: Any
-    steps: Any
-
-
-@numba.njit(inline="always")
-def _block() -> Any:
-    return _Block(_words(), _words(), _words(), _words(), _words(), _words())
-
-
-@numba.njit(inline="always")
-def _words() -> Any:
-    return np.empty(BLOCK, dtype=np.uint32)
-
-
-@numba.njit(inline="always")
-def _set_parameters(block: Any, s: Any, table_32: Any, row: Any) -> None:
-    """Copies a row's parameters to a value of a block."""
-    block.shifts[s] = table_32[row, SHIFT_32]
-    block.num_lines[s] = table_32[row, NUM_LINES_32]
-    block.keys[s] = table_32[row, KEY_32]
-    block.steps[s] = table_32[row, STEP_32]
+# What is permuted: one array of words [3 * BLOCK], in parts that begin here.
+_SIZES, _OFFSETS, _VALUES = (np.uint64(part * BLOCK) for part in range(3))
 
 
 @numba.njit(inline="always")
 def _set_value(block: Any, s: Any, value: Any) -> None:
-    block.lines[s] = line_of(value, block.shifts[s])
-    block.columns[s] = column_of(value, block.shifts[s])
+    block[_LINES + s] = line_of(value, block[_SHIFTS + s])
+    block[_COLUMNS + s] = column_of(value, block[_SHIFTS + s])
 
 
 @numba.njit(inline="always")
 def _value(block: Any, s: Any) -> Any:
-    return cell_at(block.lines[s], block.columns[s], block.shifts[s])
+    return cell_at(block[_LINES + s], block[_COLUMNS + s], block[_SHIFTS + s])
 
 
-@numba.njit(inline="always")
-def _turn_lines(block: Any, number: int, num: Any) -> None:
-    lines, columns, num_lines, keys, steps = block.lines, block.columns, block.num_lines, block.keys, block.steps
-    for s in range(num):
-        turn = turn_of(columns[s], round_key(keys[s], steps[s], number), num_lines[s])
-        lines[s] = rotated(lines[s], turn, num_lines[s])
-
-
-@numba.njit(inline="always")
-def _flip_columns(block: Any, number: int, num: Any) -> None:
-    lines, columns, shifts, keys, steps = block.lines, block.columns, block.shifts, block.keys, block.steps
-    for s in range(num):
-        columns[s] ^= flipped(lines[s], round_key(keys[s], steps[s], number), shifts[s])
-
-
-@numba.njit(nogil=True, cache=True)
-def _six_rounds_each(block: Any, num: Any) -> None:
-    """Six rounds of the first values of a block.
+@kernel_part
+def _six_rounds_each(block: Any, num: Any, rounds: Any) -> None:
+    """Six rounds of the first values of a block; `rounds` says so, lest the compiler writes each out.
 
     One loop for each round: its iterations are short and independent, so they compile to vector instructions and many
     are in flight at once, which takes a fraction of the time of one loop over all six.
     """
-    _turn_lines(block, 0, num)
-    _flip_columns(block, 1, num)
-    _turn_lines(block, 2, num)
-    _flip_columns(block, 3, num)
-    _turn_lines(block, 4, num)
-    _flip_columns(block, 5, num)
+    for number in range(0, rounds, 2):
+        for s in range(num):
+            key, num_lines = round_key(block[_KEYS + s], block[_STEPS + s], number), block[_NUM_LINES + s]
+            block[_LINES + s] = rotated(block[_LINES + s], turn_of(block[_COLUMNS + s], key, num_lines), num_lines)
+        for s in range(num):
+            key = round_key(block[_KEYS + s], block[_STEPS + s], number + 1)
+            block[_COLUMNS + s] ^= flipped(block[_LINES + s], key, block[_SHIFTS + s])
 
 
 class Draws(NamedTuple):
-    """Draws from pools that are permuted together; made once a call of a kernel by `no_draws`.
-
-    Words are uint32 where the pools' sizes and places fit 31 bits, so that twice as many fit a vector instruction, or
-    else uint64.
-    """
+    """Draws from pools that are permuted together; made once a call of a kernel by `no_draws`."""
 
     block: Any
-    sizes: Any
-    """Of each draw's pool: words [BLOCK]."""
-    offsets: Any
-    """Where each draw's pool begins: words [BLOCK]."""
-    values: Any
-    """The draws, then what they are permuted to: words [BLOCK]."""
+    """See _LINES: uint32 [6 * BLOCK]."""
+    words: Any
+    """Each draw's pool's size and where it begins, and the draw, then what it is permuted to: see _SIZES.
+
+    Words are uint32 where the pools' sizes and starts fit 31 bits, so that twice as many fit a vector instruction, or
+    else uint64.
+    """
     turns: Any
     """How many times six rounds were done in this pass: uint32 [BLOCK]."""
     still: Any
@@ -146,11 +103,9 @@ def no_draws(words: Any) -> Any:
         words: uint32 or uint64 [0], whose type is that of words.
     """
     return Draws(
-        _block(),
-        np.empty(BLOCK, words.dtype),
-        np.empty(BLOCK, words.dtype),
-        np.empty(BLOCK, words.dtype),
-        _words(),
+        np.empty(6 * BLOCK, np.uint32),
+        np.empty(3 * BLOCK, words.dtype),
+        np.empty(BLOCK, np.uint32),
         np.empty(BLOCK, np.uint64),
     )
 
@@ -166,18 +121,18 @@ def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
         row: uint64, the pool's row.
         first: uint64, the first draw. Those beyond what the caller wants are overwritten, or left out of `num`.
     """
-    block = draws.block
+    block, words = draws.block, draws.words
     form, keys = table[row, FORM], table[row, KEYS]
-    fill_lanes(block.shifts, s, np.uint32(form))
-    fill_lanes(block.num_lines, s, np.uint32(form >> _U32))
-    fill_lanes(block.keys, s, np.uint32(keys))
-    fill_lanes(block.steps, s, np.uint32(keys >> _U32))
-    fill_lanes(draws.sizes, s, table[row, SIZE])
-    fill_lanes(draws.offsets, s, table[row, OFFSET])
-    count_lanes(draws.values, s, first)
+    fill_lanes(block, _SHIFTS + s, np.uint32(form))
+    fill_lanes(block, _NUM_LINES + s, np.uint32(form >> _U32))
+    fill_lanes(block, _KEYS + s, np.uint32(keys))
+    fill_lanes(block, _STEPS + s, np.uint32(keys >> _U32))
+    fill_lanes(words, _SIZES + s, table[row, SIZE])
+    fill_lanes(words, _OFFSETS + s, table[row, OFFSET])
+    count_lanes(words, _VALUES + s, first)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel_part
 def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     """Writes the first draws' indices into the pool array, offset + σ(draw): words [num]. Overwrites the draws.
 
@@ -185,98 +140,103 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     collected and go through the same loops again. Most have few of them around, so they are looked for
     _LOOKED_AT_ONCE at a time.
     """
-    block, sizes, offsets, values, turns, still = draws
+    block, words, turns, still = draws
     for s in range(num):
-        _set_value(block, s, values[s])
-    _six_rounds_each(block, num)
+        _set_value(block, s, words[_VALUES + s])
+    _six_rounds_each(block, num, _ROUNDS)
     for s in range(num):
-        values[s] = _value(block, s)
-    middle, last = num >> _U1, (num - _U1) & _LAST
-    if (sizes[0] < SMALL) & (sizes[middle] < SMALL) & (sizes[last] < SMALL):  # then most of them will be
-        _six_more_where_small(draws, num)
-        num_still = _collect(draws, num, TINY)
-    else:
-        num_still = _collect(draws, num, SMALL)
+        words[_VALUES + s] = _value(block, s)
+    middle, last, least = num >> _U1, (num - _U1) & _LAST, SMALL
+    if (words[_SIZES] < SMALL) & (words[_SIZES + middle] < SMALL) & (words[_SIZES + last] < SMALL):
+        _six_more_where_small(block, words, turns, num)  # most of them will be
+        least = TINY
+    num_still = _collect(words, turns, still, num, least)
     for i in range(num_still):
         s = still[i]
-        turns[s] = _move(block, i, s, turns[s], sizes[s])
+        turns[s] = _move(block, i, s, turns[s], words[_SIZES + s])
     while num_still:
-        _six_rounds_each(block, num_still)
+        _six_rounds_each(block, num_still, _ROUNDS)
         num_left = _U0
         for i in range(num_still):
             s = still[i]
-            values[s] = _value(block, i)
-            is_last = turns[s] >= extra_passes(sizes[s])
-            turns[s] = _move(block, num_left, i, turns[s], sizes[s])
+            words[_VALUES + s] = _value(block, i)
+            is_last = turns[s] >= extra_passes(words[_SIZES + s])
+            turns[s] = _move(block, num_left, i, turns[s], words[_SIZES + s])
             still[num_left] = s
-            num_left += np.uint64((not is_last) | (values[s] >= sizes[s]))
+            num_left += np.uint64((not is_last) | (words[_VALUES + s] >= words[_SIZES + s]))
         num_still = num_left
     for s in range(num):
-        entries[s] = values[s] + offsets[s]
+        entries[s] = words[_VALUES + s] + words[_OFFSETS + s]
 
 
-@numba.njit(nogil=True, cache=True)
-def _six_more_where_small(draws: Any, num: Any) -> None:
-    """The second six rounds of small permutations, where their values stand; the others' values stay as they are.
+@kernel_part
+def _six_more_where_small(block: Any, words: Any, turns: Any, num: Any) -> None:
+    """The second six rounds of small permutations, where their values are; the others' values stay as they are.
 
     For many of them that takes half the time of collecting them.
     """
-    block, sizes, values, turns = draws.block, draws.sizes, draws.values, draws.turns
     for s in range(num):
-        turns[s] = np.uint32(sizes[s] < SMALL)
-        block.keys[s] = round_key(block.keys[s], block.steps[s], _6 * turns[s])
-    _six_rounds_each(block, num)
+        turns[s] = np.uint32(words[_SIZES + s] < SMALL)
+        block[_KEYS + s] = round_key(block[_KEYS + s], block[_STEPS + s], _6 * turns[s])
+    _six_rounds_each(block, num, _ROUNDS)
     for s in range(num):
-        values[s] = _value(block, s) if turns[s] else values[s]
-        _set_value(block, s, values[s])
+        words[_VALUES + s] = _value(block, s) if turns[s] else words[_VALUES + s]
+        _set_value(block, s, words[_VALUES + s])
 
 
 @numba.njit(inline="always")
-def _collect(draws: Any, num: Any, least: Any) -> Any:
+def _collect(words: Any, turns: Any, still: Any, num: Any, least: Any) -> Any:
     """Finds the values that need more rounds, and returns how many there are.
 
     Args:
-        draws: whose `still` gets them, and `turns` how many times six rounds they have had after the first.
+        words: of the draws.
+        turns: gets how many times six rounds they have had after the first.
+        still: gets them.
         num: uint64, how many draws there are.
         least: uint64; permutations of at least this size have had all their rounds.
     """
-    sizes, values, turns, still = draws.sizes, draws.values, draws.turns, draws.still
     num_still = _U0
     for first in range(_U0, num, _LOOKED_AT_ONCE):
         is_any = False
         for i in range(_LOOKED_AT_ONCE):
-            is_any |= (sizes[first + i] < least) | (values[first + i] >= sizes[first + i])
+            size = words[_SIZES + first + i]
+            is_any |= (size < least) | (words[_VALUES + first + i] >= size)
         if is_any:
             for s in range(first, min(first + _LOOKED_AT_ONCE, num)):
-                turns[s] = np.uint32((sizes[s] < SMALL) & (least != SMALL))
+                size = words[_SIZES + s]
+                turns[s] = np.uint32((size < SMALL) & (least != SMALL))
                 still[num_still] = s
-                num_still += np.uint64((sizes[s] < least) | (values[s] >= sizes[s]))
+                num_still += np.uint64((size < least) | (words[_VALUES + s] >= size))
     return num_still
 
 
-@numba.njit(inline="always")
+@kernel_part
 def _move(block: Any, to: Any, s: Any, turn: Any, size: Any) -> Any:
     """Moves a value of a block, with the keys of its next six rounds, and returns which these are."""
     following = turn + _1 if turn < extra_passes(size) else _0
-    block.lines[to], block.columns[to] = block.lines[s], block.columns[s]
-    block.shifts[to], block.num_lines[to], block.steps[to] = block.shifts[s], block.num_lines[s], block.steps[s]
-    block.keys[to] = round_key(block.keys[s], block.steps[s], _6 * np.uint32(following - turn))
+    block[_LINES + to], block[_COLUMNS + to] = block[_LINES + s], block[_COLUMNS + s]
+    block[_SHIFTS + to], block[_NUM_LINES + to] = block[_SHIFTS + s], block[_NUM_LINES + s]
+    step = block[_STEPS + s]
+    block[_STEPS + to] = step
+    block[_KEYS + to] = round_key(block[_KEYS + s], step, _6 * np.uint32(following - turn))
     return np.uint32(following)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def permute_positions(row: Any, positions: Any, out: Any) -> None:
     """out[p] = σ(positions[p]), all under one parameter row; positions and out are int64 [N]."""
-    block, table_32 = _block(), row.view(np.uint32).reshape(1, 2 * ROW_WIDTH)
-    for s in range(min(BLOCK, len(positions))):
-        _set_parameters(block, s, table_32, 0)
+    block = np.empty(6 * BLOCK, np.uint32)
+    shift, num_lines = np.uint32(row[FORM]), np.uint32(row[FORM] >> _U32)
+    key, step = np.uint32(row[KEYS]), np.uint32(row[KEYS] >> _U32)
+    for s in range(_U0, np.uint64(min(BLOCK, len(positions)))):
+        block[_SHIFTS + s], block[_NUM_LINES + s], block[_STEPS + s] = shift, num_lines, step
     for first in range(0, len(positions), BLOCK):
-        num = min(BLOCK, len(positions) - first)
+        num = np.uint64(min(BLOCK, len(positions) - first))
         for s in range(num):
             _set_value(block, s, np.uint64(positions[first + s]))
         for turn in range(extra_passes(row[SIZE]) + 1):
             for s in range(num):
-                block.keys[s] = round_key(table_32[0, KEY_32], block.steps[s], 6 * turn)
-            _six_rounds_each(block, num)
+                block[_KEYS + s] = round_key(key, step, 6 * turn)
+            _six_rounds_each(block, num, _ROUNDS)
         for s in range(num):
             out[first + s] = np.int64(walked(row, _value(block, s)))

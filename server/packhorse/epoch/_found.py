@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch._lanes import WIDE_LANES, copy_lanes
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.source import Source
@@ -227,7 +227,7 @@ def _fill_rearranged(
     return num_tokens
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _rearrange(order: Any, templates: Any, bounds: Any, sizes_out: Any, templates_out: Any, begins_out: Any) -> None:
     """Writes what is known of bins, and where each begins, in another order."""
     for b in range(len(order)):
@@ -236,7 +236,7 @@ def _rearrange(order: Any, templates: Any, bounds: Any, sizes_out: Any, template
         sizes_out[b], templates_out[b], begins_out[b] = bounds[which + _ONE] - begin, templates[which], begin
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _copy_bins(values: Any, begins: Any, bounds: Any, values_out: Any) -> None:
     """Copies bins to where they belong, WIDE_LANES at a time: what is too many, the next bin overwrites.
 

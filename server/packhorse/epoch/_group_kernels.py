@@ -5,11 +5,12 @@ Owns what `GroupedSource.bins` runs without the GIL; every array is documented i
 
 from typing import Any
 
-import numba
 import numpy as np
 
+from packhorse.compiling import kernel
 
-@numba.njit(nogil=True, cache=True)
+
+@kernel
 def fill_ends(table: Any, numbers: Any, packed_ends: Any, bin_ends_out: Any) -> int:
     """Writes where each bin of groups ends among their members, and returns how many members there are."""
     end = 0
@@ -23,7 +24,7 @@ def fill_ends(table: Any, numbers: Any, packed_ends: Any, bin_ends_out: Any) -> 
     return end
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def expand(
     table: Any,
     members: Any,

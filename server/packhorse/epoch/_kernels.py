@@ -9,8 +9,11 @@ from typing import Any
 import numba
 import numpy as np
 
-from packhorse.epoch._draws import BLOCK, no_draws, permute_pools, permute_positions, set_draws
-from packhorse.epoch._lanes import LANES, fill_lanes, prefetch
+from packhorse.compiling import kernel, kernel_part
+from packhorse.epoch._columns import ask_column, fetch_column
+from packhorse.epoch._draws import BLOCK, no_draws, permute_pools, set_draws
+from packhorse.epoch._lanes import LANES, fill_lanes
+from packhorse.epoch.permutation import ROW_WIDTH, SIZE
 
 _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
 _ASKED_AT_ONCE = np.uint64(4)
@@ -19,8 +22,10 @@ _ASKED_AT_ONCE = np.uint64(4)
 _LINE_BYTES = 64
 """Of a cache."""
 
+_ROWS_IN_LINE = _LINE_BYTES // (8 * ROW_WIDTH)
+
 _LOADING_PAYS = 32
-"""From so many times fewer bins than a plan has runs, loading its tables takes longer than waiting for what is read."""
+"""From so many times fewer bins than a table is long, loading its tables takes longer than waiting for what is read."""
 
 
 @numba.njit(inline="always")
@@ -37,34 +42,26 @@ def _template_of(tables: Any, bin_number: Any) -> Any:
     return low
 
 
-@numba.njit(nogil=True, cache=True)
-def find_costs(tables: Any, bin_row: Any, template_costs: Any, positions: Any, costs_out: Any) -> None:
-    """Looks up what each position's bin costs."""
-    permute_positions(bin_row, positions, costs_out)
-    for p in range(len(positions)):
+@kernel
+def find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
+    """Looks up what each bin costs: its number in the plan is in `costs_out`, which gets the cost."""
+    for p in range(len(costs_out)):
         costs_out[p] = template_costs[_template_of(tables, costs_out[p])]
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def find_bins(
-    tables: Any,
-    bin_row: Any,
-    positions: Any,
-    first_template: Any,
-    template_out: Any,
-    copy_out: Any,
-    sizes_out: Any,
-    numbers_out: Any,
+    tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
 ) -> Any:
-    """Finds each position's template, which copy of it the bin is, and how many sequences it has.
+    """Finds each bin's template, which copy of it the bin is, and how many sequences it has.
 
-    Numbers are those of the templates, from `first_template` on. Returns a number without meaning, see `_load`.
+    A bin's number in the plan is in `copy_out`, which gets the copy. Templates' numbers begin at `first_template`.
+    Returns a number without meaning, see `_load`.
     """
     loaded = 0
-    if _LOADING_PAYS * len(positions) > len(tables.run_length):
+    if _LOADING_PAYS * len(copy_out) > len(tables.lookup):
         loaded += _load(tables.lookup) + _load(tables.first_bin) + _load(tables.template_size)
-    permute_positions(bin_row, positions, copy_out)
-    for p in range(len(positions)):
+    for p in range(len(copy_out)):
         bin_number = copy_out[p]
         template = _template_of(tables, bin_number)
         template_out[p] = template
@@ -74,20 +71,20 @@ def find_bins(
     return loaded
 
 
-@numba.njit(inline="always")
+@kernel_part
 def _load(table: Any) -> Any:
     """Reads a table's lines one after the other, and returns what they add up to, or the compiler would leave it out.
 
     Plans that take turns push each other's tables out of the cache. Reading them in the order of the bins waits for
     each line by itself, while lines in a row come ahead of being read.
     """
-    total = table[0] - table[0]
+    total = np.int64(0)
     for i in range(0, len(table), _LINE_BYTES // table.itemsize):
         total += table[i]
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def draw_ids(
     tables: Any,
     pool_rows: Any,
@@ -105,14 +102,16 @@ def draw_ids(
 
     Draws are made and permuted in blocks that stay in the first cache. While the next block's are made, memory is asked
     for this block's entries, which lie all over the pool; so they are at hand when they are fetched. Bins are written
-    one after the other, the first one where `begin` says. `words` is as `no_draws` takes it. Returns how many tokens
+    one after the other, the first one where `begin` says. `words` is as `no_draws` takes it; `pool` and `first_tokens`,
+    and what they are fetched to, are `Column`s. Returns how many tokens
     the bins have, int64, and a number without meaning, see `_load`.
     """
     loaded = 0
     if _LOADING_PAYS * len(templates) > len(tables.run_length):
         loaded += _load(tables.first_run) + _load(tables.run_length) + _load(tables.run_copies)
         loaded += _load(tables.run_first_draw) + _load(tables.lengths)
-        loaded += np.int64(_load(pool_rows.ravel()))
+        for row in range(0, len(pool_rows), _ROWS_IN_LINE):
+            loaded += np.int64(pool_rows[row, SIZE])
     draws, lengths = no_draws(words), np.empty(BLOCK, np.int32)
     entries = np.zeros(BLOCK, words.dtype)  # of the block before, whose memory is asked for
     num = num_asked = first = num_tokens = np.uint64(0)  # unsigned: no index is checked for being below 0
@@ -125,7 +124,8 @@ def draw_ids(
             num_tokens += np.uint64(length) * copies_left
             while copies_left:
                 if num > _LAST_LANES:
-                    _fetch(entries, num_asked, done, pool, first_tokens, ids_out, first_tokens_out)
+                    fetch_column(entries, num_asked, done, pool, ids_out)
+                    fetch_column(entries, num_asked, done, first_tokens, first_tokens_out)
                     done += num_asked
                     permute_pools(draws, num, entries)
                     _lay_out(lengths, num, done, lengths_out)
@@ -133,41 +133,22 @@ def draw_ids(
                 set_draws(draws, num, pool_rows, length_index, draw)
                 fill_lanes(lengths, num, length)
                 if first < num_asked:
-                    _ask(entries, first, pool, first_tokens)
+                    ask_column(entries, first, _ASKED_AT_ONCE, pool)
+                    ask_column(entries, first, _ASKED_AT_ONCE, first_tokens)
                     first += _ASKED_AT_ONCE
                 taken = min(copies_left, _LANES)
                 num, draw, copies_left = num + taken, draw + taken, copies_left - taken
-    _fetch(entries, num_asked, done, pool, first_tokens, ids_out, first_tokens_out)
+    fetch_column(entries, num_asked, done, pool, ids_out)
+    fetch_column(entries, num_asked, done, first_tokens, first_tokens_out)
     done += num_asked
     permute_pools(draws, num, entries)
     _lay_out(lengths, num, done, lengths_out)
-    _fetch(entries, num, done, pool, first_tokens, ids_out, first_tokens_out)
+    fetch_column(entries, num, done, pool, ids_out)
+    fetch_column(entries, num, done, first_tokens, first_tokens_out)
     return np.int64(num_tokens), loaded
 
 
-@numba.njit(nogil=True, cache=True)
-def _ask(entries: Any, first: Any, pool: Any, first_tokens: Any) -> None:
-    """Asks for the memory of some entries, from the given one on."""
-    for i in range(_ASKED_AT_ONCE):
-        prefetch(pool, entries[first + i])
-    if first_tokens is not None:
-        for i in range(_ASKED_AT_ONCE):
-            prefetch(first_tokens, entries[first + i])
-
-
-@numba.njit(nogil=True, cache=True)
-def _fetch(
-    entries: Any, num: Any, begin: Any, pool: Any, first_tokens: Any, ids_out: Any, first_tokens_out: Any
-) -> None:
-    """Fetches the first entries of a block to where they begin in the output."""
-    for i in range(num):
-        ids_out[begin + i] = pool[entries[i]]
-    if first_tokens is not None:
-        for i in range(num):
-            first_tokens_out[begin + i] = first_tokens[entries[i]]
-
-
-@numba.njit(nogil=True, cache=True)
+@kernel_part
 def _lay_out(lengths: Any, num: Any, begin: Any, lengths_out: Any) -> None:
     """Copies the first lengths of a block to where they begin in the output."""
     for i in range(num):

@@ -6,13 +6,13 @@ way there is in `kernels`.
 
 from typing import Any
 
-import numba
 import numpy as np
 
+from packhorse.compiling import kernel
 from packhorse.epoch.permutation import backward
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def find_entries(
     tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
 ) -> int:
@@ -54,7 +54,7 @@ def find_entries(
     return num_rows
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def place_entries(
     tables: Any,
     runs: Any,

@@ -11,6 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from packhorse.compiling import kernel
 from packhorse.epoch.permutation import GOLDEN, mix
 
 _32 = np.uint64(32)
@@ -22,7 +23,7 @@ def _first_copy(multiplicity: Any, shift: Any, num_windows: Any, window: Any) ->
     return (window * multiplicity + shift) // num_windows
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def fill_shifts(key: Any, num_windows: Any, shifts: Any) -> None:
     """Draws each template's shift: int64 [T], in [0, num_windows)."""
     for template in range(len(shifts)):
@@ -30,7 +31,7 @@ def fill_shifts(key: Any, num_windows: Any, shifts: Any) -> None:
         shifts[template] = np.int64(((word >> _32) * np.uint64(num_windows)) >> _32)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def count_bins(first_bin: Any, shifts: Any, num_bins: Any) -> None:
     """Counts the bins of every window into num_bins, int64 [W].
 
@@ -39,17 +40,19 @@ def count_bins(first_bin: Any, shifts: Any, num_bins: Any) -> None:
     """
     num_windows = len(num_bins)
     everywhere = 0
-    num_bins[:] = 0
+    for window in range(num_windows):
+        num_bins[window] = 0
     for template in range(len(shifts)):
         multiplicity = first_bin[template + 1] - first_bin[template]
         everywhere += multiplicity // num_windows
         left = multiplicity % num_windows
         for copy in range(1, left + 1):
             num_bins[(copy * num_windows - shifts[template] + left - 1) // left - 1] += 1
-    num_bins += everywhere
+    for window in range(num_windows):
+        num_bins[window] += everywhere
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def lay_out(
     tables: Any,
     shifts: Any,
@@ -64,8 +67,8 @@ def lay_out(
 
     The window's draws of a length begin where those of the windows before it end.
     """
-    counts_out[:] = 0
-    pool_starts_out[:] = tables.pool_starts
+    for length_index in range(len(counts_out)):
+        counts_out[length_index], pool_starts_out[length_index] = 0, tables.pool_starts[length_index]
     first_bin_out[0] = 0
     for template in range(len(shifts)):
         multiplicity = tables.first_bin[template + 1] - tables.first_bin[template]
@@ -79,7 +82,7 @@ def lay_out(
             pool_starts_out[length_index] += first * copies
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def fill_lookup(first_bin: Any, shift: Any, lookup_out: Any) -> None:
     """Writes for every edge e << shift the last template with first_bin <= the edge."""
     template, last = 0, max(len(first_bin) - 2, 0)
@@ -89,7 +92,7 @@ def fill_lookup(first_bin: Any, shift: Any, lookup_out: Any) -> None:
         lookup_out[edge] = template
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def find_windows(
     tables: Any, runs: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any
 ) -> None:

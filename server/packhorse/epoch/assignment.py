@@ -7,6 +7,7 @@ last step is filled to `last_step`, and how many steps travel together to the se
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +27,12 @@ _CHUNK_BINS = 8192
 
 _MOST_BINS = 1 << 21
 """Bins of all windows that an assignment remembers: 16 MB."""
+
+_FEW_SEQUENCES = 1 << 16
+"""A last step that holds no more is filled within a few milliseconds."""
+
+_MOST_BINS_AT_ONCE = _MOST_BINS // 4
+"""Bins of the windows of one block, which is made after all of them were arranged; ranks may be some blocks apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +67,15 @@ class Assignment:
         self.topology = topology
         self.num_steps = topology.num_steps(source.num_bins)
         self._num_full_steps = topology.num_full_steps(source.num_bins)
-        self._num_full_bins = topology.num_left(source.num_bins) - topology.num_tail_bins(source.num_bins)
+        num_tail = topology.num_tail_bins(source.num_bins)
+        self._num_full_bins = topology.num_left(source.num_bins) - num_tail
+        self._fills_long = num_tail * source.max_sequences_per_bin > _FEW_SEQUENCES
         self._key = derive_key(seed, epoch, "balance")
-        self._lock = threading.RLock()
+        self._arranging = threading.RLock()  # while something is computed that others may wait for
         self._filled_step: FilledStep | None = None
+        self._lock = threading.Lock()  # of the two below, for moments only
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
+        self._num_remembered = 0  # bins of all chunks
 
     def bins(self, steps: range, rank: int) -> Bins:
         """Returns a rank's bins of some steps, a batch for each, in order.
@@ -92,6 +103,42 @@ class Assignment:
     def is_in_order(self, steps: range) -> bool:
         """Whether a rank's bins of some steps are at the positions that the topology alone tells."""
         return self.topology.balance is Balance.NONE and (not steps or steps[-1] < self._num_full_steps)
+
+    @property
+    def most_steps(self) -> int | None:
+        """How many steps `bins` may be asked for so that their windows are arranged once; None for any number."""
+        return (
+            None if self.topology.balance is Balance.NONE else max(1, _MOST_BINS_AT_ONCE // self.topology.bins_per_step)
+        )
+
+    def is_arranged(self, steps: range) -> bool:
+        """Whether `bins` of some steps only looks up what is computed once for all ranks."""
+        return next(self._not_arranged(steps), None) is None
+
+    def arrange(self, steps: range) -> Iterator[None]:
+        """Computes what `bins` of some steps looks up; yields after every piece, each of a few milliseconds.
+
+        One window of more than _CHUNK_BINS bins, or a last step that is not full, takes longer in proportion.
+        """
+        for stretch, of_chunk in self._not_arranged(steps):
+            if of_chunk.stop > self._num_full_steps:
+                _ = self._filled
+            if stretch is not None:
+                self._remembered(stretch, of_chunk)
+            yield
+
+    def _not_arranged(self, steps: range) -> Iterator[tuple[Stretch | None, range]]:
+        """Yields the chunks of some steps that are not remembered, and the last step where it is yet to be filled."""
+        if steps and steps[-1] >= self._num_full_steps and self._filled_step is None and self._fills_long:
+            yield None, range(self._num_full_steps, self.num_steps)
+        while self.topology.balance is not Balance.NONE and steps:
+            number = self.topology.stretch_number(steps[0])
+            of_chunk = self._steps_of_chunk(number, steps[0])
+            with self._lock:
+                is_there = of_chunk.start in self._chunks
+            if not is_there:
+                yield self.topology.stretches[number], of_chunk
+            steps = steps[len(range(steps.start, min(steps.stop, of_chunk.stop), steps.step)) :]
 
     def bins_to_place(self) -> int:
         """How many bins are arranged, at most, to find the place of one sequence; 0 where none are."""
@@ -133,7 +180,7 @@ class Assignment:
     @property
     def _filled(self) -> FilledStep:
         """The last step, made whole once for all ranks."""
-        with self._lock:
+        with self._arranging:
             if self._filled_step is None:
                 self._filled_step = fill_last_step(self.source, self.topology)
             return self._filled_step
@@ -153,7 +200,7 @@ class Assignment:
                     slots = (np.arange(0, len(own) * stride, stride, dtype=np.int64)[:, None] + slots).ravel()
                 parts.append(slots)
             while self.topology.balance is not Balance.NONE and own:
-                chunk = self._chunk(stretch, own[0])
+                chunk = self._chunk(own[0])
                 inside = range(own.start, min(own.stop, chunk.steps.stop), own.step)
                 of_chunk = slice(inside.start - chunk.steps.start, inside.stop - chunk.steps.start, own.step)
                 parts.append(chunk.offsets[rank, of_chunk].ravel())
@@ -170,7 +217,7 @@ class Assignment:
             offset = int(offsets[is_left.argmax()])
             stretch = self.topology.stretch_at(offset)
             step = stretch.first_step + (offset - stretch.first_offset) // stretch.bins_per_step
-            chunk = self._chunk(stretch, step)
+            chunk = self._chunk(step)
             first = stretch.offset_of(chunk.steps.start)
             arranged = chunk.offsets.transpose(1, 0, 2).ravel()
             inverse = np.empty_like(arranged)
@@ -180,29 +227,47 @@ class Assignment:
             is_left &= ~ours
         return moved
 
-    def _chunk(self, stretch: Stretch, step: int) -> "_Chunk":
-        """Returns the windows that are arranged together with a step's, all of its stretch.
+    def _chunk(self, step: int) -> "_Chunk":
+        """Returns the windows that are arranged together with a step's, all of its stretch."""
+        number = self.topology.stretch_number(step)
+        return self._remembered(self.topology.stretches[number], self._steps_of_chunk(number, step))
+
+    def _steps_of_chunk(self, number: int, step: int) -> range:
+        """Returns the steps whose windows are arranged together with a step's, of the stretch of that number.
 
         The last window is arranged alone: it may have fewer steps, or a filled one.
         """
-        per_window = self.topology.steps_per_window
+        stretches, per_window = self.topology.stretches, self.topology.steps_per_window
+        stretch = stretches[number]
         per_chunk = max(1, _CHUNK_BINS // (per_window * stretch.bins_per_step)) * per_window
-        following = [each.first_step for each in self.topology.stretches if each.first_step > step]
-        begin, end = stretch.first_step, min(following, default=self.num_steps)
+        begin = stretch.first_step
+        end = stretches[number + 1].first_step if number + 1 < len(stretches) else self.num_steps
         whole = begin + (min(end, self._num_full_steps) - begin) // per_window * per_window
         if step >= whole:
-            return self._remembered(stretch, range(whole, min(end, self.num_steps)))
+            return range(whole, min(end, self.num_steps))
         first = begin + (step - begin) // per_chunk * per_chunk
-        return self._remembered(stretch, range(first, min(first + per_chunk, whole)))
+        return range(first, min(first + per_chunk, whole))
 
     def _remembered(self, stretch: Stretch, steps: range) -> "_Chunk":
-        with self._lock:  # the streams of other ranks ask for the same windows, and wait for this one
-            if steps.start not in self._chunks:
-                self._chunks[steps.start] = self._arranged(stretch, steps)
-                while len(self._chunks) > 1 and sum(each.offsets.size for each in self._chunks.values()) > _MOST_BINS:
-                    self._chunks.popitem(last=False)
-            self._chunks.move_to_end(steps.start)
-            return self._chunks[steps.start]
+        if (chunk := self._found(steps)) is not None:
+            return chunk
+        with self._arranging:  # the streams of other ranks ask for the same windows, and wait for this one
+            if (chunk := self._found(steps)) is not None:
+                return chunk
+            chunk = self._arranged(stretch, steps)
+            with self._lock:
+                self._chunks[steps.start] = chunk
+                self._num_remembered += chunk.offsets.size
+                while len(self._chunks) > 1 and self._num_remembered > _MOST_BINS:
+                    self._num_remembered -= self._chunks.popitem(last=False)[1].offsets.size
+            return chunk
+
+    def _found(self, steps: range) -> "_Chunk | None":
+        with self._lock:
+            chunk = self._chunks.get(steps.start)
+            if chunk is not None:
+                self._chunks.move_to_end(steps.start)
+            return chunk
 
     def _arranged(self, stretch: Stretch, steps: range) -> "_Chunk":
         """Arranges the windows of some steps of a stretch: whole ones, or the last one alone."""

@@ -9,9 +9,9 @@ Legend: n windows, W = A·D·b bins in each, A steps, D ranks, b bins in a rank'
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch.permutation import GOLDEN, mix
 from packhorse.topology import Balance
 
@@ -80,7 +80,7 @@ def _sorted(costs: NDArray[np.int64]) -> NDArray[np.int64]:
     return packed
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> None:
     """Cuts every window's descending bins, deals each cut to the ranks, and writes where they go.
 
@@ -127,7 +127,7 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
                 taken[rank] += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _deal(costs: Any, dealt: Any) -> None:
     """Deals bins, by descending cost, into shares of as many bins and about equal cost.
 
@@ -159,7 +159,7 @@ def _deal(costs: Any, dealt: Any) -> None:
         _exchange(costs, dealt, sums)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _reverse(sums: Any, shares: Any) -> None:
     """Turns the order of shares round, in place."""
     num = len(shares)
@@ -168,7 +168,7 @@ def _reverse(sums: Any, shares: Any) -> None:
         shares[i], shares[num - 1 - i] = shares[num - 1 - i], shares[i]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _insert(sums: Any, shares: Any) -> None:
     """Sorts few shares by their sums, in place; the last come first mostly, so it begins by turning them round."""
     _reverse(sums, shares)
@@ -180,7 +180,7 @@ def _insert(sums: Any, shares: Any) -> None:
         sums[j], shares[j] = own, share
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
     """Again and again exchanges one bin between the fullest and the emptiest share, the pair that evens them best."""
     num_shares, per_share = dealt.shape
@@ -209,7 +209,7 @@ def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
         _sink(costs, dealt[low], best_j)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _sink(costs: Any, share: Any, at: int) -> None:
     """Restores the descending order of a share in which one entry changed."""
     while at + 1 < len(share) and costs[share[at]] < costs[share[at + 1]]:
@@ -220,7 +220,7 @@ def _sink(costs: Any, share: Any, at: int) -> None:
         at -= 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _shuffle(state: Any, out: Any) -> Any:
     """Writes a permutation of [0, len(out)) that the state decides (Fisher-Yates), and returns the next state."""
     for i in range(len(out)):

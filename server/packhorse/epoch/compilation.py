@@ -5,6 +5,7 @@ Owns the smallest epoch that runs through all of them.
 
 import numpy as np
 
+from packhorse.epoch._found import Outline
 from packhorse.epoch.assignment import Assignment
 from packhorse.epoch.bins import PoolArray, read_only
 from packhorse.epoch.component import Component
@@ -16,7 +17,7 @@ from packhorse.epoch.view import EpochView
 from packhorse.epoch.windows import WindowedView
 from packhorse.topology import Balance, RoomRule, Topology
 
-_ID_DTYPES = (np.dtype(np.uint32), np.dtype(np.int64))
+_FIRST_POSITION = np.zeros(1, dtype=np.int64)
 _FIRST_TOKENS = np.zeros(2, dtype=np.uint32)
 """Of a pool of pieces. Those of a sequence of 2^32 tokens and more, int64, are compiled for when there is one."""
 
@@ -31,34 +32,58 @@ def compile_kernels(*, wide: bool = False) -> None:
         wide: whether for plans with wide tables as well, see `PlanIndex.is_wide`, and for pools of more than 2^31
             entries, whose plans are such. Few datasets have one.
     """
-    plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
-    _compile(plan)
+    compile_finding(wide=False)
+    compile_drawing(wide=False)
+    _compile(_plan(wide=False))
     if wide:
-        for dtype in _ID_DTYPES:
-            pool: PoolArray = np.arange(2, dtype=dtype)
-            for starts in (None, _FIRST_TOKENS):
-                EpochView(plan.widened(), pool, seed=0, epoch=0, first_tokens=starts, wide=True).bins([0])
-        _compile(plan.widened())
+        compile_finding(wide=True)
+        compile_drawing(wide=True)
+        _compile(_plan(wide=True))
+
+
+def compile_finding(*, wide: bool = False) -> None:
+    """Compiles what finds the bins of a dataset: half of what a stream of bins needs.
+
+    Args:
+        wide: whether for a plan with wide tables.
+    """
+    view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0)
+    view.find(_FIRST_POSITION, Outline.of(1))
+
+
+def compile_drawing(*, wide: bool = False) -> None:
+    """Compiles what draws the ids of bins that are found: the other half.
+
+    Args:
+        wide: whether for a plan with wide tables, and for pools of more than 2^31 entries, whose plans are such.
+    """
+    for wide_words in {False, wide}:
+        view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0, wide=wide_words)
+        view.draw(_FIRST_POSITION, _FIRST_POSITION, np.array([0, 2]), np.empty(2, np.uint32), np.empty(2, np.int32), {})
+
+
+def _plan(*, wide: bool) -> PlanIndex:
+    plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
+    return plan.widened() if wide else plan
 
 
 def _compile(plan: PlanIndex) -> None:
-    views = []
-    for dtype in _ID_DTYPES:
-        pool: PoolArray = np.arange(2, dtype=dtype)
-        EpochView(plan, pool, seed=0, epoch=0, first_tokens=_FIRST_TOKENS).bins([0])
-        view = EpochView(plan, pool, seed=0, epoch=0)
-        view.bins([0])
-        view.locate([0])
-        WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).bins([0])
-        WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).locate([0])
-        Assignment(view, Topology(world_size=2, batch_size=2, balance=Balance.MICRO_STEP)).bins(range(1), 0)
-        GroupedSource(view, _pairs()).bins([0])
-        views.append(view)
+    """Compiles the rest, what is asked for most first."""
+    pools: list[PoolArray] = [np.arange(2, dtype=np.uint32), np.arange(2, dtype=np.int64)]
+    views = [EpochView(plan, pool, seed=0, epoch=0) for pool in pools]
     for narrow_or_wide in (views[:1] * 2, views):
         parts = [_unchanging(str(number), view) for number, view in enumerate(narrow_or_wide)]
         Mixture(parts, [Stage({"0": 1, "1": 1})], seed=0).epoch(0).bins([0, 1])
     joined = Component.of("joined", lambda epoch: JoinedSource(views[0], 2))
     Mixture([joined], [Stage({"joined": 1})], seed=0).epoch(0).bins([0])
+    Assignment(views[0], Topology(world_size=2, batch_size=2, balance=Balance.MICRO_STEP)).bins(range(1), 0)
+    for pool, view in zip(pools, views, strict=True):
+        EpochView(plan, pool, seed=0, epoch=0, first_tokens=_FIRST_TOKENS).bins([0])
+        view.bins([0])
+        GroupedSource(view, _pairs()).bins([0])
+        WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).bins([0])
+        WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).locate([0])
+        view.locate([0])
 
 
 def _pairs() -> Groups:

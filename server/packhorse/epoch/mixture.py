@@ -6,21 +6,23 @@ digests. What one epoch does with positions is `mixture_epoch`'s.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
-from math import floor
+from math import ceil, floor
 from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch._dealing import Dealing
-from packhorse.epoch._shares import MOST_BLOCK, Shares
+from packhorse.epoch._shares import Shares
+from packhorse.epoch._splits import DEBT_UNITS, Splits
 from packhorse.epoch.component import Component
 from packhorse.epoch.keys import checked_seed, derive_key
 from packhorse.epoch.mixture_epoch import MixtureEpoch, Segment
@@ -34,6 +36,7 @@ Chain = tuple[tuple[int, str], ...]
 
 _DIGITS = 16
 _MOST_BINS = 2**53
+_MOST_POSITIONS_DUE = 2**40  # a component is due once in so many, at least
 
 
 class WeightsBy(StrEnum):
@@ -158,7 +161,7 @@ class Mixture:
     @property
     def chain(self) -> Chain:
         """Where each stage begins, and its digest: two runs are the same up to where their chains part."""
-        facts: dict[str, object] = {"version": 2, "num_bins": self.num_bins, "when_out": self.when_out}
+        facts: dict[str, object] = {"version": 3, "num_bins": self.num_bins, "when_out": self.when_out}
         if self.bins_per_draw > 1:
             facts["bins_per_draw"] = self.bins_per_draw
         chain = []
@@ -218,29 +221,57 @@ class Mixture:
     def _segments(self, epoch: int) -> list[Segment]:
         """Returns the parts of an epoch, in draws."""
         begin = epoch * self.num_bins // self.bins_per_draw
+        if self.when_out is not WhenOut.REPEAT:
+            return self._segments_of_those_left(epoch, begin)
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
         for number, a, b in self._stretches(epoch):
-            if self.when_out is WhenOut.REPEAT:
-                dealing, dealing_begin = self._dealing(number, a)
-            else:
-                dealing, dealing_begin = self._dealing_of_those_left(number, epoch, a - begin, b - begin, before), a
-            offset = a - dealing_begin
-            dealt = dealing.taken(offset)
-            taken = dealing.taken(offset + b - a) - dealt
-            segments.append(
-                Segment(
-                    first=a - begin,
-                    end=b - begin,
-                    dealing=dealing,
-                    offset=offset,
-                    dealt=dealt,
-                    before=before,
-                    taken=taken,
-                )
-            )
-            before = before + taken
+            dealing, first = self._dealings[number][0], self._first_draws[number]
+            segments.append(_segment(dealing, a - begin, b - begin, a - first, before))
+            before = before + segments[-1].taken
         return segments
+
+    def _segments_of_those_left(self, epoch: int, begin: int) -> list[Segment]:
+        """Returns the parts of an epoch whose components are not repeated: where one has left, another part begins.
+
+        Every epoch begins without debts. Under STOP a component leaves only because of roundings: a stage may take a
+        bin more of it than is due.
+        """
+        segments: list[Segment] = []
+        before = np.zeros(len(self.components), dtype=np.int64)
+        due = [Fraction(0)] * len(self.components)
+        for number, a, b in self._stretches(epoch):
+            parts = self._shares[number].parts
+            has_weight = np.array(parts, dtype=object) > 0
+            self._check_left(number, epoch, a - begin + int((self._most - before)[has_weight].sum()), b - begin)
+            most = [max(num - each, Fraction(0)) for num, each in zip(self._most.tolist(), due, strict=True)]
+            shares = Shares(parts, most)
+            leave_at = {at for at in map(ceil, shares.leave_at) if 0 < at < b - a}
+            for first, end in pairwise([0, *sorted(leave_at), b - a]):
+                caps = np.where(has_weight, self._most - before, 0).tolist()
+                debts = _debts(map(add, due, shares.due(first)), before.tolist())
+                at = a - begin + first
+                splits = Splits(shares.weights_at(first), debts, self._key(epoch, at), caps)
+                segments.append(_segment(Dealing(splits, end - first), at, at + end - first, 0, before))
+                before = before + segments[-1].taken
+            due = list(map(add, due, shares.due(b - a)))
+        return segments
+
+    @cached_property
+    def _dealings(self) -> list[tuple[Dealing, list[int]]]:
+        """What deals each stage where components are repeated, and how many draws each has given before it.
+
+        What a component was due in the stages before and has not had, or has had too much, it gets or pays first.
+        """
+        dealings = []
+        given, due = [0] * len(self.components), [Fraction(0)] * len(self.components)
+        for shares, first, until in zip_longest(self._shares, self._first_draws, self._first_draws[1:]):
+            splits = Splits(shares.parts, _debts(due, given), self._key(0, first))
+            dealings.append((Dealing(splits), given))
+            if until is not None:
+                given = list(map(add, given, splits.before(until - first)))
+                due = list(map(add, map(_rounded, due), shares.due(until - first)))
+        return dealings
 
     def _stretches(self, epoch: int) -> list[tuple[int, int, int]]:
         """Returns (stage, first draw, end) of an epoch's parts, as draws of the run."""
@@ -252,38 +283,9 @@ class Mixture:
         ]
         return [(number, a, b) for number, a, b in stretches if a < b]
 
-    def _dealing(self, number: int, draw: int) -> tuple[Dealing, int]:
-        """Returns what deals a draw of the run in a stage whose components are repeated, and its own first draw.
-
-        What each is due is counted on from the stage's beginning, and so many epochs are dealt together that every
-        component is due in them. It goes on to their end, wherever the next stage begins: so another can be appended.
-        """
-        shares, first = self._shares[number], self._first_draws[number]
-        per_epoch = self.num_bins // self.bins_per_draw
-        together = -(-shares.due_once // per_epoch)
-        first_epoch = draw // per_epoch // together * together
-        begin = first_epoch * per_epoch
-        own_first = max(begin, first)
-        length = together * per_epoch - (own_first - begin)
-        shares = shares.beginning_at(own_first - first)
-        return Dealing(shares, length, self._key(first_epoch), own_first - begin), own_first
-
-    def _dealing_of_those_left(
-        self, number: int, epoch: int, begin: int, end: int, before: NDArray[np.int64]
-    ) -> Dealing:
-        """Returns what deals a stage's draws of an epoch to the components that have some left there.
-
-        Under STOP that changes nothing but roundings: a stage may take a bin more of a component than is due.
-        """
-        left = self._most - before
-        shares = Shares(self._shares[number].parts, left)
-        per_epoch = self.num_bins // self.bins_per_draw
-        length = min(per_epoch - begin, int(left[np.array(shares.parts) > 0].sum()))
-        self._check_left(number, epoch, begin + length, end)
-        return Dealing(shares, length, self._key(epoch), begin)
-
-    def _key(self, epoch: int) -> int:
-        return derive_key(self.seed, epoch, "mixture")
+    def _key(self, epoch: int, first: int) -> int:
+        """Returns the key of what begins at a draw."""
+        return derive_key(self.seed, epoch, f"mixture {first}")
 
     def _check_left(self, number: int, epoch: int, out_at: int, end: int) -> None:
         """Refuses a stage that goes on where all of its components have left; both are draws."""
@@ -299,22 +301,13 @@ class Mixture:
         if self.when_out is not WhenOut.REPEAT:
             return [(epoch * self._most_epochs(component), 0) for component in self.components]
         begin = epoch * self.num_bins // self.bins_per_draw
-        totals = [0] * len(self.components)
-        for number, (first, until) in enumerate(pairwise([*self._first_draws, begin])):
-            if first < min(until, begin):
-                totals = list(map(add, totals, self._given(number, min(until, begin))))
+        number = bisect_right(self._first_draws, begin) - 1
+        dealing, given = self._dealings[number]
+        totals = map(add, given, dealing.taken(begin - self._first_draws[number]))
         return [
             divmod(total * self.bins_per_draw, max(component.num_bins, 1))
             for total, component in zip(totals, self.components, strict=True)
         ]
-
-    def _given(self, number: int, draw: int) -> list[int]:
-        """Returns how many draws each component gives in a stage before a draw of the run, of any size."""
-        dealing, first = self._dealing(number, draw)
-        shares = self._shares[number]
-        times, rest = divmod(first - self._first_draws[number], shares.whole)
-        given = shares.before(rest) + dealing.taken(draw - first)
-        return [times * part + num for part, num in zip(shares.parts, given.tolist(), strict=True)]
 
     def _most_epochs(self, component: Component) -> int:
         return 1 if self.when_out is WhenOut.REPEAT else component.most_epochs
@@ -335,7 +328,13 @@ class Mixture:
         for epoch in sorted({first // self.num_bins + after for first in self._firsts for after in (0, 1)}):
             if self.when_out is WhenOut.STOP:
                 self._check_due(epoch)
-            self._segments(epoch)
+            stretches = self._stretches(epoch)
+            if len(stretches) > 1:
+                self._segments(epoch)
+            else:
+                number = stretches[0][0]
+                given = self._most[np.array(self._shares[number].parts, dtype=object) > 0]
+                self._check_left(number, epoch, int(given.sum()), self.num_bins // self.bins_per_draw)
 
     def _check_due(self, epoch: int) -> None:
         """Refuses an epoch in which a component would give more bins than it has, by its weights alone.
@@ -451,12 +450,38 @@ def _shares_of(stage: Stage, components: Sequence[Component], number: int) -> Sh
     if not whole:
         raise ValueError(f"all weights of stage {number} are 0: give a component a weight")
     for component, weight in zip(components, weights, strict=True):
-        if 0 < weight * MOST_BLOCK < whole:
+        if 0 < weight * _MOST_POSITIONS_DUE < whole:
             raise ValueError(
-                f"{component.name} has less than one bin in {MOST_BLOCK} in stage {number}: give it a larger weight, "
-                "or 0 and a larger one in a stage of its own"
+                f"{component.name} has less than one bin in {_MOST_POSITIONS_DUE} in stage {number}: give it a larger "
+                "weight, or 0 and a larger one in a stage of its own"
             )
     return Shares(weights)
+
+
+def _segment(dealing: Dealing, first: int, end: int, offset: int, before: NDArray[np.int64]) -> Segment:
+    dealt = dealing.taken(offset)
+    taken = [after - num for after, num in zip(dealing.taken(offset + end - first), dealt, strict=True)]
+    return Segment(
+        first=first,
+        end=end,
+        dealing=dealing,
+        offset=offset,
+        dealt=dealt,
+        before=before,
+        taken=np.array(taken, np.int64),
+    )
+
+
+def _debts(due: Iterable[Fraction], given: Iterable[int]) -> list[int]:
+    """Returns what is due and not given yet, in units of a debt."""
+    return [
+        each.numerator * DEBT_UNITS // each.denominator - num * DEBT_UNITS for each, num in zip(due, given, strict=True)
+    ]
+
+
+def _rounded(due: Fraction) -> Fraction:
+    """Returns what is due in few digits, however many stages it comes from."""
+    return Fraction(round(due * DEBT_UNITS), DEBT_UNITS)
 
 
 def _as_fraction(value: object, name: str) -> Fraction:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch._dealing import Dealing
 from packhorse.epoch._found import Found, Outline, find_in, made, rearranged
 from packhorse.epoch.bins import Bins
@@ -38,12 +38,16 @@ class Segment:
     """Who gets which of them; it may begin before them and go on beyond `end`."""
     offset: int
     """How many draws the dealing has dealt before."""
-    dealt: NDArray[np.int64]
-    """How many of those each component got: int64 [C]."""
+    dealt: Sequence[int]
+    """How many of those each component got."""
     before: NDArray[np.int64]
     """How many draws each component has given in this epoch before: int64 [C]."""
     taken: NDArray[np.int64]
     """How many each component gives here: int64 [C]."""
+
+    def dealt_at(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns the component of draws of the epoch that lie in here, and how many of its draws here come before."""
+        return self.dealing.dealt(self.offset, self.dealt, draws - self.first)
 
 
 class Given(NamedTuple):
@@ -230,15 +234,15 @@ class MixtureEpoch:
 
     def _dealt_draws(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns every draw's component, and how many of its draws come before it in this epoch."""
-        if len(self._segments) == 1 and not self._segments[0].offset:
-            return self._segments[0].dealing.dealt(draws)
+        if len(self._segments) == 1:
+            return self._segments[0].dealt_at(draws)
         components = np.empty(len(draws), dtype=np.int32)
         numbers = np.empty(len(draws), dtype=np.int64)
         which = np.searchsorted(self._firsts, draws, side="right") - 1
         for number in np.flatnonzero(np.bincount(which)).tolist():
             segment, ours = self._segments[number], np.flatnonzero(which == number)
-            components[ours], dealt = segment.dealing.dealt(draws[ours] - segment.first + segment.offset)
-            numbers[ours] = dealt + (segment.before - segment.dealt)[components[ours]]
+            components[ours], dealt = segment.dealt_at(draws[ours])
+            numbers[ours] = dealt + segment.before[components[ours]]
         return components, numbers
 
     def _find(self, component: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -248,12 +252,13 @@ class MixtureEpoch:
         for segment in self._segments:
             ahead = draws - segment.before[component]
             ours = (numbers >= 0) & (ahead >= 0) & (ahead < segment.taken[component])
-            found = segment.dealing.find(component, ahead[ours] + segment.dealt[component])
-            positions[ours] = (found - segment.offset + segment.first) * self._bins_per_draw + inside[ours]
+            end = segment.offset + segment.end - segment.first
+            found = segment.dealing.find(component, segment.offset, segment.dealt, end, ahead[ours])
+            positions[ours] = (found + segment.first) * self._bins_per_draw + inside[ours]
         return positions
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _group(
     components: Any, numbers: Any, first_positions: Any, parts_out: Any, order_out: Any, positions_out: Any
 ) -> None:

@@ -19,6 +19,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch.keys import MAX_SEED
 from packhorse.topology import checked_integer
 
@@ -65,7 +66,7 @@ def _hash_half(half: Any, key: Any) -> Any:
     return np.uint32((value ^ (value >> _15)) * _HALF_B)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any) -> None:
     """Writes one parameter row for each permutation.
 
@@ -187,7 +188,10 @@ def walked(row: Any, x: Any) -> Any:
 @numba.njit(inline="always")
 def forward(row: Any, x: Any) -> Any:
     """σ(x): uint64 in [0, size) → uint64 in [0, size), under a parameter row (uint64 [ROW_WIDTH])."""
-    return walked(row, _all_rounds(row, x))
+    while True:
+        x = _all_rounds(row, x)
+        if x < row[SIZE]:
+            return x
 
 
 @numba.njit(inline="always")
@@ -200,13 +204,13 @@ def backward(row: Any, y: Any) -> Any:
             return y
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _forward_many(row: Any, values: Any, out: Any) -> None:
     for i in range(len(values)):
         out[i] = forward(row, values[i])
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _backward_many(row: Any, values: Any, out: Any) -> None:
     for i in range(len(values)):
         out[i] = backward(row, values[i])

@@ -45,6 +45,25 @@ class PlanTables(NamedTuple):
     lookup_shift: int
 
 
+class BinTables(NamedTuple):
+    """Those that lead from a bin to its template: a kernel takes time for each that it is given."""
+
+    first_bin: Numbers
+    template_size: ShortNumbers
+    lookup: NDArray[np.int32]
+    lookup_shift: int
+
+
+class DrawTables(NamedTuple):
+    """Those that lead from a template to its draws."""
+
+    lengths: NDArray[np.int32]
+    first_run: Numbers
+    run_length: ShortNumbers
+    run_copies: ShortNumbers
+    run_first_draw: Numbers
+
+
 class RunTables(NamedTuple):
     """Tables of runs of equal lengths, for the way back from a draw to its bin."""
 
@@ -109,6 +128,16 @@ class PlanIndex:
     def tables(self) -> PlanTables:
         """What kernels read."""
         return PlanTables(*(getattr(self, name) for name in PlanTables._fields))
+
+    @cached_property
+    def bin_tables(self) -> BinTables:
+        """What kernels read to find bins."""
+        return BinTables(*(getattr(self, name) for name in BinTables._fields))
+
+    @cached_property
+    def draw_tables(self) -> DrawTables:
+        """What kernels read to draw the ids of bins that are found."""
+        return DrawTables(*(getattr(self, name) for name in DrawTables._fields))
 
     @cached_property
     def run_tables(self) -> RunTables:

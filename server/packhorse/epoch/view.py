@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import _kernels as kernels
 from packhorse.epoch import _lookup as lookup
-from packhorse.epoch._draws import MOST_IN_NARROW_WORDS
+from packhorse.epoch._columns import read, written
+from packhorse.epoch._draws import MOST_IN_NARROW_WORDS, permute_positions
 from packhorse.epoch._found import Columns, Found, Outline, made
 from packhorse.epoch.bins import Bins, PoolArray, read_only
 from packhorse.epoch.keys import checked_seed, derive_key
@@ -61,6 +62,7 @@ class EpochView:
         self._plan = plan
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
+        self._read = (read(self._pool), read(self._first_tokens))
         self._costs: tuple[int, NDArray[np.int64]] | None = None
         is_wide = len(pool) > MOST_IN_NARROW_WORDS if wide is None else wide
         self._words = np.empty(0, dtype=np.uint64 if is_wide else np.uint32)
@@ -116,25 +118,17 @@ class EpochView:
             first_template: where the numbers of templates begin.
         """
         templates, copies = np.empty((2, len(positions)), dtype=np.int64)
-        kernels.find_bins(
-            self._plan.tables,
-            self._bin_row,
-            positions,
-            first_template,
-            templates,
-            copies,
-            outline.sizes,
-            outline.templates,
-        )
+        permute_positions(self._bin_row, positions, copies)
+        kernels.find_bins(self._plan.bin_tables, first_template, templates, copies, outline.sizes, outline.templates)
         return Found(
-            fill=partial(self._fill, templates, copies),
+            fill=partial(self.draw, templates, copies),
             num_bins=len(positions),
             ids_dtype=self._pool.dtype,
             columns={} if self._first_tokens is None else {"first_tokens": self._first_tokens.dtype},
             have_templates=True,
         )
 
-    def _fill(
+    def draw(
         self,
         templates: NDArray[np.int64],
         copies: NDArray[np.int64],
@@ -143,19 +137,28 @@ class EpochView:
         lengths: NDArray[np.int32],
         columns: Columns,
     ) -> int:
-        """Makes bins that were found, between the bounds given, and returns how many tokens they have."""
+        """Makes bins that were found, and returns how many tokens they have.
+
+        Args:
+            templates: of each bin: int64 [n].
+            copies: which of its template's bins each is: int64 [n].
+            bounds: as `Fill` takes them, and what follows likewise.
+            ids: written.
+            lengths: written.
+            columns: written.
+        """
         num_tokens, _ = kernels.draw_ids(
-            self._plan.tables,
+            self._plan.draw_tables,
             self._pool_rows,
-            self._pool,
-            self._first_tokens,
+            self._read[0],
+            self._read[1],
             self._words,
             templates,
             copies,
             bounds[0],
-            ids,
+            written(ids),
             lengths,
-            None if self._first_tokens is None else columns["first_tokens"],
+            written(columns.get("first_tokens") if self._first_tokens is not None else None),
         )
         return int(num_tokens)
 
@@ -171,7 +174,8 @@ class EpochView:
         if known is None or known[0] != cost_linear:
             known = self._costs = (cost_linear, self._plan.template_costs(cost_linear))
         costs = np.empty(len(wanted), dtype=np.int64)
-        kernels.find_costs(self._plan.tables, self._bin_row, known[1], wanted, costs)
+        permute_positions(self._bin_row, wanted, costs)
+        kernels.find_costs(self._plan.bin_tables, known[1], costs)
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:

@@ -6,12 +6,13 @@ packed without.
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel
 
-@numba.njit(nogil=True, cache=True)
+
+@kernel
 def _scatter(values: Any, starts: Any, order_out: Any) -> None:
     for i in range(len(values)):
         slot = starts[values[i]]
@@ -31,7 +32,7 @@ def order_by_value(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDAr
     return order
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin_out: Any) -> int:
     """Puts each sequence, in the order given, into the bin opened earliest that has room.
 
@@ -72,7 +73,7 @@ def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin
     return num_bins
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int:
     """Puts each sequence, in the order given, into the bin with the most room; the earliest opened of several.
 
@@ -131,7 +132,7 @@ def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int
     return num_bins
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def next_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int:
     """Puts each sequence, in the order given, into the open bin, or closes that for good and opens another.
 
@@ -158,7 +159,7 @@ def next_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int:
     return b + 1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
     """Shuffles each pool of `order` in place: Fisher-Yates with SplitMix64 draws, the same on every machine.
 
@@ -183,7 +184,7 @@ def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
         start = end
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def draw_templates(
     multiplicity: Any, first_run: Any, run_slot: Any, run_copies: Any, cursors: Any, order: Any, indices_out: Any
 ) -> None:

@@ -9,9 +9,9 @@ Shape letters: n distinct lengths, C capacity in tokens.
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel
 from packhorse.packing._budget import Budget
 
 _STEPS_PER_CALL = 50_000_000
@@ -151,7 +151,7 @@ def _joined(left: NDArray[np.int64], right: NDArray[np.int64], budget: Budget) -
     return table
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_lengths(table: NDArray[np.int64], lengths: NDArray[np.int64], prices: NDArray[np.int64]) -> None:
     """Lets each length be used any number of times, block by block so that reads and writes never overlap (SIMD)."""
     for i in range(len(lengths)):
@@ -165,7 +165,7 @@ def _add_lengths(table: NDArray[np.int64], lengths: NDArray[np.int64], prices: N
                 written[k] = max(written[k], read[k] + worth)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join_steps(
     table: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64], steps: NDArray[np.int64]
 ) -> None:
@@ -176,7 +176,7 @@ def _join_steps(
             written[k] = max(written[k], left[k] + worth)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_unlimited(
     table: NDArray[np.int64], lengths: NDArray[np.int64], prices: NDArray[np.int64], rest: int
 ) -> NDArray[np.int64]:

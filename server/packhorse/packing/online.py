@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel
 from packhorse.packing._best_fit import best_fit_decreasing
 from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
 from packhorse.topology import RoomRule, checked_integer
@@ -215,7 +215,7 @@ class OnlinePacker:
         return OnlineBin(ids, [length for item in items for length in item[1]], sizes)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[np.int64]:
     """Returns which sizes together come closest to `room`, without exceeding it.
 
@@ -275,7 +275,7 @@ def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[n
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int) -> NDArray[np.int64]:
     """Returns the window's next bin.
 
@@ -293,13 +293,25 @@ def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int
     best_total = 0
     tries = 0
     work = 0
+    others = np.empty(max(len(sizes) - 1, 0), np.int64)
     while first < len(sizes) and tries < MAX_TRIES and work < MAX_WORK:
-        others = np.concatenate((sizes[:first], sizes[first + 1 :]))
+        for i in range(len(others)):
+            others[i] = sizes[i + (i >= first)]
         beside = fullest_subset(others, capacity - sizes[first], limit - 1)
-        total = sizes[first] + others[beside].sum()
+        total = sizes[first]
+        for i in beside:
+            total += others[i]
         if total > best_total:
             best_total = total
-            best = np.sort(np.append(np.where(beside >= first, beside + 1, beside), first))
+            best = np.empty(len(beside) + 1, np.int64)
+            at, is_in = 0, False
+            for k in range(len(beside) - 1, -1, -1):  # ascending
+                index = beside[k] + (beside[k] >= first)
+                if index > first and not is_in:
+                    best[at], at, is_in = first, at + 1, True
+                best[at], at = index, at + 1
+            if not is_in:
+                best[at] = first
         if forced >= 0 or total == capacity:
             break
         length = sizes[first]

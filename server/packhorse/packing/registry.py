@@ -26,6 +26,9 @@ Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
 DEFAULT_TIME_LIMIT_SECONDS = 600.0
 """Far beyond what a search takes by itself, so that the clock ends none but on machines that are far too slow."""
 
+_FEW_LENGTHS = 2000
+"""Distinct lengths that the balanced packer takes a tenth of a second for; its time grows with their square."""
+
 
 def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[Template]]) -> Packer:
     """A packer that is done in no time and proves nothing."""
@@ -44,9 +47,14 @@ def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_se
     if is_near(start):
         return start
     try:
-        return _improved(start, pairs, capacity, limit, time_limit_seconds)
+        plan = _improved(start, pairs, capacity, limit, time_limit_seconds)
     except ImportError as error:
-        return replace(start, note=str(error))
+        plan = replace(start, note=str(error))
+    if plan.templates.total() > plan.lower_bound and len(pairs) <= _FEW_LENGTHS:
+        templates = balanced(pairs, capacity, limit)
+        if templates.total() < plan.templates.total():
+            return replace(plan, templates=templates, algorithm="balanced")
+    return plan
 
 
 def _improved(
@@ -125,10 +133,11 @@ def pack_histogram(
         max_seq_len: a bin's capacity in tokens.
         algorithm: a name of `PACKERS`, or "auto": best-fit, under a limit of sequences "balanced" where that has fewer
             bins, and where both stay more than `NEAR_GAP` above the lower bound, "optimal" from there, if its libraries
-            are installed.
+            are installed; and of few lengths "balanced" without a limit too, where it has fewer bins than all these.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        time_limit_seconds: a safety net. "optimal" ends by itself after a fixed amount of work, half a minute or less
-            on most machines, with the same plan in every run. When time is up before, the best plan so far is kept, and
+        time_limit_seconds: a safety net. "optimal" ends by itself after a fixed amount of work, with the same plan in
+            every run: half a minute or less of a core on most machines, and up to a minute and a half under a limit of
+            sequences. When time is up before, the best plan so far is kept, and
             `plan.cut_off` says so: another run may then give another plan.
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before rounding. With either option templates, tokens and

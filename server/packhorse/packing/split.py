@@ -8,11 +8,12 @@ import heapq
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packhorse.compiling import kernel
 
-@njit(cache=True, nogil=True)
+
+@kernel
 def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) -> int:
     """Fills empty bins: the fullest bin that still has two sequences is halved into each, again and again.
 
@@ -66,7 +67,8 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
                 num_moved += 1
                 moved_tokens += length
                 balance -= length
-        members[start + num_kept : start + num_kept + num_moved] = moved[:num_moved]
+        for m in range(num_moved):
+            members[start + num_kept + m] = moved[m]
         starts[added], sizes[added], tokens[added] = start + num_kept, num_moved, moved_tokens
         sizes[halved] = num_kept
         tokens[halved] -= moved_tokens

@@ -5,14 +5,15 @@ Owns what runs once for every sequence, without the GIL; leaves checks of values
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from packhorse.compiling import kernel
 
 LEAVE_OUT, KEEP_HEAD, KEEP_TAIL, SPLIT = range(4)
 """What the loops do with a sequence longer than `longest`."""
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def add_lengths(lengths: Any, longest: int, split: bool, histogram: Any) -> int:
     """Counts lengths in [1, longest] into `histogram`, which is long enough for them, and returns how many are longer.
 
@@ -32,7 +33,7 @@ def add_lengths(lengths: Any, longest: int, split: bool, histogram: Any) -> int:
     return num_over
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def fill_pool(
     lengths: Any,
     ids: Any,
@@ -93,7 +94,7 @@ def fill_pool(
     return -1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def sort_pairs(firsts: Any, seconds: Any) -> None:
     """Sorts (firsts[i], seconds[i]) ascending, in place and without memory of its own (heapsort)."""
     size = len(firsts)
@@ -122,7 +123,7 @@ def sort_pairs(firsts: Any, seconds: Any) -> None:
             parent = child
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def place(values: Any, edges: Any, cursors: Any, out: Any) -> None:
     """Copies each segment values[edges[s]:edges[s + 1]] to out[cursors[s]:], and advances the cursors."""
     for s in range(len(cursors)):
@@ -133,7 +134,7 @@ def place(values: Any, edges: Any, cursors: Any, out: Any) -> None:
         cursors[s] = at
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def find_entries(pool: Any, begins: Any, ends: Any, value: int, entries: Any) -> None:
     """Finds in each ascending segment the first entry with an id of at least `value`."""
     for s in range(len(begins)):
@@ -148,7 +149,7 @@ def find_entries(pool: Any, begins: Any, ends: Any, value: int, entries: Any) ->
         entries[s] = low
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def gather(pool: Any, begins: Any, ends: Any, out: Any) -> None:
     """Copies pool[begins[s]:ends[s]] for every s, one after the other, into `out`."""
     at = 0
@@ -158,7 +159,7 @@ def gather(pool: Any, begins: Any, ends: Any, out: Any) -> None:
             at += 1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def add_lists(
     data: Any,
     ends: Any,
@@ -250,7 +251,7 @@ def add_lists(
     return row
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def unpack_snappy(data: Any, out: Any) -> int:
     """Decompresses the beginning of a raw Snappy block into `out`; returns the bytes written, or -1: damaged.
 

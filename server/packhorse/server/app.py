@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -34,6 +35,7 @@ from packhorse.server.connections import Connections
 from packhorse.server.decoding import Decoding
 from packhorse.server.descriptors import allow_descriptors
 from packhorse.server.faults import ServiceError
+from packhorse.server.gate import Gate
 from packhorse.server.lanes import Lane, Lanes
 from packhorse.server.listening import Listening
 from packhorse.server.logs import GRPC_LOGGER, Sparing
@@ -52,7 +54,7 @@ from packhorse.server.stream_limit import StreamLimit
 from packhorse.server.tls import Certificates
 from packhorse.server.tokens import TokenFile
 from packhorse.server.tracing import Tracing
-from packhorse.server.warm_up import compile_kernels
+from packhorse.server.warm_up import WarmUp
 from packhorse.v1 import packing_pb2, packing_pb2_grpc
 from packhorse.wire import give_back_freed_memory, keep_freed_memory
 
@@ -149,9 +151,11 @@ async def serve(
     tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, installed_version())
     calls = Calls([CallMetrics(metrics), activity, CallLog(), connections, *([] if tracing is None else [tracing])])
 
+    gate = Gate(SERVICE_NAME)
+
     def bound(address: str) -> tuple[grpc.aio.Server, str]:
         guard = None if tokens is None else Guard(tokens, on_refusal)
-        server = _server(servicer, health_servicer, config, Receiving(on_refusal), calls, guard)
+        server = _server(servicer, health_servicer, config, (Receiving(on_refusal), calls, gate), guard)
         return server, _bind(server, address, certificates)
 
     def on_refusal(error: ServiceError) -> None:
@@ -165,7 +169,9 @@ async def serve(
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await listening.begin()
-    await _compile(stopping, wide=any(dataset.plan.is_wide for dataset in catalog.opened()))
+    warm_up = WarmUp(wide=any(dataset.plan.is_wide for dataset in catalog.opened()))
+    await _get_kernels(warm_up, stopping)
+    gate.open()
     gc.set_threshold(_COLLECT_EVERY)
     gc.freeze()  # what is there now stays, so no collection walks over it while streams wait
     condition = Condition(health_servicer, SERVICE_NAME, metrics)
@@ -206,36 +212,42 @@ async def serve(
         lanes.close()
 
 
-async def _compile(stopping: asyncio.Event, *, wide: bool) -> None:
-    """Compiles the kernels while the port answers, and says so where it takes time; ends early where a signal comes.
+async def _get_kernels(warm_up: WarmUp, stopping: asyncio.Event) -> None:
+    """Gets kernels ready while the port answers, and says so where it takes time; ends early where a signal comes.
 
     Args:
+        warm_up: gets what every stream needs before this returns, and the rest afterwards.
         stopping: set by a signal.
-        wide: whether a dataset's plan has wide tables.
     """
     loop = asyncio.get_running_loop()
-    compiled: asyncio.Future[None] = loop.create_future()
+    are_ready: asyncio.Future[None] = loop.create_future()
 
-    def compile_them() -> None:
+    def get() -> None:
         try:
-            compile_kernels(wide=wide)
+            warm_up.before_serving()
         except Exception as error:
-            loop.call_soon_threadsafe(compiled.set_exception, error)
+            loop.call_soon_threadsafe(are_ready.set_exception, error)
         else:
-            loop.call_soon_threadsafe(compiled.set_result, None)
+            loop.call_soon_threadsafe(are_ready.set_result, None)
+            try:
+                warm_up.while_serving()
+            except Exception:
+                _LOG.exception("a kernel could not be compiled ahead; the first request that needs it compiles it")
 
-    threading.Thread(target=compile_them, daemon=True).start()  # nothing waits for it where the server is stopped
+    threading.Thread(
+        target=get, name="warm-up", daemon=True
+    ).start()  # nothing waits for it where the server is stopped
     stopped = asyncio.ensure_future(stopping.wait())
-    done, _ = await asyncio.wait((compiled, stopped), timeout=_TOLD_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait((are_ready, stopped), timeout=_TOLD_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if not done:
         _LOG.info(
-            "getting kernels ready: they are compiled once after an install, in half a minute to a minute, and else "
-            "read from a cache on disk; health is NOT_SERVING until then"
+            "getting kernels ready: they are compiled once after an install, in seconds, and else read from a cache "
+            "on disk; health is NOT_SERVING until then"
         )
-        await asyncio.wait((compiled, stopped), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((are_ready, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
-    if compiled.done():
-        compiled.result()
+    if are_ready.done():
+        are_ready.result()
 
 
 async def _watch(catalog: Catalog, mixtures: Mixtures, asked: asyncio.Event, condition: Condition) -> None:
@@ -260,8 +272,7 @@ def _server(
     servicer: PackingServicer,
     health_servicer: health.aio.HealthServicer,  # type: ignore[name-defined]
     config: ServeConfig,
-    receiving: Receiving,
-    calls: Calls,
+    outer: tuple[Any, ...],
     guard: Guard | None,
 ) -> grpc.aio.Server:
     """Returns a gRPC server of our services, which listens nowhere yet."""
@@ -276,7 +287,7 @@ def _server(
             ("grpc.server.max_pending_requests_hard_limit", connections),
             ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
         ),
-        interceptors=(receiving, calls, *inner),
+        interceptors=(*outer, *inner),
     )
     packing_pb2_grpc.add_PackingServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

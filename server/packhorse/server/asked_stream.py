@@ -17,8 +17,8 @@ from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import HeaderChecksums
 
-_KEPT_RUN_BYTES = 1 << 10
-"""The longest request of which the run is kept: others choose what is in it."""
+LONG_REQUEST_BYTES = 1 << 10
+"""What is known of the run of a longer request is not kept: others choose what is in it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -149,8 +149,15 @@ class AskedStream:
 
     @property
     def most_steps(self) -> int:
-        """How many steps one block may have: their positions lie within what a message tells apart."""
-        return max(1, MAX_POSITION_SPREAD // (self.topology.step_stride * self.topology.bins_per_window))
+        """How many steps one block may have.
+
+        Their positions lie within what a message tells apart, and their windows are arranged once.
+        """
+        stride = self.topology.step_stride
+        most = MAX_POSITION_SPREAD // (stride * self.topology.bins_per_window)
+        if self.assignment.most_steps is not None:
+            most = min(most, self.assignment.most_steps // stride)
+        return max(1, most)
 
     def end_of(self, step: int) -> int:
         """One behind the last position that a step may take bins of: those of its window may change places."""
@@ -172,7 +179,7 @@ def _run_of(request: pb.StreamBinsRequest, dataset: Served, takedown: Takedown, 
     for field in ("rank", "worker", "first_step", "expected_digest"):
         shared.ClearField(field)
     data = shared.SerializeToString()
-    is_kept = request.topology.mode != pb.STREAM_MODE_INDEPENDENT and len(data) <= _KEPT_RUN_BYTES
+    is_kept = request.topology.mode != pb.STREAM_MODE_INDEPENDENT and len(data) <= LONG_REQUEST_BYTES
     return epochs.run(dataset, (takedown, data), make) if is_kept else make()
 
 

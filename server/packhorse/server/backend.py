@@ -151,7 +151,7 @@ class Backend:
         return locate_in_pieces(self._catalog, self._epochs, request)
 
     def append_stage(self, request: pb.AppendStageRequest) -> pb.AppendStageResponse:
-        """Appends a stage to a mixture, unless bins behind its beginning have been handed out."""
+        """Changes the stages of a mixture from a position on, unless bins beyond it have been handed out."""
         requests.integer("from_position", request.from_position, 1)
 
         def check() -> None:
@@ -165,7 +165,8 @@ class Backend:
                     {"dataset": request.dataset, "position": str(request.from_position), "reached": str(reached)},
                 )
 
-        self._catalog.append_stage(request.dataset, requests.stage(request), request.from_position, check)
+        stage, replace = requests.stage(request), request.replace
+        self._catalog.append_stage(request.dataset, stage, request.from_position, check, replace=replace)
         return pb.AppendStageResponse(dataset=self._described(request.dataset))
 
     def _note(self, served: Served, skips: Skips, epoch: int, end: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from packhorse.epoch import Assignment, SkipSource, Source
 from packhorse.server.faults import invalid_field
+from packhorse.server.requests import check_epoch
 from packhorse.server.served import Served, SizedSource
 from packhorse.topology import Skips, Topology
 
@@ -88,6 +89,7 @@ class Epochs:
 
     def whole(self, served: Served, seed: int, epoch: int) -> SizedSource:
         """Returns an epoch of a dataset; a ServiceError where a mixture has none of that number."""
+        check_epoch(served, epoch)
 
         def make() -> SizedSource:
             try:

@@ -115,6 +115,9 @@ class Lanes:
     small_blocks: Lane
     """Blocks that are mostly Python: a stream's first ones, and all of them where very many streams are open. One
     thread makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""
+    arranging: Lane
+    """What a stream takes before its block can be made, where that is long: windows of a balance and last steps that
+    are arranged for all ranks at once, and long requests. A stream is in no other lane meanwhile."""
     answers: Lane
     """Single answers: ListDatasets, GetDataset, GetBins, LocateSequences."""
     packing: Lane
@@ -130,6 +133,7 @@ class Lanes:
         return cls(
             streams=Lane("streams", threads=cores),
             small_blocks=Lane("small-blocks", threads=1),
+            arranging=Lane("arranging", threads=others, niceness=5),
             answers=Lane("answers", threads=others, most_requests=256, niceness=5),
             packing=Lane("packing", threads=others, most_requests=256, niceness=10),
             searching=Lane("searching", threads=max(1, cores // 4), most_requests=max(8, 2 * cores), niceness=10),

@@ -51,7 +51,9 @@ class MemoryCatalog:
     def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
         """Nothing can have changed."""
 
-    def append_stage(self, name: str, stage: StageEntry, from_position: int, check: Callable[[], None]) -> None:
+    def append_stage(
+        self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
+    ) -> None:
         """There are no mixtures; the ServiceError says so."""
         self.get(name)
         raise no_mixture(name)

@@ -102,8 +102,17 @@ class Mixtures:
         with self._lock:
             return self._reread(name, path, stamp)
 
-    def append_stage(self, name: str, stage: StageEntry, from_position: int, check: Callable[[], None]) -> None:
-        """Appends a stage to a mixture's file; nothing where it is the last stage already, as when a caller asks again.
+    def append_stage(
+        self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
+    ) -> None:
+        """Appends a stage to a mixture's file; nothing where it is the last stage already, as when a client asks again.
+
+        Args:
+            name: of the mixture.
+            stage: None appends nothing.
+            from_position: of the run, where it begins.
+            check: raises where the future may not change from there on.
+            replace: takes back the stages that begin there or beyond, first.
 
         Raises:
             ServiceError: the name is no mixture's, the stage or its position is not as it must be, or the file cannot
@@ -112,11 +121,12 @@ class Mixtures:
         mixture, path = self.get(name), self._path(name)
         if path is None or not isinstance(mixture, MixtureDataset):
             raise no_mixture(name)
-        if mixture.chain[-1][0] == from_position and mixture.file.stages[-1] == stage:
+        last = mixture.chain[-1][0]
+        if last < from_position if stage is None else last == from_position and mixture.file.stages[-1] == stage:
             return
         check()
         try:
-            append_to_mixture(path, stage, from_position, self.component)
+            append_to_mixture(path, stage, from_position, self.component, replace=replace)
         except MixtureError as error:
             raise invalid_field("from_position" if "position" in str(error) else "weights", str(error)) from None
         except OSError as error:

@@ -12,6 +12,7 @@ from packhorse.epoch import Bins
 from packhorse.server import requests
 from packhorse.server.asked_stream import AskedStream
 from packhorse.server.encoding import Numbered, SentTemplates, as_declared, components_in, encode
+from packhorse.server.pieces import Pieces
 from packhorse.server.served import Datasets, Served
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, stream_positions
@@ -75,6 +76,15 @@ class OpenStream:
         self._taken_at = now
         taken, self._steps = self._steps[: self._at_once], self._steps[self._at_once :]
         return taken
+
+    def is_arranged(self, steps: range | None = None) -> bool:
+        """Whether steps can be made into a block without arranging windows first; None for the next step."""
+        return self._asked.assignment.is_arranged(self._steps[:1] if steps is None else steps)
+
+    def arrange_in_pieces(self, steps: range) -> Pieces[None]:
+        """Does for steps what takes long, and is done once for all ranks of a run, before their block is made."""
+        for _ in self._asked.assignment.arrange(steps):
+            yield 0
 
     def make(self, steps: range) -> pb.StreamBinsResponse | None:
         """Makes the block of steps that were taken; None where the stream ends before it.

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -36,7 +36,7 @@ from packhorse.server.tokens import TokenFile
 _LOG = logging.getLogger(__name__)
 
 FIRST_DELAY_SECONDS = 0.1
-"""How long after its death a process is replaced; each further death doubles it."""
+"""How long after its death a process is replaced; each further death doubles it, as long as another one serves."""
 
 MOST_DELAY_SECONDS = 30.0
 
@@ -225,23 +225,31 @@ class _Parent:
             if time.monotonic() - process.started >= STEADY_SECONDS:
                 delay_seconds = FIRST_DELAY_SECONDS
             _LOG.error(
-                "process %d of %d (pid %d) %s; starting another in %.1f s",
+                "process %d of %d (pid %d) %s; starting another in %.1f s, or as soon as no other serves",
                 slot,
                 self._config.processes,
                 process.process.pid,
                 _how_it_ended(status),
                 delay_seconds,
             )
-            try:
-                await asyncio.wait_for(self._stopping.wait(), delay_seconds)
+            await self._hold_off(delay_seconds)
+            if self._stopping.is_set():
                 return status
-            except TimeoutError:
-                delay_seconds = min(2 * delay_seconds, MOST_DELAY_SECONDS)
+            delay_seconds = min(2 * delay_seconds, MOST_DELAY_SECONDS)
             try:
                 await self._start(slot)
             except (ValueError, OSError) as error:
                 if not self._stopping.is_set():
                     _LOG.error("process %d: %s", slot, error)
+
+    async def _hold_off(self, delay_seconds: float) -> None:
+        """Waits before a process is replaced, until a signal comes, or while nobody serves for a moment only."""
+        end = time.monotonic() + delay_seconds
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), min(FIRST_DELAY_SECONDS, delay_seconds))
+            if not self._serving or time.monotonic() >= end:
+                return
 
     def _stop(self) -> None:
         """Lets all processes drain; the second time, lets them end."""

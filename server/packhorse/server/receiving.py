@@ -8,6 +8,7 @@ absence: the container runs out of memory, and every stream ends.
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
@@ -32,6 +33,10 @@ SMALL_REQUEST_BYTES = 64 << 10
 MEMORY_BYTES = 256 << 20
 """What larger requests take together until they are answered. A budget of its own, though the servicer counts a request
 again with its answer: in one for both, requests that arrive could leave no room to answer any of them."""
+
+_PAUSES = 4
+"""After a larger one was decoded, the next waits so many times as long: it keeps the event loop and the interpreter,
+and 300,000 ranges in 4 MiB take 12 ms."""
 
 MEMORY_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
@@ -60,6 +65,7 @@ class Receiving(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._on_refusal = on_refusal
         self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
         self._arriving: defaultdict[str, _Arriving] = defaultdict(_Arriving)
+        self._decoding = asyncio.Lock()
 
     async def intercept_service(
         self,
@@ -92,7 +98,7 @@ class Receiving(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         async def answer(data: bytes, context: Any) -> Any:
             with await self._room_for(data, context):
-                request = _decoded(data, handler)
+                request = await self._decoded(data, handler)
                 arrived()
                 return await method(request, context)
 
@@ -109,7 +115,7 @@ class Receiving(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 if data is grpc.aio.EOF:  # type: ignore[attr-defined]  # the caller left
                     return
                 with await self._room_for(data, context):
-                    request = _decoded(data, handler)
+                    request = await self._decoded(data, handler)
                     del data
                     await place.aclose()
                     if handler.response_streaming:
@@ -158,10 +164,17 @@ class Receiving(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             await refusal  # raises
         return data
 
+    async def _decoded(self, data: bytes, handler: Any) -> Any:
+        """Returns a request; large ones are decoded one after the other, and leave others most of the time."""
+        decode = handler.request_deserializer or bytes
+        if len(data) <= SMALL_REQUEST_BYTES:
+            return decode(data)
+        async with self._decoding:
+            began = time.perf_counter()
+            request = decode(data)
+            await asyncio.sleep(_PAUSES * (time.perf_counter() - began))
+        return request
+
     async def _refuse(self, error: ServiceError, context: Any) -> NoReturn:
         self._on_refusal(error)
         await abort(context, error)
-
-
-def _decoded(data: bytes, handler: Any) -> Any:
-    return data if handler.request_deserializer is None else handler.request_deserializer(data)

@@ -3,7 +3,7 @@
 Owns the check of every request field; leaves what is done with them to `backend`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import lru_cache
@@ -37,6 +37,9 @@ MAX_SEQUENCES_PER_STEP = 1 << 23
 MAX_SKIPS = 1000
 """Ranges of positions that a request may leave out."""
 
+MAX_SKIPS_READ = 5_000
+"""Ranges of an expected digest that are compared one by one, which takes some 10 ms."""
+
 MAX_BATCH_STAGES = 1000
 """Stages that a batch schedule may have."""
 
@@ -64,6 +67,12 @@ def integer(field: str, value: int, least: int, most: int | None = None) -> int:
         return checked_integer(field, value, least, most)
     except ValueError as error:
         raise invalid_field(field, str(error)) from None
+
+
+def check_epoch(served: Served, epoch: int) -> None:
+    """Refuses an epoch of a mixture whose positions, counted from the run's beginning, would not fit into 63 bits."""
+    if isinstance(served, MixtureDataset):
+        integer("epoch", epoch, 0, (1 << 63) // served.num_bins - 1)
 
 
 def check_wire_version(version: int) -> None:
@@ -220,8 +229,10 @@ def _check_cost(shape: Topology, max_seq_len: int) -> None:
     integer("topology.cost_linear", shape.cost_linear, 0, max(most, 0))
 
 
-def stage(request: pb.AppendStageRequest) -> StageEntry:
-    """Returns the stage that is to be appended, with checked weights."""
+def stage(request: pb.AppendStageRequest) -> StageEntry | None:
+    """Returns the stage that is to be appended, with checked weights; None where stages are only taken back."""
+    if request.replace and not request.weights:
+        return None
     try:
         by = WeightsBy(request.by or WeightsBy.BINS)
     except ValueError:
@@ -244,13 +255,17 @@ def stage(request: pb.AppendStageRequest) -> StageEntry:
         raise invalid_field("weights", str(error)) from None
 
 
-def skips(ranges: Iterable[pb.PositionRange]) -> Skips:
+def check_num_skips(ranges: Collection[pb.PositionRange]) -> None:
+    """Refuses more ranges than a request may leave out."""
+    if len(ranges) > MAX_SKIPS:
+        raise too_large("skip", MAX_SKIPS, f"skip holds {len(ranges)} ranges; give at most {MAX_SKIPS}")
+
+
+def skips(ranges: Collection[pb.PositionRange]) -> Skips:
     """Returns checked ranges of positions to leave out."""
-    pairs = [(each.first, each.end) for each in ranges]
-    if len(pairs) > MAX_SKIPS:
-        raise too_large("skip", MAX_SKIPS, f"skip holds {len(pairs)} ranges; give at most {MAX_SKIPS}")
+    check_num_skips(ranges)
     try:
-        return Skips.of(pairs)
+        return Skips.of([(each.first, each.end) for each in ranges])
     except ValueError as error:
         raise invalid_field("skip", str(error)) from None
 
@@ -304,16 +319,32 @@ def check_digest(
             f"is {served.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
             {**facts, "differs": ",".join(differs)},
         )
-    before = Skips.parse([skipped])
+    if skipped == str(skips):
+        return
+    before = _skipped_before(skipped)
     upto = end if begin is None else begin
-    if before != skips and (upto is None or before.before(upto) != skips.before(upto)):
+    if before is None or (before != skips and (upto is None or before.before(upto) != skips.before(upto))):
+        named = f"{skipped.count(',') + 1} ranges" if before is None else f"the positions {before or 'none'}"
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
-            f"this run has skipped the positions {before or 'none'} of dataset {served.name!r}, now {skips or 'none'} "
+            f"this run has skipped {named} of dataset {served.name!r}, now {skips or 'none'} "
             "are to be skipped: ranges behind the cursor must stay as they were, because positions count without them; "
             "add ranges ahead of the cursor only",
             {**facts, "differs": "skip"},
         )
+
+
+def _skipped_before(text: str) -> Skips | None:
+    """Returns the ranges that a digest names; None where they are too many to be read for one request.
+
+    A run that began with as many goes on while they are the same, which needs no reading.
+    """
+    if text.count(",") >= MAX_SKIPS_READ:
+        return None
+    try:
+        return Skips.parse([text])
+    except ValueError as error:
+        raise invalid_field("expected_digest", f"expected_digest is none of a server's: {error}") from None
 
 
 def _differing(expected: str, actual: str) -> list[str]:

@@ -106,14 +106,17 @@ class Datasets(Protocol):
         """
         ...
 
-    def append_stage(self, name: str, stage: StageEntry, from_position: int, check: Callable[[], None]) -> None:
+    def append_stage(
+        self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
+    ) -> None:
         """Appends a stage to a mixture; a ServiceError where there is none of that name, or the stage cannot be.
 
         Args:
             name: of the mixture.
-            stage: without `until`.
+            stage: without `until`; None where stages are only taken back.
             from_position: of the run, where it begins.
             check: called where it is not the last stage already, before anything is written; refuses by raising.
+            replace: takes back the stages that begin at the position or beyond, first.
         """
         ...
 

@@ -17,6 +17,7 @@ import grpc
 from google.protobuf.message import Message
 
 from packhorse.server.access import CALLER
+from packhorse.server.asked_stream import LONG_REQUEST_BYTES
 from packhorse.server.backend import Backend
 from packhorse.server.faults import RETRY_AFTER_SECONDS, ServiceError, too_many_requests
 from packhorse.server.lanes import Lane, LaneFullError, Lanes
@@ -25,7 +26,7 @@ from packhorse.server.metrics import Metrics
 from packhorse.server.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.pack import SEARCHING
 from packhorse.server.pieces import Pieces
-from packhorse.server.requests import check_wire_version
+from packhorse.server.requests import check_num_skips, check_wire_version
 from packhorse.server.status import abort, reason_name
 from packhorse.server.stream_limit import StreamLimit
 from packhorse.v1 import packing_pb2 as pb
@@ -42,6 +43,9 @@ MEMORY_WAIT_SECONDS = 1.0
 UNREAD_SECONDS = 1.0
 """How long a drain waits for a stream whose consumer does not read."""
 
+QUIET_SECONDS, READ_OUT_SECONDS = 0.05, 2.0
+"""A PackStream is refused once its client has sent nothing for so long, or at the latest after so long."""
+
 LOOK_AGAIN_SECONDS = 1.0
 """A block that has waited longer for its consumer is sent if nothing has changed by file since it was made."""
 
@@ -56,6 +60,7 @@ BLOCKS_IN_MEMORY = 4
 
 _Request = TypeVar("_Request", bound=Message)
 _Result = TypeVar("_Result")
+_Opened: TypeAlias = tuple[OpenStream, list[pb.StreamBinsResponse]]
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -135,7 +140,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self, request_iterator: AsyncIterator[pb.PackStreamRequest], context: _Context
     ) -> AsyncIterator[pb.PackStreamResponse]:
         """Packs sequences that arrive one by one; every message is answered before the next is read."""
-        async with self._call(context) as memory:
+        async with self._call(context) as memory, _read_out(request_iterator):
             with self._stream():
                 session = self._backend.pack_session()
                 while True:
@@ -151,12 +156,14 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def StreamBins(  # noqa: N802
         self, request: pb.StreamBinsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamBinsResponse]:
-        """Streams a header and blocks, making the next block while one is sent. The first comes with the header."""
+        """Streams a header and blocks, making the next block while one is sent.
+
+        The first comes with the header, unless something is to be arranged for it.
+        """
         started = time.perf_counter()
         async with self._call(context) as memory:
             with self._stream():
-                opening = self._lanes.small_blocks.submit(self._opened, _admitted(request))
-                stream, messages = await self._unless_draining(opening)
+                stream, messages = await self._unless_draining(self._opening(_admitted(request)))
                 ahead: deque[asyncio.Future[pb.StreamBinsResponse | None]] = deque()
                 num_blocks = 0
                 try:
@@ -180,7 +187,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         if not ahead:
                             return
                         upcoming = ahead.popleft()
-                        if not upcoming.done() and SMALL_BLOCK_BYTES <= size <= LARGE_BLOCK_BYTES:
+                        is_being_made = not upcoming.done() and not isinstance(upcoming, asyncio.Task)  # or arranged
+                        if is_being_made and SMALL_BLOCK_BYTES <= size <= LARGE_BLOCK_BYTES:
                             ahead.extend(self._next_block(stream, size))  # the consumer waits: two threads make two
                         made = await self._unless_draining(upcoming)
                         messages = [] if made is None else [made]
@@ -197,8 +205,17 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     ) -> "Iterator[asyncio.Future[pb.StreamBinsResponse | None]]":
         """Has the block made that follows one of so many bytes, where there is one."""
         lane = self._lanes.small_blocks if num_bytes < SMALL_BLOCK_BYTES else self._lanes.streams
-        if steps := stream.take():
+        if not (steps := stream.take()):
+            return
+        if stream.is_arranged(steps):
             yield lane.submit(self._timed, stream, steps)
+        else:
+            yield asyncio.ensure_future(self._arranged(stream, steps, lane))
+
+    async def _arranged(self, stream: OpenStream, steps: range, lane: Lane) -> pb.StreamBinsResponse | None:
+        """Has what takes long arranged in a lane of its own first, so that nobody else's block waits for it."""
+        await self._lanes.arranging.run(stream.arrange_in_pieces(steps), _hold_nothing)
+        return await lane.submit(self._timed, stream, steps)
 
     async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
         """Tells what this process does now. In no lane, because it is asked when they are full."""
@@ -299,11 +316,17 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             self._awaited.discard(work)
             work.cancel()
 
-    def _opened(self, request: pb.StreamBinsRequest) -> tuple[OpenStream, list[pb.StreamBinsResponse]]:
-        """Opens a stream, and makes its first messages: the header, and a block where there is one."""
+    def _opening(self, request: pb.StreamBinsRequest) -> "asyncio.Future[_Opened]":
+        """Has a stream opened; apart from others where its request takes long to check."""
+        is_long = request.ByteSize() > LONG_REQUEST_BYTES
+        lane = self._lanes.arranging if is_long else self._lanes.small_blocks
+        return lane.submit(self._opened, request)
+
+    def _opened(self, request: pb.StreamBinsRequest) -> _Opened:
+        """Opens a stream, and makes its first messages: the header, and a block where one can be made at once."""
         stream = self._backend.open_stream(request)
         messages = [pb.StreamBinsResponse(header=stream.header)]
-        if (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
+        if stream.is_arranged() and (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
             messages.append(block)
         return stream, messages
 
@@ -323,6 +346,30 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         await abort(context, error)
 
 
+async def _hold_nothing(_num_bytes: int) -> None:
+    """What is arranged is bounded by what an assignment remembers."""
+
+
+@asynccontextmanager
+async def _read_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
+    """Reads what a client still sends before it is refused: grpc.aio would report a message that it could not send.
+
+    Reading is not cancelled: gRPC's core would write what still comes to memory that was freed with it. It ends by
+    itself, because the call does.
+    """
+    try:
+        yield
+    except Exception:
+        end = time.monotonic() + READ_OUT_SECONDS
+        while (left := end - time.monotonic()) > 0:
+            reading = asyncio.ensure_future(anext(messages, None))
+            reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody else asks
+            done, _ = await asyncio.wait({reading}, timeout=min(QUIET_SECONDS, left))
+            if not done or reading.cancelled() or reading.exception() or reading.result() is None:
+                break
+        raise
+
+
 def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], Pieces[_Result]]:
     """A method of one piece."""
 
@@ -338,6 +385,8 @@ def _admitted(request: _Request) -> _Request:
     if isinstance(request, ServiceError):
         raise request
     CALLER.get().check_request(request)
+    if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest | pb.LocateSequencesRequest):
+        check_num_skips(request.skip)  # before anything is computed from so many
     if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest):
         check_wire_version(request.wire_version)
     elif isinstance(request, pb.PackStreamRequest) and request.HasField("options"):

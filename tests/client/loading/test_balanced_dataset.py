@@ -19,7 +19,9 @@ def ranks(make_dataset, corpus):
     tokens = dict(zip(corpus.ids["named"].tolist(), corpus.sequences, strict=False))
 
     def make(balance, world_size=2, batch_size=2, accumulation=ACCUMULATION, **options):
-        shape = {"balance": balance, "accumulation": accumulation, "batch_size": batch_size, "world_size": world_size}
+        shape = {"balance": balance, "batch_size": batch_size, "world_size": world_size}
+        if balance != "none":  # without one, accumulation is refused
+            shape["accumulation"] = accumulation
         return [
             make_dataset("named", tokens, target=f"embedded:{corpus.root}", rank=rank, **shape, **options)
             for rank in range(world_size)

@@ -157,10 +157,8 @@ def ids_of(batch):
     return list(zip(batch["dataset_ids"].tolist(), batch["ids"].tolist(), strict=True))
 
 
-def test_datasets_of_one_length_are_as_without(root, tokens):
+def test_a_dataset_that_is_no_mixture_is_refused(root, tokens):
     options = {"batch_size": 4, "seed": 1, "rank": 0, "world_size": 1}
-    plain, asked = (
-        [batch["input_ids"] for batch in PackedDataset(f"embedded:{root}", "long", tokens["long"], **options, **more)]
-        for more in ({}, {"component_rows": True})
-    )
-    assert all(torch.equal(a, b) for a, b in zip(plain, asked, strict=True))
+    dataset = PackedDataset(f"embedded:{root}", "long", tokens["long"], **options, component_rows=True)
+    with pytest.raises(ValueError, match="component_rows has no effect: the dataset is no mixture"):
+        next(iter(dataset))

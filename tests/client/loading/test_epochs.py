@@ -136,7 +136,19 @@ def test_epochs_are_whole_and_a_cursor_goes_on_in_its_own(make, kind, every_id):
             seen[epoch] += ids_of([batch])
     assert came == [1, 2]
     assert list(seen.values()) == [every_id] * NUM_EPOCHS
-    assert list(data.epochs(NUM_EPOCHS)) == []
+    with pytest.warns(UserWarning, match=r"epochs\(3\) goes up to epoch 2, and epoch 3 is the next"):
+        assert list(data.epochs(NUM_EPOCHS)) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_epochs_that_were_gone_through_are_not_left_out_silently(make, kind):
+    data, loader = make(kind)
+    for _ in data.epochs(1):
+        assert list(loader)
+    with pytest.raises(ValueError, match=r"epochs\(1\) goes up to epoch 0, and epoch 1 is the next; epochs\(2\)"):
+        list(data.epochs(1))
+    assert list(data.epochs(0)) == []
+    assert [epoch for epoch in data.epochs(2) if list(loader)] == [1]
 
 
 @pytest.mark.parametrize("kind", ["dataset", f"DataLoader {IN_PROCESS}", "PackedDataLoader 0", "PackedDataLoader 2"])

@@ -250,3 +250,12 @@ def test_forked_workers_do_not_stall_after_the_length_was_asked(running_server, 
 
 def test_what_the_fork_server_imports_exists():
     assert loader._PRELOADED[1] in sys.modules
+
+
+def test_a_with_ends_the_workers(make_dataset):
+    before = set(multiprocessing.active_children())
+    with PackedDataLoader(make_dataset(), num_workers=1, device="cpu") as batches:
+        next(iter(batches))
+        [worker] = set(multiprocessing.active_children()) - before
+    worker.join(20)
+    assert not worker.is_alive()

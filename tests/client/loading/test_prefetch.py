@@ -11,8 +11,7 @@ from itertools import count
 import pytest
 import torch
 
-from packhorse.client import DevicePrefetcher
-from packhorse.client.loading._parcel import Parcel
+from packhorse.client import DevicePrefetcher, PackedBatch
 
 
 def threads():
@@ -203,7 +202,7 @@ Pair = namedtuple("Pair", ["left", "right"])
 def nested():
     cursor = {"position": 3, "digest": "d"}
     tensors = [torch.arange(n + 1) for n in range(6)]
-    batch = Parcel(
+    batch = PackedBatch(
         input_ids=tensors[0],
         cursor=cursor,
         max_seqlen=7,
@@ -222,7 +221,7 @@ def moved_tensors(batch):
 
 def assert_moved(batch, original, device):
     assert all(tensor.device.type == device for tensor in moved_tensors(batch))
-    assert type(batch) is Parcel
+    assert type(batch) is PackedBatch
     assert list(batch) == list(original)
     assert batch["cursor"] == original["cursor"]
     assert (batch["max_seqlen"], batch["inner"][1][1], batch["users"]["b"], batch["empty"]) == (7, "text", 5, ())
@@ -239,7 +238,7 @@ def test_every_tensor_of_a_batch_is_moved_and_the_rest_stays():
 
 AT_EXIT = """
 import itertools, sys, threading, time
-from packhorse.client import DevicePrefetcher
+from packhorse.client import DevicePrefetcher, PackedBatch
 def source():
     yield 1
     if {blocks}:
@@ -265,7 +264,7 @@ def test_a_process_ends_whatever_is_being_fetched(blocks, end, status):
 INTERRUPTED = """
 import os, signal, threading, time
 import packhorse.client.loading.prefetch
-from packhorse.client import DevicePrefetcher
+from packhorse.client import DevicePrefetcher, PackedBatch
 packhorse.client.loading.prefetch._STOP_SECONDS = 0.2
 def source():
     yield 1

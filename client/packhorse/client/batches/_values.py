@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.sources import TokenSource, TokenSourceError
 
-_LARGEST_TOKEN = 2**31 - 1
+_MOST_TOKENS = 1 << 31
 
 
 def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[np.int64], source: TokenSource) -> None:
-    """Refuses tokens that are no token ids: negative, or too large for int32, which every vocabulary fits.
+    """Refuses tokens that no model has.
 
     Args:
         input_ids: tokens of all rows end to end, padding included: int64 [T].
@@ -22,14 +22,16 @@ def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[
         source: where the tokens are from.
 
     Raises:
-        TokenSourceError: there is one; names its sequence.
+        TokenSourceError: a token is negative, or 2^31 and more; names its sequence.
     """
-    # As unsigned numbers those below 0 are the largest: one pass finds both.
-    if source.needs_check and (unsigned := input_ids.view(np.uint64)).max(initial=0) > _LARGEST_TOKEN:
-        at = int((unsigned > _LARGEST_TOKEN).argmax())
+    if not source.may_be_out_of_range:
+        return
+    unsigned = input_ids.view(np.uint64)  # negative tokens are the largest, and so one look finds both
+    if unsigned.max(initial=0) >= _MOST_TOKENS:
+        at = int(unsigned.argmax())
         raise TokenSourceError(
             f"sequence {_id_at(at, layout, ids)}: {source.where} holds the token {input_ids[at]} there, but token ids "
-            "are not negative and below 2^31; write the file again without it"
+            "are in [0, 2^31); write the file again without it"
         )
 
 

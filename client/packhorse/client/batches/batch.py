@@ -1,12 +1,13 @@
 """Assembly of bins into the tensors that a training step takes.
 
-Owns the keys of a packed batch and how they are filled; leaves the tokens themselves to `sources`, where they lie to
-`layout`, which of them are predicted to `labels`, memory to `buffers`, and attention masks to `masks`.
+Owns how the keys of a packed batch are filled; leaves which keys there are to `packed_batch`, the tokens themselves to
+`sources`, where they lie to `layout`, which of them are predicted to `_targets`, memory to `buffers`, and attention
+masks to `masks`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ from packhorse.client.batches._targets import write_causal_labels
 from packhorse.client.batches._values import check_loss_mask, check_tokens
 from packhorse.client.batches.buffers import BatchBuffers
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.separators import Separators, check_token_id
-from packhorse.client.seeing._dict import SeenDict
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import TokenSource
 from packhorse.topology import RoomRule
@@ -31,54 +32,6 @@ _BATCHES_AT_ONCE = 16
 
 _NEVER = 2**62
 """Tokens that no sequence has."""
-
-
-class PackedBatch(TypedDict):
-    """One packed batch. Legend: B rows, L tokens in a row, n sequences.
-
-    A row is a bin, and L is max_seq_len; flattened, B is 1 and L the number of all tokens. With `component_rows` a bin
-    is as many rows as a mixture joined in it, and L as much shorter.
-
-    Example:
-        >>> from packhorse.client import PackedDataset
-        >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)))
-        >>> batch["input_ids"].tolist(), batch["cu_seqlens"].tolist()
-        ([[0, 1, 2, 3, 4, 0, 1, 2]], [0, 5, 8])
-    """
-
-    input_ids: torch.Tensor
-    """Tokens, each bin's sequences from the left, then padding: int64 [B, L]. With the plan's `align` or `extra_tokens`
-    a sequence's room ends with padding of its own."""
-    labels: torch.Tensor
-    """Targets, -100 on padding, at the sequences' boundaries and where the loss mask is 0 (see `labels`):
-    int64 [B, L]."""
-    sequence_ids: torch.Tensor
-    """0, 1, 2, … for the sequences of each row, and further numbers for its padding: int32 [B, L]."""
-    position_ids: torch.Tensor
-    """0, 1, 2, … within each room of a sequence, and within the padding of each row: int64 [B, L]. With
-    `continue_positions` a piece's begin at its first token's index in the whole sequence."""
-    attention_mask: torch.Tensor
-    """1 on tokens, 0 on padding: int64 [B, L]."""
-    cu_seqlens: torch.Tensor
-    """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1]; on the CPU as
-    assembled, on the device behind a loader that moves batches there."""
-    max_seqlen: int
-    """The longest sequence of the batch, in tokens; 0 without any. A host integer, so that no kernel waits for it."""
-    ids: torch.Tensor
-    """Ids of the sequences, row after row: int64 [n]."""
-    layout: PackLayout
-    """Where each sequence lies, in host memory: what masks are made from."""
-    group_ids: NotRequired[torch.Tensor]
-    """Of a dataset with groups, the group of every sequence, -1 for one of none, in the order of `ids`: int64 [n]."""
-    dataset_ids: NotRequired[torch.Tensor]
-    """Of a mixture, which component every sequence is of, in the order of `ids`: int32 [n]."""
-    bin_dataset_ids: NotRequired[torch.Tensor]
-    """Of a mixture, which component every bin is of, or with `component_rows` every row of a bin, -1 for one without
-    sequences: int32 [bins]; a row of the batch each, unless flattened."""
-    dataset_names: NotRequired[Sequence[str]]
-    """Of a mixture, the components' names, by these numbers: a tuple, which PyTorch's DataLoader makes a list."""
-    cursor: NotRequired[Any]
-    """Where training stands after this batch; added by the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +226,8 @@ class BatchAssembler:
         )
         if layout.group_ids is not None:
             batch["group_ids"] = torch.from_numpy(layout.group_ids.copy())
-        return cast(PackedBatch, SeenDict(batch, **of_mixture))
+        batch.update(of_mixture)
+        return batch
 
     def _of_mixture(self, layout: PackLayout, dataset_ids: NDArray[np.int32] | None) -> dict[str, Any]:
         """Returns what a batch says of its components, given those of its rows; nothing without a mixture."""

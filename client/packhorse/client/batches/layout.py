@@ -4,7 +4,7 @@ Owns offsets in host memory and what follows from them alone (`cu_seqlens`, `seq
 tokens to `batch` and what an attention kernel takes to `masks`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Self
@@ -12,6 +12,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from packhorse.client.batches._saved import reduced
 
 
 class OverfullRowError(ValueError):
@@ -324,8 +326,8 @@ class PackLayout:
             f"{self.num_tokens:,} tokens>"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return reduced(self)
 
 
 def as_layout(where: "PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor") -> PackLayout:
@@ -353,8 +355,8 @@ def as_layout(where: "PackLayout | Mapping[str, Any] | NDArray[np.integer] | tor
         return layout
     if not hasattr(where, "dtype"):
         raise ValueError(
-            f"a {type(where).__name__} has no layout: pass a batch of PackedDataset or BatchAssembler, a PackLayout or "
-            "cu_seqlens"
+            f"an object of type {type(where).__name__} has no layout: pass a batch of PackedDataset or BatchAssembler, "
+            "a PackLayout or cu_seqlens"
         )
     return PackLayout.of_cu_seqlens(where)
 

@@ -18,7 +18,7 @@ transformers takes the token mean by itself: `model(**batch, num_items_in_batch=
 Legend: B rows, L tokens in a row, T = B·L, n sequences, G groups.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.client.batches._saved import reduced
 from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.dataset_metrics import factors_of_sequences
 from packhorse.client.batches.layout import PackLayout, as_layout
@@ -66,6 +67,9 @@ class SequenceGroups:
             raise ValueError(f"numbers must be int64 [n], got {self.numbers.dtype} {list(self.numbers.shape)}")
         if ((self.numbers < 0) | (self.numbers >= self.num_groups)).any():
             raise ValueError(f"numbers must be in [0, num_groups), which is [0, {self.num_groups})")
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return reduced(self)
 
     @classmethod
     def of_ids(cls, *ids: ArrayLike, process_group: dist.ProcessGroup | None = None) -> list[Self]:
@@ -369,3 +373,6 @@ def _groups_of(batch: Mapping[str, Any], groups: SequenceGroups | None) -> Seque
     if groups is not None and len(groups.numbers) != num_sequences:
         raise ValueError(f"groups number {len(groups.numbers)} sequences, and the batch has {num_sequences}")
     return groups
+
+
+torch.serialization.add_safe_globals([SequenceGroups])

@@ -15,6 +15,7 @@ from packhorse.client.service._retry import policy_of
 from packhorse.client.service._targets import hosts_of
 from packhorse.client.service.access import NO_ACCESS, Access
 from packhorse.client.service.memory import MemoryDatasets
+from packhorse.client.service.stream import StreamHeader
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Skips, checked_integer
 
@@ -98,6 +99,20 @@ class SkipsByEpoch:
     def of(self, epoch: int) -> Skips:
         """Returns what one epoch leaves out."""
         return self._of_some.get(epoch, self._of_all)
+
+    def check(self, epoch: int, header: StreamHeader) -> None:
+        """Refuses what is asked for in an epoch and has no effect, or leaves nothing.
+
+        Raises:
+            ValueError: a range is beyond the epoch's end, or every bin is left out.
+        """
+        asked, left_out = self.of(epoch).ranges, header.skipped.ranges
+        whole = header.num_bins + header.skipped.num_skipped
+        for first, end in asked:
+            if not any(first < other_end and other < end for other, other_end in left_out):
+                raise ValueError(f"skip {first}:{end} is beyond the end of epoch {epoch}, which has {whole:,} bins")
+        if asked and not header.num_bins:
+            raise ValueError(f"skip {self.of(epoch)} leaves out all {whole:,} bins of epoch {epoch}; train on another")
 
     def __str__(self) -> str:
         """The ranges, by epoch where they differ; empty where nothing is left out."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches._component_rows import in_rows
 from packhorse.client.batches._mixed import MixedDataset
-from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.batch import BatchAssembler
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.presets import Preset, get_preset
 from packhorse.client.service._messages import shortened
@@ -100,6 +101,8 @@ class BatchMaker:
         )
         self._assembler: BatchAssembler | None = None
         self._component_rows = component_rows
+        self._shared_prefix = shared_prefix
+        self._wants_groups = False
         self._rows_per_bin: NDArray[np.int64] | None = None  # of every component, where rows are to be theirs
 
     def prepare(self, plan: StreamHeader, *, pin_memory: bool = False) -> None:
@@ -107,6 +110,7 @@ class BatchMaker:
 
         Raises:
             TokenSourceError: the tokens are not those of the plan's dataset, or lack a component of its mixture.
+            ValueError: component_rows is asked for without a mixture.
         """
         self.tokens = _of_plan(self.tokens, plan)
         if self.loss_mask is not None:
@@ -119,17 +123,24 @@ class BatchMaker:
             datasets=tuple(_mixed(component, plan) for component in plan.components),
             pin_memory=pin_memory,
         )
+        if self._component_rows and not plan.components:
+            raise ValueError(
+                "component_rows has no effect: the dataset is no mixture; leave it out, or train on a mixture"
+            )
+        self._wants_groups = self._shared_prefix and not plan.components
         rows_per_bin = np.array([component.rows_per_bin for component in plan.components], dtype=np.int64)
         self._rows_per_bin = rows_per_bin if self._component_rows and (rows_per_bin > 1).any() else None
 
     def assemble(self, bins: BinBlock) -> PackedBatch:
         """Assembles bins into one batch of PackedBatch's keys; see `BatchAssembler.assemble`."""
         assert self._assembler is not None
+        self._check_groups(bins)
         return self._assembler.assemble(bins, self.tokens, loss_mask=self.loss_mask)
 
     def assemble_steps(self, bins: BinBlock, batch_size: int) -> Iterator[PackedBatch]:
         """Assembles the bins of some steps into a batch each; see `BatchAssembler.assemble_steps`."""
         assert self._assembler is not None
+        self._check_groups(bins)
         parts = [(1, bins)] if self._rows_per_bin is None else in_rows(bins, self._rows_per_bin, batch_size)
         for num_rows, rows in parts:
             assembler = replace(self._assembler, max_seq_len=self._assembler.max_seq_len // num_rows)
@@ -140,6 +151,13 @@ class BatchMaker:
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
         """Returns the preset's keys of a batch; the batch itself where there is no preset."""
         return cast(dict[str, Any], batch) if self.preset is None else self.preset.convert(batch)
+
+    def _check_groups(self, bins: BinBlock) -> None:
+        if self._wants_groups and bins.group_ids is None and len(bins.ids):
+            raise ValueError(
+                "shared_prefix has no effect: the dataset was prepared without groups, and no sequence is a prefix of "
+                "others; leave it out, or prepare the dataset with groups"
+            )
 
     def _as_preset(self, name: str, wanted: bool | None) -> bool:
         if self.preset is None:

@@ -106,7 +106,7 @@ def _global_rank() -> tuple[int, int]:
 
 def _of_mesh(mesh: Any) -> tuple[int, int]:
     if not hasattr(mesh, "mesh_dim_names"):
-        raise ValueError(f"device_mesh must be a torch DeviceMesh, got a {type(mesh).__name__}")
+        raise ValueError(f"device_mesh must be a torch DeviceMesh, got {type(mesh).__name__}")
     names, sizes = mesh.mesh_dim_names, tuple(mesh.shape)
     if names is None:
         if len(sizes) > 1:

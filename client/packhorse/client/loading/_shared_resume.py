@@ -5,6 +5,7 @@ reaches it through a block of shared memory, and that an epoch's end was reached
 and the order of epochs; leaves what a Resume means to `cursor`.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -82,6 +83,14 @@ class SharedResume:
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yields the epochs that are left, each chosen until the next; see `PackedDataset.epochs`."""
+        if 0 < num_epochs <= (current := self.load()).epoch:
+            done = (
+                f"epochs({num_epochs}) goes up to epoch {num_epochs - 1}, and epoch {current.epoch} is the next; "
+                f"epochs({current.epoch + 1}) goes through it"
+            )
+            if not current.is_resumed:
+                raise ValueError(f"{done}, and set_epoch begins any epoch again")
+            warnings.warn(f"{done}: the cursor's training is complete, and nothing is left of it", stacklevel=3)
         while (epoch := self.load().epoch) < num_epochs:
             self.choose(self.load())
             choice = self.choice

@@ -6,13 +6,13 @@ Owns how a worker finds its stream and what a checkpoint holds; leaves streams t
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from packhorse.client.api import NO_SKIPS, Client
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.separators import Separators
 from packhorse.client.loading._arguments import (
     Connection,
@@ -25,7 +25,6 @@ from packhorse.client.loading._arguments import (
 )
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._dispatching import refuse_dispatching
-from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading._ranks import find_rank
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
@@ -166,6 +165,10 @@ class PackedDataset(IterableDataset[PackedBatch]):
             accumulation=accumulation,
             cost_linear=cost_linear,
         )
+        if accumulation > 1 and self.topology.steps_per_window == 1:
+            raise ValueError(
+                "accumulation has no effect without a balance or a batch schedule; leave it out, or give a balance"
+            )
         self.batch_size = self.topology.batch_size
         self.skip = SkipsByEpoch(skip)
         self.seed = checked_seed(seed)
@@ -198,7 +201,10 @@ class PackedDataset(IterableDataset[PackedBatch]):
         """Yields the epochs up to `num_epochs` that are left; iterations in the loop's body go through them.
 
         `for epoch in dataset.epochs(3):` goes through epochs 0, 1 and 2. Behind a cursor of epoch 1 it goes through
-        what is left of epoch 1, and through epoch 2.
+        what is left of epoch 1, and through epoch 2. Where a cursor's training was complete, a warning says so.
+
+        Raises:
+            ValueError: these epochs were gone through already, without a cursor that says so.
         """
         return self.progress.epochs(checked_integer("num_epochs", num_epochs, 0))
 
@@ -323,6 +329,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     def _batches(self, stream: BinStream, resume: Resume, workers_per_rank: int) -> Iterator[PackedBatch]:
         header, choice = stream.header, self.progress.choice
+        self.skip.check(resume.epoch, header)
         pin_memory = get_worker_info() is None and torch.cuda.is_available()
         self.maker.prepare(header, pin_memory=pin_memory)
         for block in stream:
@@ -356,10 +363,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     def _count_steps(self, resume: Resume) -> int:
         with self._connection.open() as client, self._stream(client, resume, 0, 1) as stream:
+            self.skip.check(resume.epoch, stream.header)
             return stream.header.num_steps - resume.first_step
 
     def _deliver(self, batch: PackedBatch, cursor: Cursor) -> PackedBatch:
-        return cast(PackedBatch, Parcel(self.maker.convert(batch), cursor=cursor))
+        return PackedBatch(self.maker.convert(batch), cursor=cursor)
 
     @property
     def _is_independent(self) -> bool:

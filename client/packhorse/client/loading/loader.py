@@ -7,13 +7,13 @@ Owns the defaults of workers and how they are started; leaves batches to `datase
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from packhorse.client.api import Client
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading._options import LoadingOptions, check_options, divide_options
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.loading.prefetch import DevicePrefetcher
@@ -37,11 +37,11 @@ class PackedDataLoader:
     An iteration that came to its epoch's end is followed by the next epoch. `load_state_dict` goes on behind a cursor,
     and epochs go forward from there: the loop above trains on what is left.
 
-    Workers live from the first iteration to `close` (or the loader's end), and follow `set_epoch` and
-    `load_state_dict`. They are forked where the platform's default is to fork, unless this process has used gRPC
-    through this package before (a Client, a dataset iterated without workers): children forked then stall now and
-    then, so they come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not count
-    as such use.
+    Workers live from the first iteration to `close`, the end of a `with`, or the loader's own end, and follow
+    `set_epoch` and `load_state_dict`. They are forked where the platform's default is to fork, unless this process has
+    used gRPC through this package before (a Client, a dataset iterated without workers): children forked then stall now
+    and then, so they come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not
+    count as such use.
 
     Example:
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
@@ -142,6 +142,14 @@ class PackedDataLoader:
             self._cursor, digest = (choice, batch["cursor"]), batch["cursor"]["digest"]
             yield batch
         progress.finish(choice, digest)
+
+    def __enter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Ends the workers."""
+        self.close()
 
     def close(self) -> None:
         """Ends the workers and an iteration that was left early; a later iteration starts others."""

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import index as as_index
-from typing import Any, Literal, SupportsIndex, cast
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from packhorse.client.api import NO_SKIPS, Client
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.separators import Separators
 from packhorse.client.loading._arguments import (
     Connection,
@@ -31,7 +31,6 @@ from packhorse.client.loading._arguments import (
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._bins_reader import BinsReader
 from packhorse.client.loading._indices import Indices, Place
-from packhorse.client.loading._parcel import Parcel
 from packhorse.client.loading._rows import Rows
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
@@ -199,8 +198,9 @@ class PackedBins(Dataset[dict[str, Any]]):
 
         Raises:
             IndexError: there are not as many rows.
+            ValueError: it is no number of rows.
         """
-        if not num_rows:
+        if not checked_integer("num_rows", num_rows, 0):
             resume = self._resume.load()
             epoch, position, digest = resume.epoch, resume.start_position, self._indexed().headers[0].digest
         else:
@@ -273,7 +273,7 @@ class PackedBins(Dataset[dict[str, Any]]):
                 "collate takes what bins.__getitems__ returned, whole; give bins itself (or a Subset of it) to the "
                 "DataLoader with batch_size, and Hugging Face's Trainer remove_unused_columns=False"
             )
-        return cast(PackedBatch, Parcel(self._maker.convert(self._assemble(rows.bins))))
+        return PackedBatch(self._maker.convert(self._assemble(rows.bins)))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields every row in order."""
@@ -310,7 +310,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             keys = {name: keys[name] for name in _ROW_KEYS} | {"position": torch.tensor(bins.positions)}
             if "bin_dataset_ids" in batch:
                 keys["dataset_id"] = batch["bin_dataset_ids"]
-        as_row: type[dict[str, Any]] = Parcel
+        as_row: type[dict[str, Any]] = PackedBatch
         if self._output == "numpy":
             keys = {name: [np.asarray(item) for item in value] for name, value in keys.items()}
             as_row = dict  # JAX and Grain look into plain dicts alone
@@ -370,6 +370,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             skip=self.skip.of(resume.epoch),
             expected_digest=resume.digest or next((header.digest for header in self._headers.values()), ""),
         ) as stream:
+            self.skip.check(resume.epoch, stream.header)
             return stream.header
 
     def _opened(self) -> BinsReader:

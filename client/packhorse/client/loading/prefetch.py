@@ -5,14 +5,15 @@ of batches, and the workers behind it to `loader`.
 """
 
 import atexit
-import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+
+from packhorse.client.batches.packed_batch import map_tensors
 
 _Batch = TypeVar("_Batch")
 
@@ -115,7 +116,7 @@ class _Copier:
         """Begins the copies of one batch; in the fetching thread."""
         if self._device.type == "cpu":
             return _Copied(batch, None)
-        moved = _map_tensors(self._copy_tensor, batch)
+        moved = map_tensors(self._copy_tensor, batch)
         return _Copied(moved, None if self._stream is None else self._stream.record_event())
 
     def hand_out(self, copied: _Copied) -> Any:
@@ -128,7 +129,7 @@ class _Copier:
                 tensor.record_stream(stream)
                 return tensor
 
-            _map_tensors(record, copied.batch)
+            map_tensors(record, copied.batch)
         return copied.batch
 
     def _copy_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -204,20 +205,3 @@ def _chosen(device: torch.device | str | None) -> torch.device:
     if chosen.type == "cuda" and chosen.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return chosen
-
-
-def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Returns the value with every tensor in its dicts, lists and tuples replaced; the value itself is not changed."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, MutableMapping):
-        mapped = copy.copy(value)
-        for key, item in value.items():
-            mapped[key] = _map_tensors(function, item)
-        return mapped
-    if isinstance(value, list):
-        return [_map_tensors(function, item) for item in value]
-    if isinstance(value, tuple):
-        items = [_map_tensors(function, item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.answers import DatasetInfo
 from packhorse.client.batches._targets import IGNORE_INDEX
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.service._over_length import cuts_ends
 from packhorse.client.service.audit import AuditReport, EpochOfStreams, named_ids

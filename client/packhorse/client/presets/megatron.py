@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches._targets import IGNORE_INDEX
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from packhorse.client.batches._targets import IGNORE_INDEX
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.megatron import check_places, megatron_alignment
 from packhorse.client.presets.preset import Preset
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 
 UNSHIFTED = "unshifted, since the model shifts them; -100 on the first token of each sequence"

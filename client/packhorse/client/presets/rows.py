@@ -5,7 +5,7 @@ Owns these keys; leaves the form for FlashAttention, all sequences in one row, t
 
 from typing import Any
 
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.padding_free import UNSHIFTED, refuse_continued_positions
 from packhorse.client.presets.preset import Preset
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 
 

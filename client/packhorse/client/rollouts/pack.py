@@ -5,15 +5,16 @@ has to `batch`, the bins and their order to the service's planner, and the loss 
 """
 
 from collections.abc import Sequence
-from typing import Any, NotRequired, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from packhorse.client.api import Client
 from packhorse.client.batches._targets import IGNORE_INDEX
-from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.batches.loss_weights import SequenceGroups
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
 from packhorse.client.rollouts._given import GivenRollouts
 from packhorse.client.rollouts._spans import span_indices
@@ -49,21 +50,21 @@ class RolloutBatch(PackedBatch):
     """Tokens that tools wrote inside responses: attended to, never trained: bool [B, L]."""
     dones: torch.Tensor
     """Last token of every rollout that came to its end: bool [B, L]."""
-    advantages: NotRequired[torch.Tensor]
+    advantages: torch.Tensor
     """float32 [B, L]; 0 on tools' tokens."""
-    logprobs: NotRequired[torch.Tensor]
+    logprobs: torch.Tensor
     """Log-probabilities under the policy that wrote the tokens: float32 [B, L]; 0 on tools' tokens."""
-    reference_logprobs: NotRequired[torch.Tensor]
+    reference_logprobs: torch.Tensor
     """Log-probabilities under the reference policy: float32 [B, L]; 0 on tools' tokens."""
-    rewards: NotRequired[torch.Tensor]
+    rewards: torch.Tensor
     """float32 [B, L]; one reward a rollout stands at its last token."""
     groups: SequenceGroups
     """Which sequences answer one query; over all batches of the call, so that every rank numbers them alike."""
     shift_labels: bool
     """How labels and all that is aligned with them stand."""
-    policy_versions: NotRequired[torch.Tensor]
+    policy_versions: torch.Tensor
     """Version of the policy that wrote each rollout: int64 [n]."""
-    pack_policy_versions: NotRequired[torch.Tensor]
+    pack_policy_versions: torch.Tensor
     """The one version of each pack's rollouts, -1 for an empty pack: int64 [packs]. The packs are the batch's rows or,
     flattened, what its one row was made of."""
 
@@ -220,4 +221,7 @@ def _batch(
         of_packs = np.append(versions, NO_VERSION)[block.bin_starts()]  # [packs]
         of_packs[block.bin_starts() == block.bin_ends] = NO_VERSION
         batch |= {"policy_versions": torch.from_numpy(versions), "pack_policy_versions": torch.from_numpy(of_packs)}
-    return cast(RolloutBatch, batch)
+    return RolloutBatch(batch)
+
+
+torch.serialization.add_safe_globals([RolloutBatch])

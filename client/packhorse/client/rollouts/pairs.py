@@ -12,16 +12,17 @@ the keys that every batch has to `batch`, and the loss to the trainer.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NotRequired, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from packhorse.client.api import Client
-from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.batches.layout import as_layout
 from packhorse.client.batches.loss_weights import SequenceGroups
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.sequence_sums import sequence_log_probs
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
 from packhorse.client.rollouts._spans import flatten, refuse_flaws
@@ -48,7 +49,7 @@ class PairBatch(PackedBatch):
     """Whether a sequence is its pair's chosen one: bool [n], alternately True and False."""
     pair_ids: torch.Tensor
     """Index of each sequence's pair in `prompts`, or its group: int64 [n]."""
-    groups: NotRequired[SequenceGroups]
+    groups: SequenceGroups
     """The pairs, numbered over all batches of the call, so that every rank numbers them alike: what `LossCounts` and
     `build_loss_weights(batch, "sample")` count. A batch is of n / 2 pairs. Not there behind `as_pair_batch`."""
     shift_labels: bool
@@ -150,7 +151,7 @@ def pack_pairs(
             "groups": SequenceGroups(numbers=pairs, num_groups=len(prompts)),
             "shift_labels": shift_labels,
         }
-        batches.append(cast(PairBatch, batch))
+        batches.append(PairBatch(batch))
     return batches
 
 
@@ -190,8 +191,7 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> Pa
         )
     is_chosen = torch.arange(len(groups)) % 2 == 0
     pair_ids = torch.from_numpy(groups.copy())
-    whole = {**batch, "is_chosen": is_chosen, "pair_ids": pair_ids, "shift_labels": shift_labels}
-    return cast(PairBatch, whole)
+    return PairBatch(batch, is_chosen=is_chosen, pair_ids=pair_ids, shift_labels=shift_labels)
 
 
 def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogProbs:
@@ -243,3 +243,6 @@ def _sequences(
     for prompt, *answers in zip(rows["prompts"], rows["chosen"], rows["rejected"], strict=True):
         sequences += [np.concatenate((prompt, answer)) for answer in answers]
     return sequences, lengths["prompts"]
+
+
+torch.serialization.add_safe_globals([PairBatch])

@@ -82,7 +82,7 @@ def summarize(batch: Mapping[str, Any]) -> str:
         shape = fullness_of(layout.num_rows, layout.row_tokens, layout.num_sequences, layout.num_tokens)
         parts.insert(0, shape)
     keys = ", ".join(f"{name} {_kind(value)}" for name, value in batch.items() if name not in ("layout", "cursor"))
-    return f"<{'PackedBatch' if layout is not None else 'batch'}: {', '.join(parts)}{'; ' if parts else ''}{keys}>"
+    return f"<{type(batch).__name__}: {', '.join(parts)}{'; ' if parts else ''}{keys}>"
 
 
 def shortened(decode: Callable[[list[int]], str] | None, tokens: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from packhorse.client.seeing import _svg, _text
 from packhorse.client.seeing._rows import SeenRow
 from packhorse.formats.keys import shown_key
+from packhorse.topology.checks import counted
 
 MOST_ROWS = 16
 """Rows in a picture; the others are counted."""
@@ -99,8 +100,8 @@ def fullness_of(num_rows: int, capacity: int, num_sequences: int, num_tokens: in
     """
     share = 100 * num_tokens / max(num_rows * capacity, 1)
     return (
-        f"{num_rows:,} {'row' if num_rows == 1 else 'rows'} of {capacity:,} tokens: {num_sequences:,} "
-        f"{'sequence' if num_sequences == 1 else 'sequences'}, {num_tokens:,} tokens ({share:.2f} % full)"
+        f"{counted(num_rows, 'row')} of {capacity:,} tokens: {counted(num_sequences, 'sequence')}, "
+        f"{counted(num_tokens, 'token')} ({share:.2f} % full)"
     )
 
 

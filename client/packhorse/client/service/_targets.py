@@ -5,6 +5,7 @@ to `_grpc`.
 """
 
 import ipaddress
+import os
 import queue
 import re
 import socket
@@ -15,6 +16,9 @@ from packhorse.client.service._messages import invalid, shortened
 
 LOOKUP_SECONDS = 3.0
 """How long a name may take to become addresses; after that gRPC asks for it by itself."""
+
+_MOST_SOCKET_BYTES = 107
+"""Linux has 108 for a socket's path and the zero after it."""
 
 _LEFT_TO_GRPC = ("unix:", "unix-abstract:", "vsock:", "xds:", "dns://")
 _HOST_AND_PORT = re.compile(r"(?:dns:(?:///)?|ipv[46]:)?(\[[^\]\s]+\]|[^\s/:,\[\]]+):(\d{1,5})")
@@ -37,6 +41,7 @@ def hosts_of(target: str) -> tuple[str, ...]:
         InvalidRequestError: gRPC could never connect to it.
     """
     if target.startswith(_LEFT_TO_GRPC) and not target.startswith("dns:///"):
+        _check_socket(target)
         return (target,)
     hosts = []
     for entry in target.split(","):
@@ -74,6 +79,18 @@ def host_and_port(address: Address) -> tuple[str, int, str] | None:
     host, _, port = address.target.rpartition(":")
     name = host if address.authority is None else address.authority.rpartition(":")[0]
     return host.strip("[]"), int(port), name.strip("[]")
+
+
+def _check_socket(target: str) -> None:
+    """Refuses the path of a socket that no system takes."""
+    scheme, _, path = target.partition(":")
+    size = len(os.fsencode(path.removeprefix("//")))
+    if scheme in ("unix", "unix-abstract") and not 0 < size <= _MOST_SOCKET_BYTES:
+        raise invalid(
+            "target",
+            f"the path of a unix socket has 1 to {_MOST_SOCKET_BYTES} bytes, and {shortened(target)} has {size}; "
+            "give another, e.g. under /tmp",
+        )
 
 
 def _is_literal(name: str) -> bool:

@@ -15,6 +15,8 @@ _LOG = logging.getLogger(__name__)
 
 STATE_VERSION = 1
 
+_MOST = 2**63 - 1
+
 NO_POSITION = -1
 """A cursor's position where none could be resumed at: each worker of an INDEPENDENT dataset stands somewhere else."""
 
@@ -118,8 +120,8 @@ class Resume:
                 f"the cursor was saved under seed {state['seed']}, this dataset has seed {seed}; make it with the "
                 "cursor's seed to go on"
             )
-        epoch, digest = checked_integer("the cursor's epoch", state["epoch"], 0), state["digest"]
-        checked_integer("the cursor's position", state["position"], NO_POSITION)
+        epoch, digest = _number(state, "epoch"), state["digest"]
+        _number(state, "position", NO_POSITION)
         if not isinstance(digest, str):
             raise ValueError(f"the cursor's digest must be a string, got {digest!r}; pass a batch's 'cursor' as it was")
         if state.get("finished"):
@@ -131,7 +133,7 @@ class Resume:
                     "stands; resume with a StatefulDataLoader's state, or train with one worker for each rank or with "
                     "mode 'partition'"
                 )
-            done = int(state.get("window_steps", 0))
+            done = _number(state, "window_steps")
             if done and state.get("window_shape") != window_shape(topology):
                 _LOG.warning(
                     "the cursor stands within an optimizer step of %s, this run has %s: the optimizer step begins "
@@ -141,6 +143,11 @@ class Resume:
                     done,
                 )
                 done = 0
+            elif done >= topology.steps_per_window > 1:
+                raise ValueError(
+                    f"the cursor's window_steps is {done}, and an optimizer step has {topology.steps_per_window} "
+                    "steps; pass a batch's 'cursor' as it was"
+                )
             return cls(
                 epoch=epoch,
                 start_position=int(state["position"]),
@@ -161,10 +168,10 @@ class Resume:
             )
         return cls(
             epoch=epoch,
-            start_position=int(state["start_position"]),
+            start_position=_number(state, "start_position"),
             position=int(state["position"]),
-            first_step=int(state["first_step"]),
-            first_turn=int(state.get("first_turn", 0)),
+            first_step=_number(state, "first_step"),
+            first_turn=_number(state, "first_turn"),
             digest=digest,
             is_resumed=True,
         )
@@ -172,3 +179,8 @@ class Resume:
     def at_epoch(self, epoch: int) -> "Resume":
         """The beginning of another epoch of the same run."""
         return replace(self, epoch=epoch, start_position=0, position=0, first_step=0, first_turn=0)
+
+
+def _number(state: Mapping[str, Any], name: str, least: int = 0) -> int:
+    """Returns a number of a cursor, 0 where it has none; a ValueError where it is out of range."""
+    return checked_integer(f"the cursor's {name}", state.get(name, 0), least, _MOST)

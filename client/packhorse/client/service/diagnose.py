@@ -261,7 +261,7 @@ class _Examination:
             raise _FailedError(f"the server does not tell its health: {error}") from None
         if status != "SERVING":
             raise _FailedError(
-                f"{status}: the server drains, still compiles its kernels (for half a minute after an install), has no "
+                f"{status}: the server drains, still compiles its kernels (for ten seconds after an install), has no "
                 "dataset that it can serve, or has made no block for ten seconds; its log says which, and other "
                 "replicas go on"
             )

@@ -3,6 +3,8 @@
 Owns the one question; leaves what is done about the answer to commands.
 """
 
+import math
+
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -28,22 +30,25 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
     Args:
         target: of one server, as `connect` takes it.
         access: certificates; what is left out is taken from the environment.
-        timeout_seconds: how long to wait for an answer.
+        timeout_seconds: how long to wait for an answer; math.inf for no limit.
         service: whose health; empty for the process's.
 
     Raises:
         AccessDeniedError: certificates do not fit.
         ServerUnavailableError: no server answers in time.
-        ValueError: a file cannot be read.
+        ValueError: a file cannot be read, or timeout_seconds is out of range.
     """
+    if math.isnan(timeout_seconds) or timeout_seconds <= 0:
+        raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}")
     hosts = hosts_of(target)
     papers = Papers(access.or_environment(), hosts)
     address = Address(hosts[0])
     place = host_and_port(address)
+    timeout = None if math.isinf(timeout_seconds) else timeout_seconds
     with papers.open_channel(address) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(service=service), timeout=timeout_seconds
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout
             )
         except grpc.RpcError as error:
             failure: PackhorseError | None = None

@@ -6,6 +6,7 @@ Owns these facts as Python values; leaves what batches make of redactions to `ba
 from dataclasses import dataclass
 
 from packhorse.topology import Skips
+from packhorse.topology.checks import counted
 from packhorse.v1 import packing_pb2 as pb
 
 
@@ -40,8 +41,9 @@ class Redaction:
         since = (
             f", in the run of seed {self.seed} from position {self.from_position:,} on" if self.seed is not None else ""
         )
-        ids = "1 id" if self.num_ids == 1 else f"{self.num_ids:,} ids"
-        return f"{ids}{of_component} {action}{since}" + (f": {self.reason}" if self.reason else "")
+        return f"{counted(self.num_ids, 'id')}{of_component} {action}{since}" + (
+            f": {self.reason}" if self.reason else ""
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,8 +44,8 @@ class SpanSource(TokenSource):
         return True
 
     @property
-    def needs_check(self) -> bool:
-        """Whether tokens are signed or wide; see `TokenSource`."""
+    def may_be_out_of_range(self) -> bool:
+        """Whether the type of its tokens is signed or wide; see `TokenSource`."""
         return self._dtype.kind != "u" or self._dtype.itemsize > 2
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:

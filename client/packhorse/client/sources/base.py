@@ -86,8 +86,8 @@ class TokenSource(ABC):
         return False
 
     @property
-    def needs_check(self) -> bool:
-        """Whether the type of its tokens has values that are no token ids: below 0, or 2^31 and above."""
+    def may_be_out_of_range(self) -> bool:
+        """Whether the type of its tokens has values that no token id has: negative ones, or 2^31 and more."""
         return True
 
     def for_ids(self, id_column: str) -> "TokenSource":

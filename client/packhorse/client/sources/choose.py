@@ -191,5 +191,5 @@ def _of_token_file(path: Path) -> TokenSource:
 def _without_columns(source: TokenSource, columns: _Columns) -> TokenSource:
     for name, value in columns.items():
         if value is not None:
-            raise TokenSourceError(f"{name} is {value!r}, but a {type(source).__name__} is not asked for columns")
+            raise TokenSourceError(f"{name} is {value!r}, but {type(source).__name__} is not asked for columns")
     return source

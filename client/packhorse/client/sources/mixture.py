@@ -41,9 +41,9 @@ class MixtureSource(TokenSource):
         return ", ".join(f"{name}: {source.where}" for name, source in self._sources.items())
 
     @property
-    def needs_check(self) -> bool:
-        """Whether the tokens of any component do."""
-        return any(source.needs_check for source in self._sources.values())
+    def may_be_out_of_range(self) -> bool:
+        """Whether the tokens of any component may be."""
+        return any(source.may_be_out_of_range for source in self._sources.values())
 
     def for_ids(self, id_column: str) -> NoReturn:
         """Refuses a dataset that is no mixture.
@@ -126,9 +126,9 @@ class _OfSequences(TokenSource):
         return all(source.is_mapped for source, _ in self._parts)
 
     @property
-    def needs_check(self) -> bool:
-        """Whether those of any source do."""
-        return any(source.needs_check for source, _ in self._parts)
+    def may_be_out_of_range(self) -> bool:
+        """Whether those of any source may be."""
+        return any(source.may_be_out_of_range for source, _ in self._parts)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NoReturn:
         """Refuses an id without its place in the block."""

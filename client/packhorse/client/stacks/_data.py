@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from packhorse.client.api import Client
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading._options import check_options
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
 from packhorse.client.service.memory import MemoryDatasets

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from packhorse.client.batches.batch import BatchAssembler, PackedBatch
+from packhorse.client.batches.batch import BatchAssembler
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import get_preset
 from packhorse.client.service.blocks import BinBlock

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchdata.nodes import BaseNode
 
-from packhorse.client.batches.batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading.loader import PackedDataLoader
 
 

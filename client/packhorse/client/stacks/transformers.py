@@ -268,11 +268,12 @@ class PackedTrainerMixin(_AnyTrainer):
         attention = str(getattr(getattr(self.model, "config", None), "_attn_implementation", ""))
         options: dict[str, Any] = {
             "batch_size": batch_size,
-            "accumulation": args.gradient_accumulation_steps,
             "seed": args.seed if args.data_seed is None else args.data_seed,
             "device": args.device,
             "preset": "padding-free" if "flash" in attention else "rows",
         }
+        if "balance" in data.options:
+            options["accumulation"] = args.gradient_accumulation_steps
         if args.dataloader_num_workers:
             options["num_workers"] = args.dataloader_num_workers
         if args.dataloader_prefetch_factor:

@@ -1,0 +1,158 @@
+"""Floods of headers, and the front of deploy/haproxy as it is: epochs, packing and refusals pass it, floods do not."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import flood
+import load
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tests.certificates import Authority
+
+from packhorse.cli import main
+from packhorse.client import Access, DatasetNotFoundError, RetryPolicy, connect
+from packhorse.topology import Topology
+
+CONFIG = Path(__file__).parents[2] / "deploy/haproxy/haproxy.cfg"
+LEAST_SHARE = 0.25
+
+needs_haproxy = pytest.mark.skipif(
+    shutil.which("haproxy") is None, reason="HAProxy is not installed: apt-get install haproxy runs this test"
+)
+
+
+@pytest.fixture(scope="module")
+def access(tmp_path_factory):
+    """How clients reach the front, and the file that it takes: a certificate with its key."""
+    authority = Authority(tmp_path_factory.mktemp("front"))
+    own = authority.issue("front")
+    own.cert.write_text(own.cert.read_text() + own.key.read_text())
+    return Access(ca=str(authority.ca)), own.cert
+
+
+class Front:
+    """HAProxy as deploy/haproxy configures it, before one server.
+
+    Args:
+        server: HOST:PORT.
+        pem: certificate and key.
+    """
+
+    def __init__(self, server, pem):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.target = f"127.0.0.1:{free.getsockname()[1]}"
+        own = {"LISTEN": self.target, "CERT": str(pem), "SERVER": server}
+        environment = os.environ | {f"PACKHORSE_FRONT_{name}": value for name, value in own.items()}
+        self._process = subprocess.Popen(["haproxy", "-db", "-f", str(CONFIG)], env=environment)
+        host, port = self.target.split(":")
+        for _ in range(200):
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
+                return
+            assert self._process.poll() is None, "HAProxy refuses its configuration"
+            time.sleep(0.05)
+        raise AssertionError("HAProxy does not listen")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def front(running_server, access):
+    with Front(running_server.target, access[1]) as front:
+        yield front
+
+
+@pytest.fixture
+def client(front, access):
+    with connect(front.target, ca=access[0].ca, retry=RetryPolicy(deadline_seconds=20)) as client:
+        yield client
+
+
+@needs_haproxy
+def test_an_epoch_passes_the_front_as_it_is(client, running_server):
+    topology = Topology(world_size=2, batch_size=2, balance="micro-step")
+    with connect(running_server.target) as direct:
+        behind, before = (
+            np.concatenate([block.ids for block in each.stream_bins("rows", topology=topology)])
+            for each in (client, direct)
+        )
+    assert len(behind) > 500
+    assert behind.tolist() == before.tolist()
+
+
+@needs_haproxy
+def test_packing_goes_both_ways_through_the_front(client):
+    with client.pack_stream(max_seq_len=100, window_sequences=10) as stream:
+        bins = []
+        for first in range(0, 200, 5):
+            bins += stream.send(list(range(first, first + 5)), [30, 60, 40, 10, 50])
+            assert bins or first < 10, "bins come while sequences are sent"
+        bins += stream.flush()
+    assert sorted(i for ids, _ in bins for i in ids.tolist()) == list(range(200))
+
+
+@needs_haproxy
+def test_refusals_keep_their_details_through_the_front(client):
+    with pytest.raises(DatasetNotFoundError) as caught:
+        client.get_dataset("nothing")
+    assert caught.value.metadata["dataset"] == "nothing"
+
+
+@needs_haproxy
+def test_health_passes_the_front(front, access):
+    result = CliRunner().invoke(main, ["health", "--target", front.target, "--ca", access[0].ca])
+    assert result.exit_code == 0, result.output
+
+
+@needs_haproxy
+def test_a_stream_goes_on_where_the_server_comes_back(attacked_root, make_server, access):
+    with make_server(attacked_root) as server, Front(server.target, access[1]) as front:
+        with connect(front.target, ca=access[0].ca, retry=RetryPolicy(deadline_seconds=60)) as client:
+            parts = []
+            for number, block in enumerate(client.stream_bins("many", topology=Topology())):
+                parts.append(block.ids)
+                if number == 2:
+                    server.kill()
+                    server.start()
+        assert (np.bincount(np.concatenate(parts)) == 1).all()
+
+
+@pytest.mark.long
+@needs_haproxy
+def test_a_flood_of_headers_stops_at_the_front(attacked_root, make_server, memory_bytes, access):
+    with make_server(attacked_root) as server, Front(server.target, access[1]) as front:
+        check_flood(front.target, lambda: memory_bytes(server.pid), ca=access[0].ca)
+
+
+@pytest.mark.long
+def test_a_flood_of_headers_stops_at_client_certificates(attacked_root, make_server, memory_bytes, tmp_path):
+    authority = Authority(tmp_path / "certificates")
+    own, trainer = authority.issue("server"), authority.issue("trainer")
+    flags = ("--tls-cert", own.cert, "--tls-key", own.key, "--tls-client-ca", authority.ca)
+    with make_server(attacked_root, *flags) as server:
+        access = {"ca": str(authority.ca), "cert": str(trainer.cert), "key": str(trainer.key)}
+        check_flood(server.target, lambda: memory_bytes(server.pid), **access)
+
+
+def check_flood(target, memory_bytes, **access):
+    """Without a front or client certificates sixteen connections leave streams a twentieth."""
+    with load.Readers(target, **access) as readers, connect(target, **access) as client:
+        readers.rate(0.5)
+        alone, before = readers.rate(2), memory_bytes()
+        with flood.flooding(target, 16, 60, tls=True):
+            readers.rate(1)
+            during = readers.rate(3)
+            client.get_dataset("many")
+        assert memory_bytes() - before < 100 << 20
+    assert not readers.failures
+    assert during >= LEAST_SHARE * alone

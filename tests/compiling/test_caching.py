@@ -1,0 +1,148 @@
+"""Kernels on disk: what is read, what is waited for, and what a disk's errors do."""
+
+import errno
+import logging
+import subprocess
+import sys
+import threading
+
+import numba
+import numba.core.caching
+import numpy as np
+import pytest
+
+from packhorse.compiling import (
+    NotCompiledError,
+    cache_folder,
+    caching,
+    compile_in_children,
+    compiled_elsewhere,
+    kernel,
+    only_from_cache,
+)
+
+SOURCE = """
+import sys
+import numpy as np
+from packhorse.compiling import kernel
+
+@kernel
+def total(numbers):
+    total = numbers[0] - numbers[0]
+    for number in numbers:
+        total += number
+    return total
+
+for dtype in sys.argv[1:]:
+    print(total(np.array([1.5, 2.5]).astype(dtype)))
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a kernel on numbers of some types, in a process of its own with a cache of its own."""
+    module, cache = tmp_path / "sums.py", tmp_path / "cache"
+    module.write_text(SOURCE)
+
+    def run(*dtypes):
+        done = subprocess.run(
+            [sys.executable, str(module), *dtypes],
+            env={"PATH": "", "NUMBA_CACHE_DIR": str(cache)},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    run.cache = cache
+    return run
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    """As if this process had warned of nothing, and no other had compiled."""
+    monkeypatch.setattr(caching, "_warned", [])
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "own"))
+
+
+def made():
+    """A kernel that no process has compiled."""
+    return kernel(lambda numbers: numbers.sum() + 1)
+
+
+ONES = np.ones(3, np.int64)
+
+
+def test_a_kernel_is_kept_on_disk(run):
+    assert run("int64") == ["3"]
+    (kept,) = run.cache.rglob("*.nbc")
+    before = kept.stat().st_mtime_ns
+    assert run("int64") == ["3"]
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_a_file_with_another_signatures_kernel_is_not_run(run):
+    """Two processes that compile for two types at once may give both the same file."""
+    run("int64", "float64")
+    one, two = sorted(run.cache.rglob("*.nbc"))
+    one_bytes, two_bytes = one.read_bytes(), two.read_bytes()
+    one.write_bytes(two_bytes)
+    two.write_bytes(one_bytes)
+    assert run("int64", "float64") == ["3", "4.0"]
+
+
+def test_a_damaged_file_is_compiled_again(run):
+    run("int64")
+    (kept,) = run.cache.rglob("*.nbc")
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert run("int64") == ["3"]
+
+
+def test_a_full_disk_is_one_warning(monkeypatch, caplog):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(numba.core.caching.IndexDataCacheFile, "save", full)
+    first, second = made(), made()
+    with caplog.at_level(logging.WARNING):
+        assert first(ONES) == second(ONES) == 4
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert "No space left on device" in message
+    assert "NUMBA_CACHE_DIR" in message
+    assert str(first._cache.cache_path) in message
+    assert cache_folder() is None
+
+
+def test_no_folder_at_all_is_one_warning(monkeypatch, caplog):
+    monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
+    with caplog.at_level(logging.WARNING):
+        assert made()(ONES) == made()(ONES) == 4
+    (record,) = caplog.records
+    assert "no folder for compiled kernels can be written" in record.getMessage()
+    assert "NUMBA_CACHE_DIR" in record.getMessage()
+
+
+def test_a_thread_may_be_kept_from_compiling():
+    wanted = made()
+    with pytest.raises(NotCompiledError), only_from_cache():
+        wanted(ONES)
+    assert wanted(ONES) == 4
+
+
+def test_what_another_process_compiles_is_waited_for():
+    wanted, answers = made(), []
+    thread = threading.Thread(target=lambda: answers.append(wanted(ONES)))
+    with compiled_elsewhere():
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert not wanted.signatures
+    thread.join(100)
+    assert answers == [4]
+
+
+def test_children_end_and_their_failure_ends_nobody(capfd):
+    compile_in_children("packhorse.no_such_module", [[], []], in_background=True)
+    assert "no_such_module" in capfd.readouterr().err
