@@ -48,7 +48,7 @@ class Front:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.target = f"127.0.0.1:{free.getsockname()[1]}"
         own = {"LISTEN": self.target, "CERT": str(pem), "SERVER": server}
-        environment = os.environ | {f"PACKHORSE_FRONT_{name}": value for name, value in own.items()}
+        environment = os.environ | {f"FRONT_{name}": value for name, value in own.items()}
         self._process = subprocess.Popen(["haproxy", "-db", "-f", str(CONFIG)], env=environment)
         host, port = self.target.split(":")
         for _ in range(200):

@@ -131,11 +131,10 @@ def test_an_open_stream_that_stalls_is_opened_again(corpus, proxy, monkeypatch):
             return super().stream(method, swallowing(), timeout_seconds)
 
     with connect(proxy.target) as one:
-        one._transport = Stalling(proxy.target)
+        one._connection = Stalling(proxy.target)
         with one.pack_stream(100) as stream:
             assert len(stream.send([1, 2], [60, 40]) + stream.flush()) == 1
         assert held
-        one._transport.close()
 
 
 def test_the_log_tells_of_trouble_once_and_of_its_end(proxy, caplog):

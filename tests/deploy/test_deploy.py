@@ -48,8 +48,9 @@ def client_variables() -> set[str]:
     """Returns the environment variables that a client reads."""
     from packhorse.client import Access
     from packhorse.client.service.access import variable_of
+    from packhorse.formats.asking import TIMEOUT_VARIABLE
 
-    return {variable_of(field.name) for field in fields(Access)} - {variable_of("token")}
+    return {variable_of(field.name) for field in fields(Access)} - {variable_of("token")} | {TIMEOUT_VARIABLE}
 
 
 def dockerfile_logical_lines() -> list[str]:

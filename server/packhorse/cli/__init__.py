@@ -97,8 +97,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
 """Every command, in the order of use; each stands in the module of its name."""
 
 
-_HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s]|$)")
+_HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s:]|$)")
 """Names that an output has until it is whole; users know it by its own."""
+
 _GRPC_VERBOSITY = "NONE"
 """What gRPC's core, which writes to stderr by itself, is told as it is imported. Strangers could make it write as much
 as they like, past the log, its form and its limits: bytes of a GOAWAY, broken handshakes, long metadata."""

@@ -1,6 +1,5 @@
 """The prepared folder: layout, checks, digest, pools."""
 
-from packhorse.dataset._files import datasets_below
 from packhorse.dataset.appending import append_to_mixture
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts, parts_at
@@ -18,6 +17,7 @@ from packhorse.dataset.layout import (
     POOLS,
     SKIPPED,
     STARTS,
+    datasets_below,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.lock import LOCK, locked

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.exchange import aside_of
-from packhorse.dataset.layout import MANIFEST
+from packhorse.dataset.layout import MANIFEST, datasets_below
 from packhorse.dataset.mixture_file import MIXTURE_SUFFIX
 
 _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
@@ -22,16 +22,6 @@ _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.EN
 def named(path: Path) -> str:
     """Returns how messages name a file: with its folder's name, without the folder's path."""
     return f"{path.parent.name}/{path.name}"
-
-
-def datasets_below(folder: Path) -> list[Path]:
-    """Returns the prepared folders right below a folder that is none itself, by name: of a data root, its datasets."""
-    try:
-        if (folder / MANIFEST).exists():
-            return []
-        return sorted(each for each in folder.iterdir() if each.name[0] != "." and (each / MANIFEST).is_file())
-    except OSError:
-        return []
 
 
 def check_folder(folder: Path) -> None:

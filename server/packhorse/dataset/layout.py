@@ -6,6 +6,7 @@ Leaves the manifest to `manifest`, arrays to `arrays`, and reading back to `load
 import json
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 from packhorse.packing import Template, canonical_templates
 
@@ -43,6 +44,21 @@ VERSIONS = "versions"
 """The folder of earlier versions of a dataset that has grown: versions/1, versions/2, …, each a prepared folder."""
 SEQPACK_POOLS = "pools"
 """The folder of pool files in seqpack's layout."""
+
+
+def datasets_below(folder: Path) -> list[Path]:
+    """Returns the prepared folders right below a folder that is none itself, by name: of a data root, its datasets.
+
+    Example:
+        >>> datasets_below(Path("no-such-folder"))
+        []
+    """
+    try:
+        if (folder / MANIFEST).exists():
+            return []
+        return sorted(each for each in folder.iterdir() if each.name[0] != "." and (each / MANIFEST).is_file())
+    except OSError:
+        return []
 
 
 def render_counts(counts: Mapping[int, int]) -> bytes:

@@ -44,6 +44,9 @@ def compile_kernels(*, wide: bool = False) -> None:
 def compile_finding(*, wide: bool = False) -> None:
     """Compiles what finds the bins of a dataset: half of what a stream of bins needs.
 
+    Example:
+        >>> compile_finding()  # or read from the cache
+
     Args:
         wide: whether for a plan with wide tables.
     """
@@ -53,6 +56,9 @@ def compile_finding(*, wide: bool = False) -> None:
 
 def compile_drawing(*, wide: bool = False) -> None:
     """Compiles what draws the ids of bins that are found: the other half.
+
+    Example:
+        >>> compile_drawing()  # or read from the cache
 
     Args:
         wide: whether for a plan with wide tables, and for pools of more than 2^31 entries, whose plans are such.
