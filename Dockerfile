@@ -24,7 +24,7 @@ RUN python -m venv /opt/packhorse \
 # Numba keys its cache by source, path and CPU model. On the CPU model of the build nothing is compiled at start; on
 # another one the kernels are compiled once, into the same folder.
 RUN NUMBA_CACHE_DIR=/var/cache/packhorse /opt/packhorse/bin/python -c \
-    "from packhorse.server.warm_up import compile_kernels; compile_kernels()"
+    "from packhorse.server.app.warm_up import compile_kernels; compile_kernels()"
 
 # --- runtime ---
 FROM python:3.12-slim

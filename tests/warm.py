@@ -85,7 +85,7 @@ class Forked:
 
 def main():
     """Forks a server for each line of the standard input, and writes pids and exit statuses."""
-    import packhorse.server.app  # noqa: F401 (what every server needs)
+    import packhorse.server.app.running  # noqa: F401 (what every server needs)
     from packhorse.epoch import compile_kernels
 
     compile_kernels()

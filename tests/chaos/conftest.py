@@ -22,7 +22,7 @@ def slow_servers(monkeypatch, tmp_path):
     """Environment of servers whose blocks stay small and come slowly, so that every kill finds streams on their way."""
     (tmp_path / "sitecustomize.py").write_text(
         "import time\n"
-        "import packhorse.server.open_stream as open_stream\n"
+        "import packhorse.server.methods.open_stream as open_stream\n"
         "from packhorse.epoch import Assignment\n"
         "open_stream.BLOCK_BYTES = 512\n"
         "bins = Assignment.bins\n"

@@ -12,8 +12,8 @@ from google.rpc import status_pb2
 
 from packhorse import client
 from packhorse.client import RetryPolicy, ServerUnavailableError, StreamInterruptedError, connect, errors
-from packhorse.server.faults import ServiceError
-from packhorse.server.status import STATUS_OF_REASON, status_details
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.base.status import STATUS_OF_REASON, status_details
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 

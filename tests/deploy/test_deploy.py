@@ -263,7 +263,7 @@ def test_prometheus_files_are_found_from_compose() -> None:
 
 
 def test_alerts_ask_for_metrics_that_the_server_has() -> None:
-    from packhorse.server.metrics import METRIC_NAMES
+    from packhorse.server.watching.metrics import METRIC_NAMES
 
     asked = {name for rule in alert_rules() for name in re.findall(r"\bpackhorse_[a-z_]+\b", rule["expr"])}
     asked = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
@@ -272,7 +272,7 @@ def test_alerts_ask_for_metrics_that_the_server_has() -> None:
 
 
 def test_the_dashboard_asks_for_metrics_that_the_server_has() -> None:
-    from packhorse.server.metrics import METRIC_NAMES
+    from packhorse.server.watching.metrics import METRIC_NAMES
 
     dashboard = json.loads((DEPLOY / "grafana" / "packhorse.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
@@ -287,7 +287,7 @@ def test_the_dashboard_asks_for_metrics_that_the_server_has() -> None:
 
 
 def test_readme_names_metrics_that_the_server_has() -> None:
-    from packhorse.server.metrics import METRIC_NAMES
+    from packhorse.server.watching.metrics import METRIC_NAMES
 
     named = set(re.findall(r"\bpackhorse_[a-z_]+\b", (DEPLOY / "README.md").read_text()))
     assert named

@@ -15,8 +15,8 @@ from packhorse.cli import main
 from packhorse.client import EpochOfStreams, PackedDataset, TokenAudit, Topology, as_token_source, connect
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
-from packhorse.server.lazy_catalog import LazyCatalog
-from packhorse.server.mixtures import Mixtures
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.mixtures import Mixtures
 
 DAY = 96
 SEED = 11

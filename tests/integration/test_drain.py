@@ -76,7 +76,7 @@ def test_grace_runs_out_under_streams_that_block(corpus, make_server, monkeypatc
     """Blocks that take longer than the grace period are cut off; clients go on at the block that was cut."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\n"
-        "import packhorse.server.open_stream as open_stream\n"
+        "import packhorse.server.methods.open_stream as open_stream\n"
         "open_stream.BLOCK_BYTES = 512\n"
         "encode = open_stream.encode\n"
         "blocks = iter(range(10**9))\n"

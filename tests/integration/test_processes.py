@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, TooManyStreamsError, connect
-from packhorse.server.config import ServeConfig
+from packhorse.server.access.config import ServeConfig
 from packhorse.topology import Topology
 
 PATIENT = RetryPolicy(deadline_seconds=60)
@@ -63,7 +63,7 @@ def slow_blocks(monkeypatch, folder, seconds):
     """Makes streams of servers that are started from now on last, so that they do not lie in buffers whole."""
     (folder / "sitecustomize.py").write_text(
         "import time\n"
-        "import packhorse.server.open_stream as open_stream\n"
+        "import packhorse.server.methods.open_stream as open_stream\n"
         "encode = open_stream.encode\n"
         f"wait = lambda bins: time.sleep({seconds} if len(bins.positions) > 1 else 0)\n"
         "open_stream.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"

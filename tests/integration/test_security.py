@@ -29,7 +29,7 @@ from packhorse.client import (
 )
 from packhorse.client.service import _targets
 from packhorse.client.service._transport import Method
-from packhorse.server.tokens import Grant, hash_of, new_token, parse_time
+from packhorse.server.access.tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 

@@ -17,7 +17,7 @@ from packhorse.cli import main
 from packhorse.dataset import PreparedDatasetError, link_versions, open_prepared, prune_version, versions_of
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import _sort, dry_run, prepare
-from packhorse.server.catalog import Catalog
+from packhorse.server.datasets.catalog import Catalog
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:

@@ -19,9 +19,9 @@ from packhorse.client.service._messages import topology_message
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import _sort
-from packhorse.server.backend import Backend
-from packhorse.server.catalog import Catalog
-from packhorse.server.mixtures import Mixtures
+from packhorse.server.datasets.catalog import Catalog
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.methods.backend import Backend
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 

@@ -4,8 +4,8 @@ import shutil
 
 import numpy as np
 
-from packhorse.server.lazy_catalog import LazyCatalog
-from packhorse.server.mixtures import Mixtures
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.mixtures import Mixtures
 
 STAGED = """
 epoch_bins = 500

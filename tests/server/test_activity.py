@@ -3,11 +3,11 @@
 import pytest
 
 from packhorse.client import Access, AccessDeniedError, ServerUnavailableError, ask_activity, connect
-from packhorse.server import activity as activity_module
-from packhorse.server.activity import Activity
-from packhorse.server.calls import Call
-from packhorse.server.metrics import Metrics, values_of
-from packhorse.server.tokens import Grant, hash_of, new_token
+from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.watching import activity as activity_module
+from packhorse.server.watching.activity import Activity
+from packhorse.server.watching.calls import Call
+from packhorse.server.watching.metrics import Metrics, values_of
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import Run, steps_of_ranks

@@ -18,8 +18,8 @@ from packhorse.client import (
     Topology,
     connect,
 )
-from packhorse.server.reached import Reached, make_shared_table
-from packhorse.server.tokens import Grant, hash_of, new_token
+from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.datasets.reached import Reached, make_shared_table
 
 ONCE = RetryPolicy(deadline_seconds=0)
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from tests.server.mixtures import make_root
 
-import packhorse.server.takedowns
+import packhorse.server.datasets.takedowns
 from packhorse.client.service._messages import topology_message
-from packhorse.server import asked_stream
-from packhorse.server.asked_stream import AskedStream
-from packhorse.server.epochs import Epochs
-from packhorse.server.faults import ServiceError
-from packhorse.server.lazy_catalog import LazyCatalog
-from packhorse.server.mixtures import Mixtures
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.methods import asked_stream
+from packhorse.server.methods.asked_stream import AskedStream
+from packhorse.server.methods.epochs import Epochs
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, header_checksum
@@ -22,7 +22,7 @@ TOPOLOGY = Topology(world_size=4, workers_per_rank=2, batch_size=2)
 
 @pytest.fixture
 def root(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(packhorse.server.takedowns, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(packhorse.server.datasets.takedowns, "FRESH_SECONDS", 0)
     return make_root(corpus, tmp_path / "root")
 
 

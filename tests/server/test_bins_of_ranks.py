@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.packing.online import OnlineBin
-from packhorse.server import bins_of_ranks
-from packhorse.server.bins_of_ranks import Rounds, order_of_bins
-from packhorse.server.faults import ServiceError
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.methods import bins_of_ranks
+from packhorse.server.methods.bins_of_ranks import Rounds, order_of_bins
 from packhorse.topology import Balance, Topology
 
 

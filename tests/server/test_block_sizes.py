@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 
 from packhorse.client.service._messages import topology_message
-from packhorse.server import open_stream as module
-from packhorse.server.backend import Backend
-from packhorse.server.catalog import Catalog
-from packhorse.server.mixtures import Mixtures
-from packhorse.server.open_stream import LEAST_BLOCK_BYTES, STREAMS_BYTES, block_bytes
+from packhorse.server.datasets.catalog import Catalog
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.methods import open_stream as module
+from packhorse.server.methods.backend import Backend
+from packhorse.server.methods.open_stream import LEAST_BLOCK_BYTES, STREAMS_BYTES, block_bytes
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from packhorse.server.lanes import Lanes
-from packhorse.server.metrics import Metrics
-from packhorse.server.servicer import LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES, PackingServicer
-from packhorse.server.stream_limit import StreamLimit
+from packhorse.server.lanes.lanes import Lanes
+from packhorse.server.lanes.stream_limit import StreamLimit
+from packhorse.server.service.servicer import LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES, PackingServicer
+from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
 

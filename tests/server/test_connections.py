@@ -5,9 +5,9 @@ from contextlib import closing, suppress
 
 import pytest
 
-from packhorse.server import connections as module
-from packhorse.server.calls import Call
-from packhorse.server.connections import FLOOD_BYTES_PER_SECOND, Connections
+from packhorse.server.watching import connections as module
+from packhorse.server.watching.calls import Call
+from packhorse.server.watching.connections import FLOOD_BYTES_PER_SECOND, Connections
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from packhorse.server import cores
-from packhorse.server.cores import available_cores, quotas
+from packhorse.server.base import cores
+from packhorse.server.base.cores import available_cores, quotas
 
 
 @pytest.fixture

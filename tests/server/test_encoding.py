@@ -9,8 +9,8 @@ from packhorse.client.service._templates import Templates
 from packhorse.client.service.blocks import decode_bins
 from packhorse.dataset import open_prepared
 from packhorse.epoch import Bins, Component, EpochView, Mixture, SkipSource, Stage, WindowedView
-from packhorse.server import encoding
-from packhorse.server.encoding import SentTemplates, encode
+from packhorse.server.methods import encoding
+from packhorse.server.methods.encoding import SentTemplates, encode
 from packhorse.topology import ADDED, Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import KEPT_TEMPLATES, stream_positions

@@ -4,7 +4,7 @@ import gc
 import weakref
 from dataclasses import dataclass, field
 
-from packhorse.server.epochs import MOST_BYTES, Epochs
+from packhorse.server.methods.epochs import MOST_BYTES, Epochs
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ import pytest
 from packhorse.client import DigestMismatchError, connect
 from packhorse.dataset import prune_version, versions_of
 from packhorse.prepare import prepare
-from packhorse.server.catalog import Catalog
+from packhorse.server.datasets.catalog import Catalog
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_no_file_left_to_open_is_no_fault(corpus, make_server, tmp_path):
 
 def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import packhorse.server.metrics_port as port\nport._Handler.timeout = 0.5\n"
+        "import packhorse.server.watching.metrics_port as port\nport._Handler.timeout = 0.5\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with make_server(corpus.root, "--metrics-listen", "127.0.0.1:0") as server, contextlib.ExitStack() as opened:
@@ -130,7 +130,8 @@ def test_connections_to_the_metrics_port_that_never_come_to_a_point_are_closed(
     corpus, make_server, monkeypatch, tmp_path, authority, is_secure
 ):
     (tmp_path / "sitecustomize.py").write_text(
-        "import packhorse.server.metrics_port as port\nport.CONNECTION_SECONDS, port.MOST_CONNECTIONS = 1.0, 4\n"
+        "import packhorse.server.watching.metrics_port as port\n"
+        "port.CONNECTION_SECONDS, port.MOST_CONNECTIONS = 1.0, 4\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     own = authority.issue("server")
@@ -163,7 +164,7 @@ def test_connections_to_the_metrics_port_that_never_come_to_a_point_are_closed(
 
 def test_get_bins_is_bounded_by_the_bytes_of_its_answer(embedded, monkeypatch):
     """Not by what the largest bin could take: as many small ones as fit."""
-    from packhorse.server import requests
+    from packhorse.server.methods import requests
 
     backend = embedded._transport._backend
     whole = backend.get_bins(pb.GetBinsRequest(dataset="rows", positions=range(50)))
@@ -177,8 +178,9 @@ def test_get_bins_is_bounded_by_the_bytes_of_its_answer(embedded, monkeypatch):
 
 @pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
 def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
-    from packhorse.server import backend as module
-    from packhorse.server import locate, pieces
+    from packhorse.server.base import pieces
+    from packhorse.server.methods import backend as module
+    from packhorse.server.methods import locate
 
     backend = embedded._transport._backend
     topology = topology_message(Topology(world_size=3, workers_per_rank=2, batch_size=2))
@@ -200,7 +202,7 @@ def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
 
 
 def test_ids_are_bounded_by_the_bisections_they_take(embedded, monkeypatch):
-    from packhorse.server import locate
+    from packhorse.server.methods import locate
 
     backend = embedded._transport._backend
     num_lengths = backend.get_dataset(pb.GetDatasetRequest(name="rows")).dataset.num_lengths

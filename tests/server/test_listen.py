@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 
 from packhorse.client import connect
-from packhorse.server.app import _check_socket
-from packhorse.server.config import ServeConfig, split_address
+from packhorse.server.access.config import ServeConfig, split_address
+from packhorse.server.app.running import _check_socket
 
 
 @pytest.fixture

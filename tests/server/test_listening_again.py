@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from packhorse.client import RetryPolicy, connect
-from packhorse.server import listening as module
-from packhorse.server.listening import Listening
+from packhorse.server.service import listening as module
+from packhorse.server.service.listening import Listening
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

@@ -17,10 +17,11 @@ from packhorse.client import (
     UnauthenticatedError,
     connect,
 )
-from packhorse.server import call_log, logs
-from packhorse.server.call_log import CallLog
-from packhorse.server.calls import Call
-from packhorse.server.tokens import Grant, hash_of, new_token
+from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.base import logs
+from packhorse.server.watching import call_log
+from packhorse.server.watching.call_log import CallLog
+from packhorse.server.watching.calls import Call
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

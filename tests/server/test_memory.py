@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from packhorse.server.memory import MemoryBudget, OutOfMemoryBudgetError
+from packhorse.server.lanes.memory import MemoryBudget, OutOfMemoryBudgetError
 
 
 def test_shares_grow_shrink_and_end():

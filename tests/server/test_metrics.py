@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from packhorse.client import InvalidRequestError, connect
 from packhorse.dataset import open_prepared
-from packhorse.server.metrics import ASKED_GAUGES, METRIC_NAMES
+from packhorse.server.watching.metrics import ASKED_GAUGES, METRIC_NAMES
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 
@@ -204,8 +204,8 @@ def test_health_serves(server, service):
 def test_health_turns_while_no_block_can_be_made(corpus, make_server, monkeypatch, tmp_path, wait_until):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\n"
-        "import packhorse.server.app as app\n"
-        "import packhorse.server.open_stream as open_stream\n"
+        "import packhorse.server.app.running as app\n"
+        "import packhorse.server.methods.open_stream as open_stream\n"
         "app.PROBE_SECONDS = app._PROBE_EVERY_SECONDS = 0.2\n"
         "encode = open_stream.encode\n"
         f"stuck = lambda: os.path.exists({str(tmp_path / 'stuck')!r})\n"

@@ -23,8 +23,8 @@ from packhorse.client import (
 )
 from packhorse.dataset import StageEntry, _kept_epochs, append_to_mixture
 from packhorse.epoch import SkipSource, derive_key
-from packhorse.server.lazy_catalog import LazyCatalog
-from packhorse.server.mixtures import Mixtures
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.mixtures import Mixtures
 
 ONCE = RetryPolicy(deadline_seconds=0)
 

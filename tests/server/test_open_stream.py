@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from packhorse.client.service._messages import topology_message
-from packhorse.server import open_stream
-from packhorse.server.backend import Backend
-from packhorse.server.catalog import Catalog
-from packhorse.server.encoding import SentTemplates
-from packhorse.server.mixtures import Mixtures
+from packhorse.server.datasets.catalog import Catalog
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.methods import open_stream
+from packhorse.server.methods.backend import Backend
+from packhorse.server.methods.encoding import SentTemplates
 from packhorse.topology import Balance, RemainderPolicy, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from packhorse.client.service.blocks import decode_bins
-from packhorse.server import bins_of_ranks, pack, pack_session
-from packhorse.server.faults import ServiceError
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.methods import bins_of_ranks, pack, pack_session
 from packhorse.v1 import packing_pb2 as pb
 
 OPTIONS = pb.PackStreamRequest(options=pb.PackStreamOptions(max_seq_len=100, window_sequences=3))
@@ -201,7 +201,7 @@ def test_more_distinct_lengths_than_a_packer_may_plan(backend, monkeypatch):
 
 
 def test_pieces_of_a_message_change_no_bin(backend, monkeypatch):
-    from packhorse.server import pieces
+    from packhorse.server.base import pieces
 
     lengths = np.random.default_rng(0).integers(1, 101, 500).tolist()
     messages = [OPTIONS, sequences(range(300), lengths[:300]), sequences(range(200), lengths[300:]), FLUSH]
@@ -213,7 +213,7 @@ def test_pieces_of_a_message_change_no_bin(backend, monkeypatch):
 
 
 def test_a_message_that_takes_too_long_is_refused(backend, monkeypatch):
-    from packhorse.server import pieces
+    from packhorse.server.base import pieces
 
     monkeypatch.setattr(pieces, "PIECE_SECONDS", 0)
     monkeypatch.setattr(pack_session, "MAX_STREAM_SECONDS", 0)

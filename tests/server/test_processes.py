@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from packhorse.server import processes
-from packhorse.server.config import ServeConfig
-from packhorse.server.processes import _Parent, _Process
+from packhorse.server.access.config import ServeConfig
+from packhorse.server.app import processes
+from packhorse.server.app.processes import _Parent, _Process
 
 
 class Dying:

@@ -11,8 +11,8 @@ import pytest
 from tests.chaos.http2 import ACK, DATA, END_HEADERS, FRAME_HEADER_BYTES, HEADERS, SETTINGS, frame, literals
 
 from packhorse.client import RetryPolicy, connect
-from packhorse.server.receiving import MOST_AT_ONCE, SMALL_REQUEST_BYTES, Receiving
-from packhorse.server.tokens import Grant, hash_of, new_token
+from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.service.receiving import MOST_AT_ONCE, SMALL_REQUEST_BYTES, Receiving
 from packhorse.v1 import packing_pb2 as pb
 
 SERVICE = "/packhorse.v1.PackingService/"
@@ -111,7 +111,7 @@ class Unfinished:
 def impatient(corpus, make_server, monkeypatch, tmp_path):
     """A server that receives few requests at once, and waits half a second for one."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import packhorse.server.receiving as receiving\n"
+        "import packhorse.server.service.receiving as receiving\n"
         f"receiving.MOST_AT_ONCE, receiving.RECEIVE_SECONDS = {AT_ONCE}, 0.5\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -156,7 +156,7 @@ def test_strangers_are_refused_before_their_request_has_come(corpus, make_server
 def test_large_requests_at_once_are_answered_or_told_to_come_back(corpus, make_server, monkeypatch, tmp_path):
     """A request of a mebibyte takes nine, and here nine is all there are."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import packhorse.server.receiving as receiving\n"
+        "import packhorse.server.service.receiving as receiving\n"
         f"receiving.MEMORY_BYTES, receiving.MEMORY_WAIT_SECONDS = {9 * MEBIBYTE}, 0.0\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

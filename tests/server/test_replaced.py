@@ -10,11 +10,11 @@ import pytest
 
 from packhorse.client import DigestMismatchError, RetryPolicy, connect
 from packhorse.dataset import POOLS
-from packhorse.server import catalog as catalog_module
-from packhorse.server.backend import Backend
-from packhorse.server.catalog import Catalog
-from packhorse.server.faults import ServiceError
-from packhorse.server.mixtures import Mixtures
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets import catalog as catalog_module
+from packhorse.server.datasets.catalog import Catalog
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.methods.backend import Backend
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 

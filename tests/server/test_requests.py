@@ -10,8 +10,8 @@ from packhorse.client.service._grpc import exception_of
 from packhorse.client.service._messages import topology_message
 from packhorse.client.service._transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
 from packhorse.epoch import MAX_BINS_PER_WINDOW
-from packhorse.server import requests
-from packhorse.server.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
+from packhorse.server.methods import requests
+from packhorse.server.methods.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
@@ -284,7 +284,7 @@ def test_sequences_of_a_step_are_bounded_too(embedded, monkeypatch):
     """A last step that is not full is dealt as a whole; where bins hold many sequences, fewer bins make it."""
     info = embedded.get_dataset("rows")
     requests._topology.cache_clear()
-    monkeypatch.setattr("packhorse.server.requests.MAX_SEQUENCES_PER_STEP", info.num_sequences // 2)
+    monkeypatch.setattr("packhorse.server.methods.requests.MAX_SEQUENCES_PER_STEP", info.num_sequences // 2)
     with pytest.raises(RequestTooLargeError) as caught:
         next(embedded.stream_bins("rows", topology=Topology(world_size=info.num_bins)))
     limit = int(caught.value.metadata["limit"])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from packhorse.server.connections import Connections
-from packhorse.server.metrics import Metrics
-from packhorse.server.resources import Measuring, Resources, memory_limit
+from packhorse.server.watching.connections import Connections
+from packhorse.server.watching.metrics import Metrics
+from packhorse.server.watching.resources import Measuring, Resources, memory_limit
 
 MACHINE = "MemTotal:       1024 kB\nMemFree:          12 kB\n"
 

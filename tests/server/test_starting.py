@@ -16,13 +16,13 @@ from click.testing import CliRunner
 
 from packhorse.cli import main
 from packhorse.client import connect
-from packhorse.server.app import _probe
-from packhorse.server.condition import NO_BLOCKS, Condition
-from packhorse.server.metrics import Metrics
+from packhorse.server.app.running import _probe
+from packhorse.server.watching.condition import NO_BLOCKS, Condition
+from packhorse.server.watching.metrics import Metrics
 
 SLOW = """
 import sys, time
-from packhorse.server import app
+from packhorse.server.app import running as app
 before_serving = app.WarmUp.before_serving
 def slow(warm_up):
     while not __import__("os").path.exists(sys.argv[-1]):

@@ -13,12 +13,12 @@ from packhorse.client import PackhorseError, ServerFaultError, StreamInterrupted
 from packhorse.client.errors import EXCEPTION_OF_REASON
 from packhorse.client.service._grpc import MOST_CONNECTIONS, GrpcTransport
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.server.faults import ServiceError
-from packhorse.server.lanes import Lanes
-from packhorse.server.metrics import Metrics
-from packhorse.server.servicer import PackingServicer
-from packhorse.server.status import STATUS_OF_REASON, reason_name
-from packhorse.server.stream_limit import StreamLimit
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.base.status import STATUS_OF_REASON, reason_name
+from packhorse.server.lanes.lanes import Lanes
+from packhorse.server.lanes.stream_limit import StreamLimit
+from packhorse.server.service.servicer import PackingServicer
+from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import header_checksum
@@ -172,7 +172,7 @@ def test_nothing_internal_in_grpc_s_own_details(failing):
 def test_a_stream_beyond_the_limit_waits_until_another_closes(corpus, make_server, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(  # a stream that lasts until it is closed
         "import time\n"
-        "import packhorse.server.open_stream as open_stream\n"
+        "import packhorse.server.methods.open_stream as open_stream\n"
         "encode = open_stream.encode\n"
         "wait = lambda bins: time.sleep(1 if len(bins.positions) > 1 else 0)\n"
         "open_stream.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"

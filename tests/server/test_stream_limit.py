@@ -2,7 +2,7 @@
 
 import pytest
 
-from packhorse.server.stream_limit import SharedStreamLimit, StreamLimit, make_shared_limit
+from packhorse.server.lanes.stream_limit import SharedStreamLimit, StreamLimit, make_shared_limit
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.server.mixtures import make_root
 
-import packhorse.server.takedowns
+import packhorse.server.datasets.takedowns
 from packhorse.client import (
     DatasetCorruptError,
     DigestMismatchError,
@@ -18,18 +18,18 @@ from packhorse.client import (
     connect,
 )
 from packhorse.client.service.blocks import AS_IT_IS, MASKED
-from packhorse.server.backend import Backend
-from packhorse.server.catalog import Catalog
-from packhorse.server.faults import ServiceError
-from packhorse.server.lazy_catalog import LazyCatalog
-from packhorse.server.mixtures import Mixtures
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets.catalog import Catalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.methods.backend import Backend
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import PLAIN_WIRE_VERSION
 
 
 @pytest.fixture
 def root(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(packhorse.server.takedowns, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(packhorse.server.datasets.takedowns, "FRESH_SECONDS", 0)
     return make_root(corpus, tmp_path / "root")
 
 
@@ -332,7 +332,7 @@ def test_links_out_of_the_root_are_refused(root, tmp_path):
     (tmp_path / "secret").write_text("3")
     (root / "ids.txt").symlink_to(tmp_path / "secret")
     take_away(root, "rows", "[[redact]]\nids_file = 'ids.txt'")
-    from packhorse.server.catalog import Catalog
+    from packhorse.server.datasets.catalog import Catalog
 
     mixtures = Mixtures(Catalog(root))
     with pytest.raises(ServiceError, match=r"ids\.txt is a link that leads out of the data root"):

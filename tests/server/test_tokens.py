@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from packhorse.server import tokens as tokens_module
-from packhorse.server.faults import ServiceError
-from packhorse.server.tokens import GONE_SECONDS, METHODS, MOST_TOKENS, Grant, TokenFile, hash_of, new_token
+from packhorse.server.access import tokens as tokens_module
+from packhorse.server.access.tokens import GONE_SECONDS, METHODS, MOST_TOKENS, Grant, TokenFile, hash_of, new_token
+from packhorse.server.base.faults import ServiceError
 from packhorse.v1 import packing_pb2 as pb
 
 TOKEN = "packhorse_" + 43 * "x"  # the same in every worker of pytest, whose names of tests hold it

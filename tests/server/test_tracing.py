@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import pytest
 
 from packhorse.client import RetryPolicy, connect
-from packhorse.server import tracing
-from packhorse.server.config import ServeConfig
+from packhorse.server.access.config import ServeConfig
+from packhorse.server.watching import tracing
 from packhorse.topology import Topology
 
 

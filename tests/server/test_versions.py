@@ -10,10 +10,10 @@ from packhorse.client.api import Client
 from packhorse.client.service._grpc import exception_of
 from packhorse.client.service._messages import topology_message
 from packhorse.prepare import prepare
-from packhorse.server.backend import Backend
-from packhorse.server.faults import ServiceError
-from packhorse.server.lazy_catalog import LazyCatalog
-from packhorse.server.mixtures import Mixtures
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.methods.backend import Backend
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from packhorse.server import servicer as module
-from packhorse.server.lanes import Lanes
-from packhorse.server.metrics import Metrics
-from packhorse.server.servicer import LOOK_AGAIN_SECONDS, PackingServicer
-from packhorse.server.stream_limit import StreamLimit
+from packhorse.server.lanes.lanes import Lanes
+from packhorse.server.lanes.stream_limit import StreamLimit
+from packhorse.server.service import servicer as module
+from packhorse.server.service.servicer import LOOK_AGAIN_SECONDS, PackingServicer
+from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
 

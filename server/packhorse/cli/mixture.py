@@ -126,8 +126,8 @@ def append(
         return
     if data_root is None:
         raise click.UsageError("give --data-root DIR, where the mixture's file is, or --target HOST:PORT, a server")
-    from packhorse.server.lazy_catalog import LazyCatalog
-    from packhorse.server.mixtures import Mixtures
+    from packhorse.server.datasets.lazy_catalog import LazyCatalog
+    from packhorse.server.datasets.mixtures import Mixtures
 
     path = data_root / f"{name}{MIXTURE_SUFFIX}"
     if not path.is_file():

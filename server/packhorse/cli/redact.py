@@ -17,7 +17,7 @@ from packhorse.dataset import (
     redact,
     takedown_text,
 )
-from packhorse.server.served import Served
+from packhorse.server.datasets.served import Served
 from packhorse.topology.checks import counted
 
 
@@ -87,7 +87,7 @@ def command(
 
     With --check it exits with 1 when the file names an id or key that is not there.
     """
-    from packhorse.server.takedowns import unknown_names
+    from packhorse.server.datasets.takedowns import unknown_names
 
     if is_check and (ids or ids_file is not None):
         raise click.UsageError("--check looks at the file as it is; leave --ids and --ids-file out")
@@ -143,9 +143,9 @@ def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
 
 
 def _served(root: Path, name: str) -> Served:
-    from packhorse.server.faults import ServiceError
-    from packhorse.server.lazy_catalog import LazyCatalog
-    from packhorse.server.mixtures import Mixtures
+    from packhorse.server.base.faults import ServiceError
+    from packhorse.server.datasets.lazy_catalog import LazyCatalog
+    from packhorse.server.datasets.mixtures import Mixtures
 
     try:
         return Mixtures(LazyCatalog(root, set())).get(name)
@@ -171,7 +171,7 @@ def _check_component(component: str, served: Served) -> None:
 
 def _check_fields(file: TakedownFile, served: Served) -> None:
     """Refuses a file that names a component which is none."""
-    from packhorse.server.takedowns import put_together
+    from packhorse.server.datasets.takedowns import put_together
 
     num_components = len(served.datasets) if isinstance(served, MixtureDataset) else 0
     put_together(served, (file, *(TakedownFile() for _ in range(num_components))))
@@ -179,7 +179,7 @@ def _check_fields(file: TakedownFile, served: Served) -> None:
 
 def _is_right(served: Served, path: Path) -> bool:
     """Says of every redaction of a file how many ids it names, and which of them are not there."""
-    from packhorse.server.takedowns import unknown_names
+    from packhorse.server.datasets.takedowns import unknown_names
 
     file = TakedownFile.parse(takedown_text(path), path.name, ids_reader(path))
     _check_fields(file, served)

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from packhorse.server.config import ServeConfig
-from packhorse.server.logs import LEVELS, fields, set_up_logging
+from packhorse.server.access.config import ServeConfig
+from packhorse.server.base.logs import LEVELS, fields, set_up_logging
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,11 +81,11 @@ def command(**options: Any) -> None:
     ready = _announce if config.log_format == "text" else _log_announcement
     status = 0
     if config.processes == 1:
-        from packhorse.server.app import serve
+        from packhorse.server.app.running import serve
 
         asyncio.run(serve(config, ready=ready))
     else:
-        from packhorse.server.processes import serve_in_processes
+        from packhorse.server.app.processes import serve_in_processes
 
         status = asyncio.run(serve_in_processes(config, ready=ready))
     logging.shutdown()

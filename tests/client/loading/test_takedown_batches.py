@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import packhorse.server.takedowns
+import packhorse.server.datasets.takedowns
 from packhorse.client import (
     EpochOfStreams,
     PackedBins,
@@ -52,7 +52,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def root(files, monkeypatch):
-    monkeypatch.setattr(packhorse.server.takedowns, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(packhorse.server.datasets.takedowns, "FRESH_SECONDS", 0)
     yield files / "data"
     for path in (files / "data").glob("*.takedown.toml"):
         path.unlink()

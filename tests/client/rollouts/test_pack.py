@@ -176,7 +176,7 @@ def test_no_loader_of_datasets_is_needed_here():
 import sys
 from packhorse.client import pack_rollouts
 assert len(pack_rollouts([[1]] * 8, [[2]] * 8, max_seq_len=8, pad_token_id=0, world_size=2)) == 2
-sys.modules["packhorse.server.pack"] = None
+sys.modules["packhorse.server.methods.pack"] = None
 try:
     pack_rollouts([[1]], [[2]], max_seq_len=8, pad_token_id=0)
 except Exception as error:

@@ -11,9 +11,9 @@ from packhorse.client import DatasetCorruptError, PackedDataset, connect
 from packhorse.client.service._shared_set import SharedSet
 from packhorse.dataset import POOLS
 from packhorse.dataset import load as load_module
-from packhorse.server import catalog as catalog_module
-from packhorse.server.faults import ServiceError
-from packhorse.server.lazy_catalog import LazyCatalog
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets import catalog as catalog_module
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 
 
 @pytest.fixture

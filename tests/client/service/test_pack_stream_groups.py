@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packhorse.client import DamagedAnswerError, InvalidRequestError, PackStream, RetryPolicy, ServerUnavailableError
 from packhorse.client.service import pack_stream
-from packhorse.server.pack_session import PackSession
+from packhorse.server.methods.pack_session import PackSession
 from packhorse.v1 import packing_pb2 as pb
 
 CAPACITY = 60

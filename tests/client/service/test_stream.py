@@ -24,7 +24,7 @@ def test_blocks_grow_from_one_step_and_hold_whole_steps(client):
 
 
 def test_blocks_stay_within_their_bound(embedded, monkeypatch):
-    monkeypatch.setattr("packhorse.server.open_stream.BLOCK_BYTES", 2048)
+    monkeypatch.setattr("packhorse.server.methods.open_stream.BLOCK_BYTES", 2048)
     blocks = list(embedded.stream_bins("rows"))
     sizes = [4 * len(block.ids) + 8 * len(block) for block in blocks]
     assert len(blocks) > 8
@@ -160,7 +160,7 @@ def test_remote_refuses_a_foreign_digest(client, digest):
 def test_a_server_that_comes_back_with_another_dataset_is_refused(corpus, variants, make_server, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(  # slow enough that the stream cannot lie in buffers whole
         "import time\n"
-        "import packhorse.server.open_stream as open_stream\n"
+        "import packhorse.server.methods.open_stream as open_stream\n"
         "encode = open_stream.encode\n"
         "open_stream.encode = lambda bins, *more: time.sleep(0.02) or encode(bins, *more)\n"
         "open_stream._steps_per_block = lambda *_: 2\n"

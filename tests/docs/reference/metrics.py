@@ -4,8 +4,8 @@ from reference.markdown import UndocumentedError, cell, page, table
 
 
 def metrics_page() -> str:
-    from packhorse.server.metrics import ASKED_GAUGES, DATASET_GAUGES, METRIC_NAMES, Metrics
-    from packhorse.server.waiting_gauge import _LABELS, _MEANING, WAITING_GAUGE
+    from packhorse.server.watching.metrics import ASKED_GAUGES, DATASET_GAUGES, METRIC_NAMES, Metrics
+    from packhorse.server.watching.waiting_gauge import _LABELS, _MEANING, WAITING_GAUGE
 
     metrics = Metrics(list)
     facts: dict[str, tuple[str, str, tuple[str, ...]]] = {

@@ -15,8 +15,8 @@ from packhorse.client.service._transport import Method
 from packhorse.client.service.memory import MemoryDatasets
 
 if TYPE_CHECKING:
-    from packhorse.server.faults import ServiceError
-    from packhorse.server.memory_catalog import MemoryCatalog
+    from packhorse.server.base.faults import ServiceError
+    from packhorse.server.datasets.memory_catalog import MemoryCatalog
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -99,10 +99,10 @@ class EmbeddedTransport(_InThisProcess):
 
     def __init__(self, target: str) -> None:
         try:
-            from packhorse.server.backend import Backend
-            from packhorse.server.faults import ServiceError
-            from packhorse.server.lazy_catalog import LazyCatalog
-            from packhorse.server.mixtures import Mixtures
+            from packhorse.server.base.faults import ServiceError
+            from packhorse.server.datasets.lazy_catalog import LazyCatalog
+            from packhorse.server.datasets.mixtures import Mixtures
+            from packhorse.server.methods.backend import Backend
         except ModuleNotFoundError as error:
             raise PackhorseError(
                 f"embedded: targets need {error.name}; install packhorse[server] beside the client"
@@ -129,9 +129,9 @@ class MemoryTransport(_InThisProcess):
 
     def __init__(self, datasets: MemoryDatasets) -> None:
         try:
-            from packhorse.server.backend import Backend
-            from packhorse.server.faults import ServiceError
-            from packhorse.server.memory_catalog import MemoryCatalog
+            from packhorse.server.base.faults import ServiceError
+            from packhorse.server.datasets.memory_catalog import MemoryCatalog
+            from packhorse.server.methods.backend import Backend
         except ModuleNotFoundError as error:
             raise PackhorseError(
                 f"MemoryDatasets need {error.name}; install packhorse[server] beside the client"
@@ -152,8 +152,8 @@ class EmbeddedPlanner(_InThisProcess):
 
     def __init__(self) -> None:
         try:
-            import packhorse.server.pack as pack
-            from packhorse.server.faults import ServiceError
+            import packhorse.server.methods.pack as pack
+            from packhorse.server.base.faults import ServiceError
         except ModuleNotFoundError as error:
             raise PackhorseError(
                 f"packing in this process needs {error.name}: pass client=connect(…), or install packhorse[server] "

@@ -1,0 +1,1 @@
+"""Who may ask for what: certificates, tokens, and the options that name them."""

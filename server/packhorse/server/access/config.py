@@ -1,0 +1,116 @@
+"""The server's options. The command line fills them in, from flags or PACKHORSE_… variables."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from packhorse.server.access.tls import TlsFiles
+from packhorse.wire import is_local
+
+OVERDUE_SECONDS = 3.0
+"""How long after the grace period the process ends whatever it does."""
+
+_MOST_GRACE_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeConfig:
+    """How a server runs.
+
+    Raises:
+        ValueError: an option is out of range; the message names the flag.
+    """
+
+    data_root: Path
+    """Folder of prepared folders."""
+    listen: str = "127.0.0.1:50051"
+    """HOST:PORT (port 0 for a free one) or unix:PATH."""
+    metrics_listen: str | None = None
+    """HOST:PORT of /metrics; None for none."""
+    grace_seconds: float = 30.0
+    """How long streams may go on after SIGTERM."""
+    max_streams: int = 4096
+    """Streams open at once; more are refused with a retry delay."""
+    tls_cert: Path | None = None
+    """The server's certificate (PEM), for both ports; None for plain text. A unix socket stays plain."""
+    tls_key: Path | None = None
+    """Its private key."""
+    tls_client_ca: Path | None = None
+    """CAs of clients' certificates, without which nobody connects; None where clients need none."""
+    token_file: Path | None = None
+    """Tokens, one of which every call then needs; see `tokens`. None where nobody is asked."""
+    insecure: bool = False
+    """Whether plain text may leave the machine."""
+    reflection: bool = True
+    """Whether gRPC's server reflection is offered."""
+    log_format: str = "text"
+    """Of log lines: text or json."""
+    log_level: str = "info"
+    """The least that is logged, one of `logs.LEVELS`."""
+    otlp_endpoint: str | None = None
+    """URL of the collector that traces are sent to; None for no traces."""
+    processes: int = 1
+    """Processes that serve at `listen`; max_streams counts for all of them together."""
+
+    def __post_init__(self) -> None:
+        """Checks every option."""
+        if not self.listen.startswith("unix:"):
+            split_address("--listen", self.listen)
+        if self.metrics_listen is not None:
+            split_address("--metrics-listen", self.metrics_listen)
+        if not 0 <= self.grace_seconds <= _MOST_GRACE_SECONDS:
+            raise ValueError(
+                f"--grace-seconds must be at least 0 and at most {_MOST_GRACE_SECONDS:g} (a day), got "
+                f"{self.grace_seconds:g}"
+            )
+        if self.max_streams < 1:
+            raise ValueError(f"--max-streams must be at least 1, got {self.max_streams}")
+        if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ValueError(
+                "--otlp-endpoint must be a URL for OTLP over HTTP, e.g. http://collector:4318, got "
+                f"{self.otlp_endpoint!r}"
+            )
+        if self.processes < 1:
+            raise ValueError(f"--processes must be at least 1, got {self.processes}")
+        if self.processes > 1 and self.listen.startswith("unix:"):
+            raise ValueError(
+                f"--processes {self.processes} needs --listen HOST:PORT: a unix socket belongs to one process; start "
+                "several servers, each with a socket of its own, where clients shall use sockets"
+            )
+        if self.processes > 1 and sys.platform != "linux":
+            raise ValueError(f"--processes {self.processes} needs Linux: elsewhere processes do not share a port")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("--tls-key", "--tls-cert") if self.tls_cert is None else ("--tls-cert", "--tls-key")
+            raise ValueError(f"{given} must be given together with {missing}")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("--tls-client-ca must be given together with --tls-cert and --tls-key")
+        if self.tls_files is None and not self.insecure:
+            for flag, address in self.remote_addresses.items():
+                raise ValueError(
+                    f"{flag} {address} must not be reached from other machines in plain text: give --tls-cert and "
+                    "--tls-key, or listen on 127.0.0.1 or unix:PATH; --insecure where whoever reaches the port may "
+                    "read everything"
+                )
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """Where the certificates lie; None for plain text."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return TlsFiles(cert=self.tls_cert, key=self.tls_key, client_ca=self.tls_client_ca)
+
+    @property
+    def remote_addresses(self) -> dict[str, str]:
+        """Flag → address of what other machines can reach."""
+        addresses = {"--listen": self.listen, "--metrics-listen": self.metrics_listen}
+        return {flag: address for flag, address in addresses.items() if address is not None and not is_local(address)}
+
+
+def split_address(flag: str, address: str) -> tuple[str, int]:
+    """Splits HOST:PORT; a ValueError naming the flag where it is something else."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{flag} must be HOST:PORT, e.g. 127.0.0.1:50051, got {address!r}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"{flag} must have an IPv6 address in brackets, e.g. [::1]:50051, got {address!r}")
+    return host.strip("[]"), int(port)

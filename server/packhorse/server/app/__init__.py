@@ -1,0 +1,1 @@
+"""A server from start to end: in one process or several."""

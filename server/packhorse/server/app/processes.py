@@ -1,0 +1,294 @@
+"""A server of several processes, for more streams than one process can feed: each listens on the same port.
+
+Owns the parent: it starts the processes, replaces those that die, hands signals on, and shows the metrics of all as
+one. It serves nothing itself. Leaves what each does to `app`.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.multiprocess import mark_process_dead
+
+from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig, split_address
+from packhorse.server.access.tls import Certificates
+from packhorse.server.access.tokens import TokenFile
+from packhorse.server.app.sibling import REACHED, Place
+from packhorse.server.datasets.reached import make_shared_table
+from packhorse.server.lanes.stream_limit import make_shared_limit
+from packhorse.server.watching.metrics_port import listen_for_metrics
+from packhorse.server.watching.metrics_sum import SumOfProcesses
+
+_LOG = logging.getLogger(__name__)
+
+FIRST_DELAY_SECONDS = 0.1
+"""How long after its death a process is replaced; each further death doubles it, as long as another one serves."""
+
+MOST_DELAY_SECONDS = 30.0
+
+STEADY_SECONDS = 60.0
+"""A process that lived for so long is replaced as if it were the first to die."""
+
+_METRICS_SECONDS = 5.0
+"""How long a process may take to tell its metrics."""
+
+_SHARED_MEMORY = "/dev/shm"
+
+
+async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> int:
+    """Serves in `config.processes` processes until SIGTERM or SIGINT, as `app.serve` does in one; returns a status.
+
+    SIGTERM, SIGINT and SIGHUP are handed on. A process that dies otherwise is replaced.
+
+    Args:
+        config: how, of more than one process.
+        ready: called once all of them serve, with the address listened on, the URL of the metrics or None, and the
+            datasets' names.
+
+    Raises:
+        ValueError: no dataset can be served.
+        OSError: an address cannot be listened on.
+    """
+    certificates = None if config.tls_files is None else Certificates(config.tls_files)
+    tokens = None if config.token_file is None else TokenFile(config.token_file)
+    memory = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="packhorse-", dir=memory) as name, _reserved(config.listen) as address:
+        folder = Path(name)
+        make_shared_limit(folder / "streams", config.processes)
+        make_shared_table(folder / REACHED, config.processes)
+        parent = _Parent(replace(config, listen=address, metrics_listen=None), folder)
+        registry = CollectorRegistry()
+        registry.register(SumOfProcesses(folder, parent.families))
+        metrics = listen_for_metrics(config, registry, certificates, tokens)
+        try:
+            datasets = await parent.begin()
+            if datasets is not None:
+                ready(address, None if metrics is None else metrics.url, datasets)
+            return await parent.keep()
+        finally:
+            parent.kill()
+            if metrics is not None:
+                metrics.shutdown()
+
+
+class _Process:
+    """A process that was started.
+
+    Args:
+        place: where it stands among its siblings.
+        process: the process.
+        connection: to it.
+    """
+
+    def __init__(self, place: Place, process: asyncio.subprocess.Process, connection: "Connection[Any, Any]") -> None:
+        self.place = place
+        self.process = process
+        self.started = time.monotonic()
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._num_asked = 0
+
+    @classmethod
+    async def start(cls, place: Place) -> "_Process":
+        """Starts one."""
+        ours, theirs = Pipe()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "packhorse.server.app.sibling",
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                process_group=0,  # ^C in a terminal reaches the parent alone, which hands it on
+            )
+        ours.send(place)
+        return cls(place, process, ours)
+
+    async def datasets(self) -> list[str]:
+        """Waits until it serves, and returns the names of its datasets; raises what it failed at."""
+        try:
+            answer: list[str] | Exception = await asyncio.to_thread(self._connection.recv)
+        except (EOFError, OSError):
+            answer = OSError(f"process {self.place.slot} of the server ended before it served; the log may say why")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def families(self) -> list[Metric]:
+        """Asks for the metrics of its registry; none where it does not answer."""
+        with self._lock:
+            self._num_asked += 1
+            deadline = time.monotonic() + _METRICS_SECONDS
+            try:
+                self._connection.send(self._num_asked)
+                while self._connection.poll(max(0.0, deadline - time.monotonic())):
+                    number, families = self._connection.recv()
+                    if number == self._num_asked:
+                        return list(families)
+            except (EOFError, OSError):
+                pass
+            return []
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, where it is alive."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Waits for its end, and gives back what it held; its status, or the negative number of a signal."""
+        status = await self.process.wait()
+        mark_process_dead(self.place.slot, str(self.place.folder))  # type: ignore[no-untyped-call]
+        self.place.stream_limit().clear()
+        with self._lock:
+            self._connection.close()
+        return status
+
+
+class _Parent:
+    """All processes of a server.
+
+    Args:
+        config: of each.
+        folder: that they share.
+    """
+
+    def __init__(self, config: ServeConfig, folder: Path) -> None:
+        self._config = config
+        self._folder = folder
+        self._processes: dict[int, _Process] = {}
+        self._serving: set[int] = set()
+        self._stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._hand_on, signal.SIGHUP)
+
+    async def begin(self) -> list[str] | None:
+        """Starts all processes; the names of their datasets, None where a signal came first.
+
+        Raises:
+            ValueError, OSError: what keeps one of them from serving.
+        """
+        try:
+            names = await asyncio.gather(*(self._start(slot) for slot in range(self._config.processes)))
+        except (ValueError, OSError):
+            if self._stopping.is_set():
+                return None
+            raise
+        return names[0]
+
+    async def keep(self) -> int:
+        """Replaces processes until a signal comes and all of them have ended; a status to exit with."""
+        statuses = await asyncio.gather(*(self._keep(slot) for slot in list(self._processes)))
+        return 0 if all(status in (0, -signal.SIGTERM) for status in statuses) else 1
+
+    def families(self) -> list[list[Metric]]:
+        """The metrics of every process's registry."""
+        return [self._processes[slot].families() for slot in sorted(self._serving)]
+
+    def kill(self) -> None:
+        """Ends whatever is left."""
+        self._hand_on(signal.SIGKILL)
+
+    async def _start(self, slot: int) -> list[str]:
+        process = await _Process.start(Place(config=self._config, slot=slot, folder=self._folder))
+        self._processes[slot] = process
+        if self._stopping.is_set():
+            process.send_signal(signal.SIGTERM)
+        datasets = await process.datasets()
+        self._serving.add(slot)
+        return datasets
+
+    async def _keep(self, slot: int) -> int:
+        """Replaces one process, again and again; the status of the last."""
+        delay_seconds = FIRST_DELAY_SECONDS
+        while True:
+            process = self._processes[slot]
+            status = await process.ended()
+            self._serving.discard(slot)
+            if self._stopping.is_set():
+                return status
+            if time.monotonic() - process.started >= STEADY_SECONDS:
+                delay_seconds = FIRST_DELAY_SECONDS
+            _LOG.error(
+                "process %d of %d (pid %d) %s; starting another in %.1f s, or as soon as no other serves",
+                slot,
+                self._config.processes,
+                process.process.pid,
+                _how_it_ended(status),
+                delay_seconds,
+            )
+            await self._hold_off(delay_seconds)
+            if self._stopping.is_set():
+                return status
+            delay_seconds = min(2 * delay_seconds, MOST_DELAY_SECONDS)
+            try:
+                await self._start(slot)
+            except (ValueError, OSError) as error:
+                if not self._stopping.is_set():
+                    _LOG.error("process %d: %s", slot, error)
+
+    async def _hold_off(self, delay_seconds: float) -> None:
+        """Waits before a process is replaced, until a signal comes, or while nobody serves for a moment only."""
+        end = time.monotonic() + delay_seconds
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), min(FIRST_DELAY_SECONDS, delay_seconds))
+            if not self._serving or time.monotonic() >= end:
+                return
+
+    def _stop(self) -> None:
+        """Lets all processes drain; the second time, lets them end."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            overdue_seconds = self._config.grace_seconds + 2 * OVERDUE_SECONDS
+            asyncio.get_running_loop().call_later(overdue_seconds, self.kill)
+        self._hand_on(signal.SIGTERM)
+
+    def _hand_on(self, number: int) -> None:
+        for process in self._processes.values():
+            process.send_signal(number)
+
+
+@contextmanager
+def _reserved(listen: str) -> Iterator[str]:
+    """Keeps an address for this server's processes; gives it with its real port.
+
+    Raises:
+        OSError: somebody listens there, or nobody can. Linux would let the processes of two servers share a port.
+    """
+    host, port = split_address("--listen", listen)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as kept:
+        try:
+            if port:
+                with socket.socket(kept.family) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind((host, port))
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            kept.bind((host, port))
+        except OSError:
+            raise OSError(f"--listen {listen}: the address is in use or cannot be listened on") from None
+        yield f"{listen.rpartition(':')[0]}:{kept.getsockname()[1]}"
+
+
+def _how_it_ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

@@ -1,0 +1,92 @@
+"""Datasets that are planned from lengths in this process and served from memory.
+
+Owns the way from lengths to an open dataset; it is the way of `packhorse prepare`, so the bins are the same too.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import PreparedDataset, StageEntry, Takedown, open_prepared
+from packhorse.formats.megatron_writer import write_index
+from packhorse.prepare import prepare
+from packhorse.server.datasets.catalog import no_dataset, no_mixture
+from packhorse.server.datasets.served import Reader, Served
+from packhorse.server.datasets.takedowns import NOTHING
+
+
+class MemoryCatalog:
+    """A catalog of datasets that no file holds.
+
+    Args:
+        lengths: name → int32 [S], lengths in tokens; ids are indices.
+        options: those of `prepare` that shape a plan.
+
+    Raises:
+        ValueError: an option or a length is not as it must be.
+    """
+
+    def __init__(self, lengths: Mapping[str, NDArray[np.int32]], options: Mapping[str, Any]) -> None:
+        self._datasets = {name: _planned(name, some, options) for name, some in lengths.items()}
+
+    def names(self) -> list[str]:
+        """Names of the datasets, ascending."""
+        return sorted(self._datasets)
+
+    def older_digests(self, name: str) -> list[str]:
+        """There are no other versions."""
+        return []
+
+    def get(self, name: str, digest: str = "") -> PreparedDataset:
+        """Returns a dataset, of which there is one version; a ServiceError where there is none of that name."""
+        if name not in self._datasets:
+            raise no_dataset(name, self.names())
+        return self._datasets[name]
+
+    def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
+        """Nothing can have changed."""
+
+    def append_stage(
+        self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
+    ) -> None:
+        """There are no mixtures; the ServiceError says so."""
+        self.get(name)
+        raise no_mixture(name)
+
+    def takedown(self, served: Served, *, goes_on: bool = False) -> Takedown:
+        """No file takes anything away."""
+        return NOTHING
+
+    def follow(self, reader: Reader) -> None:
+        """Nothing is ever taken away."""
+
+    def is_current(self, served: Served) -> bool:
+        """Always: nothing changes."""
+        return True
+
+
+def _planned(name: str, lengths: NDArray[np.int32], options: Mapping[str, Any]) -> PreparedDataset:
+    """Prepares a dataset in a folder that is gone when this returns."""
+    with TemporaryDirectory(prefix="packhorse-") as folder:
+        index = Path(folder, "lengths.idx")
+        with index.open("wb") as file:
+            write_index(file, lengths, np.dtype(np.uint16))
+        prepare(index, output=Path(folder, name), progress=False, workers=1, **options)
+        dataset = open_prepared(Path(folder, name), check_pool=False)
+        starts = None if dataset.first_tokens is None else _held(dataset.first_tokens)
+        groups = dataset.groups
+        if groups is not None:
+            order = None if groups.order is None else _held(groups.order)
+            groups = replace(groups, table=_held(groups.table), members=_held(groups.members), order=order)
+        return replace(dataset, pool=_held(dataset.pool), first_tokens=starts, groups=groups)
+
+
+def _held(mapped: NDArray[Any]) -> NDArray[Any]:
+    held = np.array(mapped)
+    held.flags.writeable = False  # as mapped arrays are: groups' are a type of their own to the compiler
+    return held

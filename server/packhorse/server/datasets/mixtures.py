@@ -1,0 +1,266 @@
+"""The mixtures that are served beside a catalog's datasets: every `NAME.mixture.toml` below its root.
+
+Owns reading their files, again when they change, and putting them together from the catalog's datasets. Leaves what a
+file says to `packhorse.dataset`, and the datasets to the catalog.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packhorse.dataset import (
+    MIXTURE_SUFFIX,
+    MOST_MIXTURE_BYTES,
+    MixtureDataset,
+    MixtureError,
+    MixtureFile,
+    PreparedDataset,
+    PreparedDatasetError,
+    StageEntry,
+    Takedown,
+    append_to_mixture,
+    text_of,
+)
+from packhorse.epoch import parting
+from packhorse.server.base.faults import ServiceError, invalid_field
+from packhorse.server.base.stamps import FileStamp, stamp_of
+from packhorse.server.datasets.catalog import Catalog, has_manifest, no_mixture, not_served
+from packhorse.server.datasets.served import Reader, Served
+from packhorse.server.datasets.takedowns import Takedowns
+from packhorse.v1 import packing_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A file as it was read."""
+
+    stamp: FileStamp
+    mixture: MixtureDataset
+
+
+class Mixtures:
+    """A catalog's datasets, and the mixtures of them.
+
+    A mixture's file is read again when it changed. Where it is wrong then, the mixture stays what it was, and a line in
+    the log says why; one that was never right is refused, and nothing else is. Streams of a mixture that changed end,
+    and go on where they stand in what it is now: the chain of its digests tells whether they may.
+
+    Args:
+        catalog: of the datasets; its root is also that of the mixtures.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._read: dict[str, _Read] = {}
+        self._told: dict[str, FileStamp] = {}
+        self._wrong: dict[str, str] = {}  # name → why its file is not taken
+        self._hidden: set[str] = set()  # names that the log was told of
+        self._takedowns = Takedowns(catalog.root, catalog.refuse_link)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the datasets and mixtures."""
+        return self._catalog.root
+
+    def names(self) -> list[str]:
+        """Names of the datasets and mixtures that can be asked for, ascending."""
+        return [name for name in sorted({*self._catalog.names(), *self._files()}) if self._is_served(name)]
+
+    def troubles(self) -> dict[tuple[str, str], str]:
+        """Returns what is wrong with files below the root: (dataset, mixture or takedown, its name) → why."""
+        wrong = {name: why for name, why in self._wrong.items() if self._path(name) is not None}
+        found = {"dataset": self._catalog.troubles(), "mixture": wrong, "takedown": self._takedowns.troubles()}
+        return {(kind, name): why for kind, whys in found.items() for name, why in sorted(whys.items())}
+
+    def older_digests(self, name: str) -> list[str]:
+        """Digests of a dataset's older versions; a mixture's digest tells by itself whether it may go on."""
+        return [] if self._path(name) is not None else self._catalog.older_digests(name)
+
+    def tell_unknown_ids(self) -> None:
+        """Warns of ids in takedowns that their dataset has not; see `Takedowns`."""
+        self._takedowns.tell_unknown_ids()
+
+    def get(self, name: str, digest: str = "") -> Served:
+        """Returns a dataset or a mixture; a ServiceError where there is none of that name, or where it is wrong.
+
+        Args:
+            name: of either.
+            digest: of the version wanted of a dataset, as `Catalog.get` takes it.
+        """
+        path = None if self._catalog.has(name) else self._path(name)  # a dataset goes before a mixture of its name
+        stamp = None if path is None else stamp_of(path)
+        if path is None or stamp is None:
+            return self._catalog.get(name, digest, besides=self._files())
+        read = self._read.get(name)
+        if read is not None and stamp in (read.stamp, self._told.get(name)):
+            return read.mixture
+        with self._lock:
+            return self._reread(name, path, stamp)
+
+    def append_stage(
+        self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
+    ) -> None:
+        """Appends a stage to a mixture's file; nothing where it is the last stage already, as when a client asks again.
+
+        Args:
+            name: of the mixture.
+            stage: None appends nothing.
+            from_position: of the run, where it begins.
+            check: raises where the future may not change from there on.
+            replace: takes back the stages that begin there or beyond, first.
+
+        Raises:
+            ServiceError: the name is no mixture's, the stage or its position is not as it must be, or the file cannot
+                be written; or whatever `check` raises.
+        """
+        mixture, path = self.get(name), self._path(name)
+        if path is None or not isinstance(mixture, MixtureDataset):
+            raise no_mixture(name)
+        last = mixture.chain[-1][0]
+        if last < from_position if stage is None else last == from_position and mixture.file.stages[-1] == stage:
+            return
+        check()
+        try:
+            append_to_mixture(path, stage, from_position, self.component, replace=replace)
+        except MixtureError as error:
+            raise invalid_field("from_position" if "position" in str(error) else "weights", str(error)) from None
+        except OSError as error:
+            raise ServiceError(
+                pb.ERROR_REASON_NOT_IMPLEMENTED,
+                f"this server cannot write {path.name} ({error.strerror}); append where the data root can be written: "
+                "packhorse mixture append --data-root",
+            ) from None
+
+    def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
+        """Makes sure that what was just read came from the files that were checked; see `Catalog.confirm`."""
+        if isinstance(served, MixtureDataset):
+            try:
+                for number in components:
+                    self._catalog.confirm(served.datasets[number])
+            except ServiceError:
+                self._read.pop(served.name, None)  # it is put together anew, of what is there then
+                raise
+        elif isinstance(served, PreparedDataset):
+            self._catalog.confirm(served)
+
+    def is_current(self, served: Served) -> bool:
+        """Whether streams of it go on: always those of a dataset, and of a mixture as long as its file says the same.
+
+        Where the file is gone they go on as well: nothing says otherwise.
+        """
+        if not isinstance(served, MixtureDataset):
+            return True
+        try:
+            now = self.get(served.name)
+        except ServiceError:
+            return True
+        return now is served
+
+    def takedown(self, served: Served, *, goes_on: bool = False) -> Takedown:
+        """Returns what is taken away from a dataset or a mixture by file; see `Takedowns.of`."""
+        return self._takedowns.of(served, goes_on=goes_on)
+
+    def follow(self, reader: Reader) -> None:
+        """Knows of an open stream; see `Takedowns.follow`."""
+        self._takedowns.follow(reader)
+
+    def _is_served(self, name: str) -> bool:
+        try:
+            self.takedown(self.get(name))
+        except ServiceError as error:
+            self._tell(name, error.message)
+            return False
+        read, path = self._read.get(name), self._path(name)
+        if read is not None and path is not None and read.stamp == stamp_of(path):  # right again, without being read
+            self._wrong.pop(name, None)
+            self._told.pop(name, None)
+        return True
+
+    def _reread(self, name: str, path: Path, stamp: FileStamp) -> MixtureDataset:
+        read = self._read.get(name)
+        before = None if read is None else read.mixture
+        if read is not None and read.stamp == stamp:  # another thread was faster
+            return read.mixture
+        try:
+            mixture = self._opened(name, path)
+        except PreparedDatasetError as error:
+            if before is None:
+                raise not_served(name, str(error)) from None
+            self._tell(name, f"{error}; it stays as it was, digest {before.manifest.digest}", stamp)
+            return before
+        if before is not None and before.file == mixture.file:  # only touched
+            mixture = before
+        elif before is not None:
+            _LOG.info("mixture %s changed: digest %s", name, mixture.manifest.digest)
+            departs, furthest = parting(before.chain, mixture.chain), self._takedowns.furthest(name)
+            if departs is not None and furthest is not None and furthest.run_position > departs:
+                _LOG.warning(
+                    "mixture %s departs at position %d of the run, and a stream has come to %s: trainers go on with "
+                    "the bins that they hold, and those that hold any from there on are refused then; stop all ranks "
+                    "and resume them from a cursor at or before that position, or restore the stages",
+                    name,
+                    departs,
+                    furthest,
+                )
+        self._read[name] = _Read(stamp, mixture)
+        self._told.pop(name, None)
+        self._wrong.pop(name, None)
+        return mixture
+
+    def _opened(self, name: str, path: Path) -> MixtureDataset:
+        self._catalog.refuse_link(path, path.name)
+        file = MixtureFile.parse(text_of(path, MOST_MIXTURE_BYTES, MixtureError), path.name)
+        try:
+            datasets = [self.component(component) for component in file.names]
+        except MixtureError as error:
+            raise MixtureError(f"{path.name}: {error}") from None
+        return MixtureDataset(name, file, datasets)
+
+    def component(self, name: str) -> PreparedDataset:
+        """Returns a dataset that mixtures may be made of.
+
+        Raises:
+            MixtureError: it is a mixture itself, or there is none of that name.
+        """
+        if self._path(name) is not None:
+            raise MixtureError(f"{name} is a mixture itself; name its components")
+        try:
+            return self._catalog.get(name)
+        except ServiceError as error:
+            raise MixtureError(error.message) from None
+
+    def _tell(self, name: str, reason: str, stamp: FileStamp | None = None) -> None:
+        """Logs, once for each state of the file, why it is not taken."""
+        path = self._path(name)
+        stamp = stamp or (None if path is None else stamp_of(path))
+        if stamp is not None and self._told.get(name) != stamp:
+            self._told[name] = stamp
+            self._wrong[name] = reason
+            _LOG.error("mixture %s: %s", name, reason)
+
+    def _files(self) -> Iterator[str]:
+        """Names of the mixtures' files, whatever is in them."""
+        if not has_manifest(self._catalog.root):
+            for path in sorted(self._catalog.root.glob(f"*{MIXTURE_SUFFIX}")):
+                name = path.name.removesuffix(MIXTURE_SUFFIX)
+                if self._path(name) is not None:
+                    yield name
+                elif name not in self._hidden and has_manifest(path.parent / name):
+                    self._hidden.add(name)
+                    _LOG.error("mixture %s: a dataset has that name and is served instead; rename one of them", name)
+
+    def _path(self, name: str) -> Path | None:
+        """Returns where the file of a mixture is; None where there is none, or a dataset has that name."""
+        root = self._catalog.root
+        if not name or name.startswith(".") or Path(name).name != name or "\0" in name:
+            return None
+        path = root / f"{name}{MIXTURE_SUFFIX}"
+        try:
+            return path if path.is_file() and not has_manifest(root / name) else None
+        except OSError:  # no file can have such a name
+            return None

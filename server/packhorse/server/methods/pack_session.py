@@ -1,0 +1,165 @@
+"""Packing without a dataset, sequences as they arrive (PackStream).
+
+Owns the checks and limits of one stream and its answers; leaves the packing to `packhorse.packing`, rounds of bins to
+`bins_of_ranks`, and threads and draining to the servicer.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from packhorse.epoch import Bins
+from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker
+from packhorse.server.base.faults import invalid_field, too_large
+from packhorse.server.base.pieces import Pace, Pieces, finish
+from packhorse.server.methods import requests
+from packhorse.server.methods.bins_of_ranks import Rounds, check_costs, ranks_of
+from packhorse.server.methods.encoding import encode
+from packhorse.topology import Topology
+from packhorse.v1 import packing_pb2 as pb
+
+MAX_STREAM_SEQUENCES = 100_000
+"""Sequences in one message of a PackStream."""
+
+MAX_STREAM_SECONDS = 120.0
+"""Of a processor, for one message of a PackStream. Each sequence may make a bin leave, and a bin takes up to 25 ms
+where the window is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
+
+_BYTES_PER_STREAMED = 200
+"""What a sequence of a message, or of a round that is not full, takes until the response has left."""
+
+MAX_WINDOW_SEQUENCES = 10_000
+"""The most that a PackStream holds back: its memory on the server."""
+
+
+class PackSession:
+    """One PackStream: what it holds back lives and ends with it."""
+
+    def __init__(self) -> None:
+        self._packer: OnlinePacker | None = None
+        self._rounds = Rounds(Topology())
+
+    def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
+        """Takes one message and returns its response.
+
+        Raises:
+            ServiceError: as `answer_in_pieces`.
+        """
+        return finish(self.answer_in_pieces(request))
+
+    def answer_in_pieces(self, request: pb.PackStreamRequest) -> Pieces[pb.PackStreamResponse]:
+        """As `answer`, in pieces: one bin takes up to 25 ms, and each sequence may make one leave.
+
+        Raises:
+            ServiceError: the message is out of turn, or a field is out of range, and nothing of it is taken; or it took
+                more than MAX_STREAM_SECONDS, which ends the session.
+        """
+        payload = request.WhichOneof("payload")
+        if (payload == "options") != (self._packer is None):
+            raise invalid_field("payload", "options must be a stream's first message, and come once")
+        if payload == "options":
+            packer = _packer(request.options)
+            self._rounds = _rounds(request.options)
+            self._packer = packer
+            return self._response([])
+        assert self._packer is not None
+        if payload == "sequences":
+            return self._response((yield from self._add(self._packer, request.sequences)))
+        if payload == "flush":
+            return self._response(self._rounds.flush(self._packer.flush()))
+        raise invalid_field("payload", "a message must hold options, sequences or flush")
+
+    def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Pieces[list[OnlineBin]]:
+        ids, lengths = list(sequences.ids), list(sequences.lengths)
+        if len(lengths) != len(ids):
+            raise invalid_field("sequences.lengths", f"sequences.lengths holds {len(lengths)} for {len(ids)} ids")
+        if len(ids) > MAX_STREAM_SEQUENCES:
+            raise too_large(
+                "sequences.ids",
+                MAX_STREAM_SEQUENCES,
+                f"sequences.ids holds {len(ids)}; send at most {MAX_STREAM_SEQUENCES} in a message",
+            )
+        for length in set(lengths):  # all before any: a refused message leaves nothing behind
+            try:
+                packer.room_of(length)
+            except ValueError as error:
+                raise invalid_field("sequences.lengths", str(error)) from None
+        items, pace = _items(sequences), Pace()
+        for item in items:
+            if len(item) == 1:
+                continue
+            if pace.is_over():
+                yield _BYTES_PER_STREAMED * (len(ids) + self._rounds.num_sequences)
+                pace.restart()
+            try:
+                packer.room_of_group([lengths[i] for i in item])
+            except ValueError as error:
+                number = sequences.groups[item[0]]
+                raise invalid_field("sequences.groups", f"sequences.groups: group {number}: {error}") from None
+        bins: list[OnlineBin] = []
+        number = 0
+        for item in items:
+            number += len(item)
+            bins += self._rounds.add(packer.add_group([ids[i] for i in item], [lengths[i] for i in item]))
+            if pace.is_over():
+                if pace.used_seconds > MAX_STREAM_SECONDS:
+                    raise too_large(
+                        "sequences.ids",
+                        number,
+                        f"sequences.ids holds {len(ids)}, of which {number} took {MAX_STREAM_SECONDS:g} seconds of a "
+                        "processor, the most for one message; send fewer in a message, or ask for a smaller window",
+                    )
+                yield _BYTES_PER_STREAMED * (len(ids) + self._rounds.num_sequences)
+                pace.restart()
+        return bins
+
+    def _response(self, bins: list[OnlineBin]) -> pb.PackStreamResponse:
+        num_held = len(self._packer or ()) + self._rounds.num_sequences
+        response = pb.PackStreamResponse(num_sequences_held=num_held)
+        encode(_laid_end_to_end(bins), response.bins, 0)
+        return response
+
+
+def _items(sequences: pb.PackStreamSequences) -> Sequence[Sequence[int]]:
+    """Returns the indices of each item's sequences: of a group, or of one alone; in the order of items' first ones."""
+    numbers = sequences.groups
+    if len(numbers) not in (0, len(sequences.ids)):
+        raise invalid_field(
+            "sequences.groups", f"sequences.groups holds {len(numbers)} numbers for {len(sequences.ids)} ids"
+        )
+    if not numbers:
+        return [(index,) for index in range(len(sequences.ids))]
+    items: dict[int, list[int]] = {}
+    for index, number in enumerate(numbers):
+        items.setdefault(number, []).append(index)
+    return list(items.values())
+
+
+def _laid_end_to_end(bins: list[OnlineBin]) -> Bins:
+    return Bins(
+        ids=np.array([number for one in bins for number in one.ids], dtype=np.int64),
+        lengths=np.array([length for one in bins for length in one.lengths], dtype=np.int32),
+        bin_ends=np.cumsum([len(one.ids) for one in bins], dtype=np.int64),
+        positions=np.arange(len(bins)),
+    )
+
+
+def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
+    capacity = requests.integer("options.max_seq_len", options.max_seq_len, 1, MAX_SEQ_LEN)
+    return OnlinePacker(
+        capacity,
+        window_sequences=requests.integer(
+            "options.window_sequences", options.window_sequences, 1, MAX_WINDOW_SEQUENCES
+        ),
+        max_sequences_per_bin=requests.integer("options.max_sequences_per_bin", options.max_sequences_per_bin, 0)
+        or None,
+        align=requests.integer("options.align", options.align, 0, capacity) or 1,
+        extra_tokens=requests.integer("options.extra_tokens", options.extra_tokens, 0, capacity - 1),
+    )
+
+
+def _rounds(options: pb.PackStreamOptions) -> Rounds:
+    ranks = ranks_of(options, within="options.")
+    num_tokens = ranks.bins_per_window * options.max_seq_len
+    check_costs(ranks, num_tokens, options.max_seq_len, within="options.")
+    return Rounds(ranks, allow_empty=options.allow_empty)

@@ -1,0 +1,419 @@
+"""From protocol messages to the epoch's own types, refusing what is out of range by field name.
+
+Owns the check of every request field; leaves what is done with them to `backend`.
+"""
+
+from collections.abc import Callable, Collection
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+
+from packhorse.dataset import MixtureDataset, StageEntry, Takedown, differing_parts, parts_at
+from packhorse.epoch import MAX_BINS_PER_WINDOW, Source, WeightsBy
+from packhorse.server.base.faults import ServiceError, invalid_field, too_large
+from packhorse.server.datasets.served import Served
+from packhorse.topology import (
+    Balance,
+    BatchSchedule,
+    BatchStage,
+    RemainderPolicy,
+    Skips,
+    StreamMode,
+    Topology,
+    checked_integer,
+)
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import PLAIN_WIRE_VERSION, WIRE_VERSION
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""No response may be larger; clients accept as much."""
+
+MAX_SEQUENCES_PER_STEP = 1 << 23
+"""Sequences of all ranks in one step, on average: a last step that is not full is held in memory as a whole."""
+
+MAX_SKIPS = 1000
+"""Ranges of positions that a request may leave out."""
+
+MAX_SKIPS_READ = 5_000
+"""Ranges of an expected digest that are compared one by one, which takes some 10 ms."""
+
+MAX_BATCH_STAGES = 1000
+"""Stages that a batch schedule may have."""
+
+_KEPT_TOPOLOGIES, _KEPT_TOPOLOGY_BYTES = 64, 1 << 10
+"""How many checked topologies are kept, for all ranks and workers of a run ask with the same one, and the longest
+message of these: others choose what is in it."""
+
+_SKIPPING, _REDACTING = "+skip=", "+redact="
+"""Stand in a digest before what is skipped, and before the digest of what is redacted."""
+
+BYTES_PER_LENGTH = 4
+BYTES_PER_BIN = 16
+"""What a bin takes in a message beside its sequences: its template's number, twice where it is defined there, the
+template's size, and the bin's position."""
+
+_BYTES_PER_GROUP = 8
+"""What a sequence's group takes in a message of bins."""
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def integer(field: str, value: int, least: int, most: int | None = None) -> int:
+    """Returns `value`; a ServiceError naming the field where it is outside [least, most]."""
+    try:
+        return checked_integer(field, value, least, most)
+    except ValueError as error:
+        raise invalid_field(field, str(error)) from None
+
+
+def check_epoch(served: Served, epoch: int) -> None:
+    """Refuses an epoch of a mixture whose positions, counted from the run's beginning, would not fit into 63 bits."""
+    if isinstance(served, MixtureDataset):
+        integer("epoch", epoch, 0, (1 << 63) // served.num_bins - 1)
+
+
+def check_wire_version(version: int) -> None:
+    """Refuses a client that is too old for any dataset, or newer than this server, and says which of them is older."""
+    if PLAIN_WIRE_VERSION <= version <= WIRE_VERSION:
+        return
+    older, newer = ("client", "server") if version < PLAIN_WIRE_VERSION else ("server", "client")
+    raise _version_mismatch(
+        version,
+        f"this {older} is older than the {newer}: the client reads bins of wire version {max(version, 1)}, the server "
+        f"sends versions {PLAIN_WIRE_VERSION} to {WIRE_VERSION}; upgrade packhorse on the {older}'s side to the "
+        f"release of the {newer}",
+    )
+
+
+def check_reads(served: Served, takedown: Takedown, version: int) -> None:
+    """Refuses a client that is older than what a dataset has: it would miss it, or take it for damage.
+
+    Args:
+        served: the dataset.
+        takedown: what is taken away from it.
+        version: that the client reads.
+    """
+    if version >= WIRE_VERSION:
+        return
+    what = {
+        "is a mixture": isinstance(served, MixtureDataset),
+        "has groups of sequences": served.has_groups,
+        "has something taken away by file, on which the client would train": bool(takedown),
+    }
+    needed = [name for name, is_there in what.items() if is_there]
+    if needed:
+        raise _version_mismatch(
+            version,
+            f"{served.name!r} {' and '.join(needed)}; that takes bins of wire version {WIRE_VERSION}, and this client, "
+            f"which is older, reads version {max(version, 1)}: upgrade packhorse on the client's side to the release "
+            "of the server",
+        )
+
+
+def _version_mismatch(version: int, message: str) -> ServiceError:
+    return ServiceError(
+        pb.ERROR_REASON_VERSION_MISMATCH,
+        message,
+        {"client_version": str(max(version, 1)), "server_version": str(WIRE_VERSION)},
+    )
+
+
+def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choice]) -> _Choice:
+    """Returns the member that a value of the protocol stands for; a ServiceError names the field where it is none.
+
+    Args:
+        field: its name in the request.
+        value: of an enum of the protocol.
+        names: from a value to its name there, which is the member's in capitals behind a prefix.
+        kind: the choices there are.
+    """
+    try:
+        name = names(value)
+    except ValueError:
+        name = ""
+    for member in kind:
+        if name.endswith(f"_{member.name}"):
+            return member
+    raise invalid_field(field, f"{field} must be specified, one of: {', '.join(member.name for member in kind)}")
+
+
+def topology(message: pb.Topology, source: Source, epoch: int, num_sequences: int) -> Topology:
+    """Returns a checked topology for an epoch.
+
+    Args:
+        message: of the request.
+        source: the epoch.
+        epoch: its number.
+        num_sequences: of its dataset.
+    """
+    data = message.SerializeToString()
+    checked = _topology if len(data) <= _KEPT_TOPOLOGY_BYTES else _topology.__wrapped__
+    return checked(data, source.num_bins, source.max_seq_len, epoch, num_sequences)
+
+
+@lru_cache(_KEPT_TOPOLOGIES)
+def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequences: int) -> Topology:
+    message = pb.Topology.FromString(data)
+    integer("topology.start_position", message.start_position, 0, num_bins)
+    mode = choice("topology.mode", message.mode, pb.StreamMode.Name, StreamMode)
+    remainder = choice("topology.remainder", message.remainder, pb.RemainderPolicy.Name, RemainderPolicy)
+    balance = choice("topology.balance", message.balance, pb.Balance.Name, Balance)
+    try:
+        shape = Topology(
+            world_size=message.world_size,
+            workers_per_rank=message.workers_per_rank,
+            batch_size=_batch_size(message),
+            start_position=message.start_position,
+            remainder=remainder,
+            mode=mode,
+            accumulation=message.accumulation,
+            balance=balance,
+            cost_linear=message.cost_linear,
+        ).of_epoch(epoch, num_bins=num_bins, max_seq_len=max_seq_len)
+        largest = max(stretch.batch_size for stretch in shape.stretches)
+    except ValueError as error:
+        field = f"topology.{str(error).partition(' ')[0].rstrip(':')}"
+        raise invalid_field(field, f"topology.{error}") from None
+    _check_cost(shape, max_seq_len)
+    factors = {"batch_size": largest, "world_size": message.world_size, "accumulation": shape.accumulation}
+    if shape.steps_per_window == 1:
+        del factors["accumulation"]
+    sequences_per_bin = num_sequences / max(num_bins, 1)
+    most_in_step = max(1, min(MAX_BINS_PER_WINDOW, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
+    _check_product({name: factors[name] for name in ("batch_size", "world_size")}, most_in_step, "step")
+    _check_product(factors, MAX_BINS_PER_WINDOW, "optimizer step")
+    return shape
+
+
+def _batch_size(message: pb.Topology) -> int | BatchSchedule:
+    """Returns the batch size of a topology; a ValueError where its schedule is none."""
+    if not message.batch_schedule:
+        return message.batch_size
+    if message.batch_size:
+        raise ValueError(f"batch_size must be 0 where there is a batch_schedule, got {message.batch_size}")
+    if len(message.batch_schedule) > MAX_BATCH_STAGES:
+        raise ValueError(f"batch_schedule holds {len(message.batch_schedule)} stages; give at most {MAX_BATCH_STAGES}")
+    if any(stage.WhichOneof("begin") is None for stage in message.batch_schedule):
+        raise ValueError("batch_schedule has a stage that begins nowhere; set its bins or its tokens")
+    return BatchSchedule(
+        tuple(
+            BatchStage(stage.tokens or stage.bins, stage.HasField("tokens"), stage.global_batch_size)
+            for stage in message.batch_schedule
+        )
+    )
+
+
+def _check_product(factors: dict[str, int], most: int, what: str) -> None:
+    """Refuses a number of bins that is a product, naming the factor at which it is too large."""
+    product = 1
+    for name, factor in factors.items():
+        if product * factor > most:
+            limit = max(1, most // product)
+            raise too_large(
+                f"topology.{name}",
+                limit,
+                f"{' times '.join(f'topology.{n} {f}' for n, f in factors.items())} is more than {most} bins in one "
+                f"{what}; topology.{name} can be {limit} at most here",
+            )
+        product *= factor
+
+
+def _check_cost(shape: Topology, max_seq_len: int) -> None:
+    """Refuses costs of which a window's sum would not fit into 64 bits."""
+    if shape.balance is Balance.NONE:
+        return
+    most = (1 << 62) // max(1, shape.bins_per_window * max_seq_len) - max_seq_len
+    integer("topology.cost_linear", shape.cost_linear, 0, max(most, 0))
+
+
+def stage(request: pb.AppendStageRequest) -> StageEntry | None:
+    """Returns the stage that is to be appended, with checked weights; None where stages are only taken back."""
+    if request.replace and not request.weights:
+        return None
+    try:
+        by = WeightsBy(request.by or WeightsBy.BINS)
+    except ValueError:
+        raise invalid_field("by", f"by must be one of {', '.join(WeightsBy)}, got {request.by[:80]!r}") from None
+    weights: dict[str, int | Decimal] = {}
+    for each in request.weights:
+        if each.component in weights:
+            raise invalid_field("weights", f"weights name {each.component[:80]!r} twice; give each component one")
+        try:
+            weights[each.component] = Decimal(each.weight)
+        except InvalidOperation:
+            raise invalid_field(
+                "weights", f"weights: that of {each.component[:80]!r} is no number: {each.weight[:80]!r}"
+            ) from None
+    if not weights:
+        raise invalid_field("weights", "weights must give components numbers, e.g. web 60 and code 40")
+    try:
+        return StageEntry(weights=weights, by=by)
+    except ValueError as error:
+        raise invalid_field("weights", str(error)) from None
+
+
+def check_num_skips(ranges: Collection[pb.PositionRange]) -> None:
+    """Refuses more ranges than a request may leave out."""
+    if len(ranges) > MAX_SKIPS:
+        raise too_large("skip", MAX_SKIPS, f"skip holds {len(ranges)} ranges; give at most {MAX_SKIPS}")
+
+
+def skips(ranges: Collection[pb.PositionRange]) -> Skips:
+    """Returns checked ranges of positions to leave out."""
+    check_num_skips(ranges)
+    try:
+        return Skips.of([(each.first, each.end) for each in ranges])
+    except ValueError as error:
+        raise invalid_field("skip", str(error)) from None
+
+
+def digest_of(served: Served, skips: Skips, takedown: Takedown) -> str:
+    """Returns the digest of a dataset without some ranges, with what is redacted as its annex."""
+    digest = f"{served.manifest.digest}{_SKIPPING}{skips}" if skips else served.manifest.digest
+    return f"{digest}{_REDACTING}{takedown.digest}" if takedown.digest else digest
+
+
+def digest_of_dataset(digest: str) -> str:
+    """Returns the part of a digest that `digest_of` returned which is the dataset's own."""
+    return digest.partition(_REDACTING)[0].partition(_SKIPPING)[0]
+
+
+def check_digest(
+    served: Served,
+    skips: Skips,
+    expected: str,
+    *,
+    epoch: int,
+    begin: int | None = None,
+    end: int | None = None,
+    takedown: Takedown,
+) -> None:
+    """Refuses a dataset with another digest than the request expects, saying what differs.
+
+    What is redacted changes no bin, and so no digest is refused for it.
+
+    Args:
+        served: what is there.
+        skips: what the request leaves out.
+        expected: the digest that the run began with; empty for any.
+        epoch: of the request.
+        begin: where the stream begins, as a position of what is left: only what was skipped, and mixed, before it
+            counts. None: everything counts, up to `end`.
+        end: one behind the last position of what is left that is read: only what was skipped, and mixed, before it
+            counts. None for the epoch's.
+        takedown: what is taken away by file; its skips are among `skips`.
+    """
+    if not expected:
+        return
+    facts = {"expected": expected, "actual": digest_of(served, skips, takedown), "dataset": served.name}
+    expected_dataset, _, skipped = expected.partition(_REDACTING)[0].partition(_SKIPPING)
+    if isinstance(served, MixtureDataset):
+        _check_stages(served, skips, expected_dataset, epoch, end if begin is None else begin, facts)
+    elif differs := _differing(expected_dataset, served.manifest.digest):
+        raise ServiceError(
+            pb.ERROR_REASON_DIGEST_MISMATCH,
+            f"dataset {served.name!r} is another than this run began with: {', '.join(differs)} differ (max_seq_len "
+            f"is {served.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
+            {**facts, "differs": ",".join(differs)},
+        )
+    if skipped == str(skips):
+        return
+    before = _skipped_before(skipped)
+    upto = end if begin is None else begin
+    if before is None or (before != skips and (upto is None or before.before(upto) != skips.before(upto))):
+        named = f"{skipped.count(',') + 1} ranges" if before is None else f"the positions {before or 'none'}"
+        raise ServiceError(
+            pb.ERROR_REASON_DIGEST_MISMATCH,
+            f"this run has skipped {named} of dataset {served.name!r}, now {skips or 'none'} "
+            "are to be skipped: ranges behind the cursor must stay as they were, because positions count without them; "
+            "add ranges ahead of the cursor only",
+            {**facts, "differs": "skip"},
+        )
+
+
+def _skipped_before(text: str) -> Skips | None:
+    """Returns the ranges that a digest names; None where they are too many to be read for one request.
+
+    A run that began with as many goes on while they are the same, which needs no reading.
+    """
+    if text.count(",") >= MAX_SKIPS_READ:
+        return None
+    try:
+        return Skips.parse([text])
+    except ValueError as error:
+        raise invalid_field("expected_digest", f"expected_digest is none of a server's: {error}") from None
+
+
+def _differing(expected: str, actual: str) -> list[str]:
+    return [] if expected == actual else differing_parts(expected, actual)
+
+
+def _check_stages(
+    mixture: MixtureDataset, skips: Skips, expected: str, epoch: int, position: int | None, facts: dict[str, str]
+) -> None:
+    """Refuses a mixture that departs from the one that the run began with before the position it has come to."""
+    departs = parts_at(expected, mixture.chain)
+    if departs is None:
+        return
+    whole = mixture.num_bins if position is None else skips.to_whole(position - 1) + 1 if position else 0
+    reached = epoch * mixture.num_bins + min(whole, mixture.num_bins)
+    if reached > departs:
+        at = "from the beginning" if not departs else f"at position {departs % mixture.num_bins} of epoch "
+        at += str(departs // mixture.num_bins) if departs else ""
+        raise ServiceError(
+            pb.ERROR_REASON_DIGEST_MISMATCH,
+            f"mixture {mixture.name!r} departs {at} ({departs} of the run) from the one that this run began with, and "
+            f"the run has come to {reached}: expected {expected}, got {mixture.manifest.digest}; go on from a cursor "
+            "at or before that position, or restore the stages that the run began with",
+            {**facts, "differs": "stages", "departs": str(departs)},
+        )
+
+
+def bytes_per_sequence(served: Served) -> int:
+    """Returns what a sequence takes in a message of bins where its length is sent."""
+    return BYTES_PER_LENGTH + _bytes_per_entry(served)
+
+
+def average_bytes_per_bin(served: Served) -> float:
+    """Returns what a bin takes in a message of bins on average, where most templates have been defined."""
+    sequences_per_bin = served.manifest.n_sequences / served.manifest.n_bins
+    return BYTES_PER_BIN / 2 + _bytes_per_entry(served) * sequences_per_bin
+
+
+def _bytes_per_entry(served: Served) -> int:
+    """Returns what a sequence takes in a message of bins beside its length: id, where a piece begins, and group."""
+    manifest = served.manifest
+    start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
+    group_bytes = BYTES_PER_LENGTH + _BYTES_PER_GROUP if served.has_groups else 0  # their bins are of no template
+    return np.dtype(manifest.id_dtype).itemsize + start_bytes + group_bytes
+
+
+def most_bytes_per_bin(served: Served) -> int:
+    """Returns what a bin takes in a message of bins, at most: where its template is defined there."""
+    return BYTES_PER_BIN + bytes_per_sequence(served) * served.max_sequences_per_bin
+
+
+def check_message_size(field: str, num_bins: int, served: Served) -> None:
+    """Refuses a number of bins that may not fit into one message."""
+    limit = max(MAX_MESSAGE_BYTES // most_bytes_per_bin(served), 1)
+    if num_bins > limit:
+        raise too_large(
+            field,
+            limit,
+            f"{field} asks for {num_bins} bins in one message; of this dataset, with up to "
+            f"{served.max_sequences_per_bin} sequences in a bin, at most {limit} fit",
+        )
+
+
+def check_answer_size(field: str, num_bytes: int, num_fitting: int, num_bins: int) -> None:
+    """Refuses bins that do not fit into one message, of which the first `num_fitting` do."""
+    if num_bytes > MAX_MESSAGE_BYTES:
+        raise too_large(
+            field,
+            num_fitting,
+            f"{field} asks for {num_bins} bins, more than the {MAX_MESSAGE_BYTES >> 20} MiB that one message holds; "
+            f"the first {num_fitting} fit",
+        )

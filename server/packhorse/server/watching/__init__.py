@@ -1,0 +1,1 @@
+"""What operators see: calls, logs, metrics, activity, traces, connections, and health."""

@@ -1,0 +1,139 @@
+"""The connections to this process, and what comes over them that belongs to no request.
+
+Owns asking the kernel for both: gRPC tells of a call only once its headers are whole, so it tells nothing of a
+connection that sends headers without an end. Leaves the calls themselves to `calls`.
+"""
+
+import logging
+import os
+import socket
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from packhorse.server.base.logs import Sparing, fields
+from packhorse.server.watching.calls import Call, Watcher
+
+_LOG = logging.getLogger(__name__)
+
+FLOOD_BYTES_PER_SECOND = 2 << 20
+"""A connection that sends more without a request is named in the log. What clients send beside requests, such as
+acknowledgements of what they read, is a hundredth of that."""
+
+_RECEIVED_BYTES = struct.Struct("@Q")
+_RECEIVED_AT = 128
+"""Where `tcp_info` of Linux, since 4.1, has tcpi_bytes_received."""
+
+
+class Connections(Watcher):
+    """Follows calls, and compares them with what the kernel says of the connections that they come over.
+
+    `look` may run in a thread beside the event loop, which calls everything else.
+
+    Attributes:
+        num_open: connections that were open at the last look.
+        num_without_request: those of them from which no request has come.
+        bytes_without_request: what came over connections that were open at a look, beside the messages of requests:
+            handshakes, headers and acknowledgements, and what floods send. Over unix sockets it is not known.
+    """
+
+    def __init__(self) -> None:
+        if not _LOG.filters:
+            _LOG.addFilter(Sparing())
+        self.num_open = self.num_without_request = self.bytes_without_request = 0
+        self._address = ""
+        self._calls: set[Call] = set()
+        self._message_bytes: Counter[str] = Counter()  # peer → bytes of its calls that have ended
+        self._beside: dict[str, int] = {}  # peer → bytes beside those, at the last look
+        self._looked_at = time.monotonic()
+
+    def listen(self, address: str) -> None:
+        """Knows from now on which address connections come to: HOST:PORT or unix:PATH."""
+        self._address = address
+
+    def began(self, call: Call) -> None:
+        """Knows of a call; where it comes from is known once its request has come."""
+        self._calls.add(call)
+
+    def ended(self, call: Call) -> None:
+        """Keeps how much the call sent."""
+        self._calls.discard(call)
+        if call.peer:
+            self._message_bytes[call.peer] += call.received_bytes
+
+    def look(self) -> None:
+        """Asks the kernel for every connection; a thousand take some milliseconds."""
+        now = time.monotonic()
+        period, self._looked_at = now - self._looked_at, now
+        known = list(self._message_bytes)  # before the kernel is asked: what it then does not list is closed
+        received = list(_open_connections(self._address))
+        asked = Counter(dict(self._message_bytes))
+        for call in list(self._calls):
+            if call.peer:
+                asked[call.peer] += call.received_bytes
+        beside = {peer: max(0, num_bytes - asked[peer]) for peer, num_bytes in received if num_bytes is not None}
+        self.num_open = len(received)
+        self.num_without_request = sum(peer not in asked for peer in beside)
+        for peer, num_bytes in beside.items():
+            new = max(0, num_bytes - self._beside.get(peer, 0))
+            self.bytes_without_request += new
+            if new > FLOOD_BYTES_PER_SECOND * max(1.0, period):
+                _LOG.warning(
+                    "a connection sends bytes that belong to no request",
+                    extra=fields(peer=peer, megabytes_per_second=round(new / 1e6 / max(1.0, period), 1)),
+                )
+        for peer in set(known) - beside.keys():
+            self._message_bytes.pop(peer, None)
+        self._beside = beside
+
+
+def _open_connections(address: str) -> Iterator[tuple[str, int | None]]:
+    """Yields where each connection of this process to an address comes from, and how many bytes came.
+
+    The former as gRPC writes it; the latter None where the system does not tell.
+    """
+    path = address.removeprefix("unix:") if address.startswith("unix:") else None
+    family = socket.AF_INET6 if path is None else socket.AF_UNIX  # addresses of IPv4 are read as what they are
+    port = -1 if path is not None or not address else int(address.rpartition(":")[2])
+    for descriptor in open_descriptors():
+        # The descriptor is gRPC's: it is asked, and neither closed nor altered.
+        borrowed = None
+        try:
+            borrowed = socket.socket(family, socket.SOCK_STREAM, 0, fileno=descriptor)
+            name = borrowed.getsockname()
+            if isinstance(name, tuple) and name[1] == port:
+                info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256) if sys.platform == "linux" else b""
+                peer = _peer_of(borrowed.getpeername())
+                knows = len(info) >= _RECEIVED_AT + _RECEIVED_BYTES.size
+                yield peer, _RECEIVED_BYTES.unpack_from(info, _RECEIVED_AT)[0] if knows else None
+            elif path is not None and name == path:
+                borrowed.getpeername()
+                yield "unix:", None
+        except OSError:  # no socket, one that listens, or closed meanwhile
+            continue
+        finally:
+            if borrowed is not None:
+                borrowed.detach()
+
+
+def open_descriptors() -> list[int]:
+    """Returns the descriptors that are open now, the one of looking included; none where the system does not say."""
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return []
+
+
+def _peer_of(name: tuple[str, int]) -> str:
+    """Returns where a connection comes from, as gRPC writes it.
+
+    Example:
+        >>> _peer_of(("10.0.0.7", 41212)), _peer_of(("::ffff:10.0.0.7", 41212)), _peer_of(("::1", 41212))
+        ('ipv4:10.0.0.7:41212', 'ipv4:10.0.0.7:41212', 'ipv6:%5B::1%5D:41212')
+    """
+    host, port, *_ = name
+    host = host.removeprefix("::ffff:") if "." in host else host
+    return f"ipv6:{quote(f'[{host}]', safe=':')}:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -1,0 +1,203 @@
+"""The port that Prometheus scrapes: /metrics and /healthz.
+
+Owns its sockets and threads, and who may scrape; leaves what is scraped to `metrics`, certificates to `tls` and tokens
+to `tokens`.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from socket import AF_INET6, SHUT_RDWR, socket
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from packhorse.server.access.config import ServeConfig, split_address
+from packhorse.server.access.tls import Certificates
+from packhorse.server.access.tokens import METRICS, TokenFile
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.watching.metrics import SERVING
+from packhorse.v1 import packing_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
+
+SILENCE_SECONDS = 10.0
+"""A connection that says nothing for so long is closed: each holds a thread."""
+
+CONNECTION_SECONDS = 30.0
+"""A connection is closed after so long, whatever it says: one that sends a letter now and then is never silent."""
+
+MOST_CONNECTIONS = 64
+"""Connections at once; more are closed."""
+
+_App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SILENCE_SECONDS
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except (TimeoutError, ConnectionError):
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        _LOG.debug(format, *args)
+
+
+class MetricsServer(ThreadingMixIn, WSGIServer):
+    """Answers /metrics and /healthz in threads until it is shut down; running once made.
+
+    Attributes:
+        url: where it answers.
+
+    Args:
+        host: to listen on.
+        port: 0 for a free one.
+        registry: what is scraped.
+        certificates: for HTTPS; None for HTTP.
+        tokens: those that are for METRICS may scrape; None where everyone may.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        certificates: Certificates | None = None,
+        tokens: TokenFile | None = None,
+    ) -> None:
+        is_ipv6 = ":" in host
+        if is_ipv6:
+            self.address_family = AF_INET6
+        self._certificates = certificates
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._open_until: dict[socket, float] = {}
+        super().__init__((host, port), _Handler)
+        scheme, shown = "http" if certificates is None else "https", f"[{host}]" if is_ipv6 else host
+        self.url = f"{scheme}://{shown}:{self.server_port}/metrics"
+        metrics = make_wsgi_app(registry)
+        self.set_app(_by_path(metrics if tokens is None else _guarded(metrics, tokens), registry))
+        threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers a connection in a thread of its own, where there is a place."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers a connection, and gives its place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answers a connection; a slow handshake holds up its own thread only."""
+        if self._certificates is None:
+            with self._open_for_a_while(request):
+                super().finish_request(request, client_address)
+            return
+        plain: socket = request
+        plain.settimeout(SILENCE_SECONDS)
+        with (
+            self._certificates.ssl_context().wrap_socket(plain, server_side=True) as secure,
+            self._open_for_a_while(secure),
+        ):
+            super().finish_request(secure, client_address)
+
+    @contextmanager
+    def _open_for_a_while(self, connection: socket) -> Iterator[None]:
+        """Lets a connection's thread find its end where it lasts too long."""
+        self._open_until[connection] = time.monotonic() + CONNECTION_SECONDS
+        try:
+            yield
+        finally:
+            del self._open_until[connection]
+
+    def service_actions(self) -> None:
+        """Ends connections whose time is over; called twice a second."""
+        now = time.monotonic()
+        for connection, until in list(self._open_until.items()):
+            if now > until:
+                with suppress(OSError):
+                    socket.shutdown(connection, SHUT_RDWR)  # of TLS as well, which its own thread still reads
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Logs one line for a connection that broke."""
+        _LOG.debug("metrics connection of %s broke", client_address, exc_info=True)
+
+
+def listen_for_metrics(
+    config: ServeConfig, registry: CollectorRegistry, certificates: Certificates | None, tokens: TokenFile | None
+) -> MetricsServer | None:
+    """Returns a server of metrics, running, where the configuration asks for one.
+
+    Raises:
+        OSError: its address cannot be listened on; the message names the flag.
+    """
+    if config.metrics_listen is None:
+        return None
+    host, port = split_address("--metrics-listen", config.metrics_listen)
+    try:
+        return MetricsServer(host, port, registry, certificates, tokens)
+    except OSError as error:
+        raise OSError(f"--metrics-listen {config.metrics_listen}: {error.strerror}") from None
+
+
+def _by_path(metrics: _App, registry: CollectorRegistry) -> _App:
+    """Returns an application that answers /metrics and /healthz; the latter to everyone, as gRPC's health does."""
+
+    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO")
+        if path == "/metrics":
+            return metrics(environ, start_response)
+        if path != "/healthz":
+            status, line = "404 Not Found", "here are /metrics, for Prometheus, and /healthz"
+        elif _is_serving(registry):
+            status, line = "200 OK", "SERVING"
+        else:
+            status = "503 Service Unavailable"
+            line = "NOT_SERVING: it starts, drains, makes no blocks, or has no dataset to serve; its log says which"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")])
+        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [f"{line}\n".encode()]
+
+    return answered
+
+
+def _is_serving(registry: CollectorRegistry) -> bool:
+    """Whether this process, or one of several, serves; what is slow to collect is left out."""
+    for collected in (registry.restricted_registry([SERVING]).collect(), registry.collect()):
+        for family in collected:
+            for sample in family.samples:
+                if sample.name == SERVING:
+                    return bool(sample.value > 0)
+    return False
+
+
+def _guarded(app: _App, tokens: TokenFile) -> _App:
+    """Returns an application that answers whoever sends a token for METRICS."""
+
+    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            tokens.grant_of(environ.get("HTTP_AUTHORIZATION")).check_method(METRICS)
+        except ServiceError as error:
+            is_unknown = error.reason == pb.ERROR_REASON_UNAUTHENTICATED
+            status = "401 Unauthorized" if is_unknown else "403 Forbidden"
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("WWW-Authenticate", "Bearer")])
+            return [f"{error.message}\n".encode()]
+        return app(environ, start_response)
+
+    return guarded
