@@ -107,7 +107,7 @@ def test_every_reason_has_a_status_and_an_exception():
 
 
 def test_the_protocol_states_the_status_of_every_reason():
-    proto = Path(__file__).parents[2] / "proto/packhorse/v1/packing.proto"
+    proto = Path(__file__).parents[3] / "proto/packhorse/v1/packing.proto"
     stated = re.findall(r"// ([A-Z_]+): [^\n]*\n(?: *//[^\n]*\n)* *ERROR_REASON_(\w+) =", proto.read_text())
     assert sorted(stated) == sorted((STATUS_OF_REASON[reason].name, reason_name(reason)) for reason in REASONS)
 
