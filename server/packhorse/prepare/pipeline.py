@@ -118,7 +118,7 @@ def prepare(
             index as it is now, with entries more than then. To groups only whole ones are added: one of which some
             sequences are there already, or were left out as too long, is refused.
         resume: whether to go on with what an interrupted call finished, in the work folder. It is refused where input
-            or options are others than then. Without, what is there is begun anew.
+            or options are others than then. Without it, prepare starts over.
         engine: where the work is done: in "threads" of this process; in "processes" of this machine, which serve better
             where there are very many processors; or on "ray", a cluster whose machines share the file system of input
             and output.

@@ -1,6 +1,7 @@
 """`PackedDataset`: the service's bins as batches, inside a PyTorch DataLoader.
 
-Owns how a worker finds its stream and what a checkpoint holds; leaves streams to `stream` and tensors to `batch`.
+Owns how a worker finds its stream and what a checkpoint holds; leaves streams to `stream` and tensors to
+`batches.batch`.
 """
 
 from collections.abc import Iterator, Mapping

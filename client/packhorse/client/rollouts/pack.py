@@ -1,7 +1,7 @@
 """`pack_rollouts`: queries and responses in, packed batches for policy-gradient training (GRPO and its kin) out.
 
-Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `given`, the keys that every batch
-has to `batch`, the bins and their order to the service's planner, and the loss to the trainer.
+Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `_given`, the keys that every batch
+has to `batches.batch`, the bins and their order to the service's planner, and the loss to the trainer.
 """
 
 from collections.abc import Sequence
