@@ -1,6 +1,6 @@
 """Short bins joined into long ones: a source each of whose bins is several bins of another, one after the other.
 
-Owns the arithmetic between the two numberings, and which row, that is which of the short bins, a sequence stands in. So
+Owns the arithmetic between the two numberings, and which row, that is which of the short bins, a sequence is in. So
 components of different max_seq_len become bins of one size, and whatever counts bins goes on counting equal tokens.
 """
 

@@ -1,7 +1,7 @@
 """An epoch of a prepared dataset, as a function: any bin at any position, and back from any id.
 
 Owns `EpochView`, the source that all others are made of; leaves the order in which positions are asked for to
-`assignment`, and the files behind the pool to the dataset.
+`assignment`, and the pool's files to the dataset.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """torchdata's node graphs: packed batches as their source.
 
-Owns the node; leaves batches, workers and where training stands to `PackedDataLoader`.
+Owns the node; leaves batches, workers and the cursor to `PackedDataLoader`.
 """
 
 from collections.abc import Iterator
