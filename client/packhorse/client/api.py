@@ -385,7 +385,7 @@ class Client:
             groups: int [S], in [0, 2^32): sequences with equal numbers share a bin, next to each other in their order;
                 without max_sequences_per_bin. None where each is packed by itself.
             seed: shuffles equal lengths; None for their order.
-            align: every sequence takes a multiple of so many tokens in its bin.
+            align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
 
         Returns:
@@ -454,7 +454,7 @@ class Client:
             balance: where the ranks wait for each other, as in `pack_sequences`, within each round.
             cost_linear: as in `pack_sequences`.
             allow_empty: a flush with fewer sequences than bins adds empty bins instead of raising an error.
-            align: every sequence takes a multiple of so many tokens in its bin.
+            align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
 
         Returns:

@@ -41,7 +41,7 @@ _TIMES = {1: "once", 2: "twice"}
 @click.option("--against", help="Compare with these files instead, e.g. what the dataset was prepared from.")
 @click.option("--loss-mask", help="Loss mask of the trainers, beside --tokens: compare every target too.")
 @click.option("--bos-token-id", type=click.IntRange(0), help="Token that the trainers put before every sequence.")
-@click.option("--eos-token-id", type=click.IntRange(0), help="Token that the trainers put behind every sequence.")
+@click.option("--eos-token-id", type=click.IntRange(0), help="Token that the trainers put after every sequence.")
 @click.pass_context
 def command(
     context: click.Context,

@@ -104,7 +104,7 @@ def prepare(
             many there were and how many tokens that cost, and over_length.npy which.
         keep: which end of a truncated sequence stays: "head", its first tokens, or "tail", its last.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        align: a sequence's room in its bin is a multiple of so many tokens, as context and tensor parallelism need.
+        align: a sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need.
         extra_tokens: tokens kept free for each sequence beside its own, before rounding (BOS, EOS).
         time_limit_seconds: a safety net. A packer that improves its plan step by step ends after a fixed amount of
             work, so the same input gives the same plan; where the limit ends it before, the manifest says so by
