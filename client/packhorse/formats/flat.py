@@ -63,7 +63,7 @@ class FlatTokens:
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Lengths in tokens: int32 [S], computed anew at every call.
+        """Lengths in tokens: int32 [S], computed at every call.
 
         Raises:
             ValueError: a sequence has 2^31 tokens or more.

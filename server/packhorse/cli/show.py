@@ -49,7 +49,7 @@ def command(
 ) -> None:
     """Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target.
 
-    Sequences stand between bars, to scale, with their ids; padding is dotted. With --tokens it also shows what each
+    Sequences are between bars, to scale, with their ids; padding is dotted. With --tokens it also shows what each
     begins with, as text where a tokenizer is at hand.
     """
     epoch_and_tokens: dict[str, Any] = {

@@ -92,7 +92,7 @@ class JoinedSource:
         return np.diff(up_to[ends], prepend=0)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids stand in the epoch; indices are among the sequences of the whole long bin.
+        """Returns where ids are in the epoch; indices are among the sequences of the whole long bin.
 
         Args:
             ids: int [n].

@@ -92,7 +92,8 @@ def prepare(
             must follow each other. A group's sequences always share a bin, in their order. One that does not fit a bin
             is refused, or with over_length "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held
             in memory, and 17 a sequence where ids do not ascend.
-        group_size: every so many rows are a group, counted from the first: 2 for pairs that stand one after the other.
+        group_size: this many consecutive rows are a group, counted from the first: 2 for pairs that follow each
+            other.
         groups: one integer for each row, as in a group column: the path or URL of a .npy file of them, for token files
             that have no columns, or with `lengths` an array.
         max_seq_len: a bin's capacity in tokens, in [1, 2^31).

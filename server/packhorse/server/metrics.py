@@ -139,7 +139,7 @@ class Metrics:
         )
         self.resumed = Counter(
             "packhorse_streams_resumed",
-            "Streams that began behind step 0 of their request, as after a lost connection",
+            "Streams that began after step 0 of their request, as after a lost connection",
             ["dataset"],
             registry=self.registry,
         )

@@ -184,7 +184,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self._resume.set_epoch(checked_epoch(epoch))
 
     def cursor_after(self, num_rows: int) -> Cursor:
-        """Returns where training stands when rows [0, num_rows) have been trained on, by all ranks together.
+        """Returns where training is when rows [0, num_rows) have been trained on, by all ranks together.
 
         Save it with the model. `load_state_dict` of PackedBins or PackedDataset goes on there, under any number of
         ranks.

@@ -57,7 +57,7 @@ class RolloutBatch(PackedBatch):
     reference_logprobs: torch.Tensor
     """Log-probabilities under the reference policy: float32 [B, L]; 0 on tools' tokens."""
     rewards: torch.Tensor
-    """float32 [B, L]; one reward a rollout stands at its last token."""
+    """float32 [B, L]; one reward a rollout is at its last token."""
     groups: SequenceGroups
     """Which sequences answer one query; over all batches of the call, so that every rank numbers them alike."""
     shift_labels: bool

@@ -43,7 +43,7 @@ class MemoryDatasets:
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens kept free for each sequence beside its own (BOS, EOS).
-        group_size: every so many sequences share a bin; None for no groups.
+        group_size: this many consecutive sequences share a bin; None for no groups.
 
     Raises:
         ValueError: a name or a length is none; options are checked by `connect`.
