@@ -95,7 +95,7 @@ def per_dataset_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> Datas
 
     Args:
         losses: of each token, aligned with `labels`: a floating type [B, L], on any device, which is not waited for.
-            Losses where labels are -100 do not count.
+            What stands where labels are -100 does not count.
         batch: of a mixture, with `labels`, `layout`, `dataset_ids` and `dataset_names`, as before a preset.
 
     Raises:

@@ -46,7 +46,7 @@ class Cursor(TypedDict):
     position: int
     """The position to resume at; NO_POSITION where there is none."""
     window_steps: NotRequired[int]
-    """Steps after the position that have been consumed, of an optimizer step that is not done."""
+    """Steps behind the position that have been consumed, of an optimizer step that is not done."""
     window_shape: NotRequired[str]
     """The topology under which they were, see `window_shape`."""
 
