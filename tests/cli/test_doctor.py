@@ -196,7 +196,7 @@ def test_datasets(examined, running_server, secured, authority):
 
     status, signs, (step, text) = with_token("nothing")
     assert (status, signs, step) == (1, "✓✓✓✓✓✓✗", "datasets")
-    assert text.startswith("there is none that this token is for")
+    assert text.startswith("this token grants access to none of the served datasets")
     status, signs, (step, text) = with_token("bins")
     assert (status, signs, step) == (1, "✓✓✓!✓✓✗", "datasets")
     assert "name one with --dataset" in text

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "client" / "guides"
 PAGES = sorted(
     page.relative_to(ROOT).as_posix()
-    for page in (*ROOT.glob("*.md"), *ROOT.glob("client/**/*.md"), *ROOT.glob("deploy/**/*.md"))
+    for pages in ("*.md", "proto/**/*.md", "server/**/*.md", "client/**/*.md", "deploy/**/*.md")
+    for page in ROOT.glob(pages)
 )
 """Every page, from the repository's root."""
 

@@ -35,6 +35,11 @@ def test_every_guide_can_be_reached_from_the_readme():
     assert set(PAGES) <= reached
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.endswith(("ARCHITECTURE.md", "DESIGN.md"))])
+def test_what_a_newcomer_reads_stays_short(page):
+    assert len(text_of(page).splitlines()) <= 150
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_modules_that_are_named_are_there(page):
     """A file is named by the end of its path, as `epoch/view.py`."""

@@ -86,7 +86,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLocation:
-    """Where one sequence stands in an epoch; None where there is no answer.
+    """Where one sequence is in an epoch; None where there is no answer.
 
     Example:
         >>> from packhorse.client import connect

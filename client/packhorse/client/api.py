@@ -186,7 +186,7 @@ class Client:
             worker: dataloader worker within the rank, in [0, workers_per_rank).
             topology: the shape of the run, the same for every rank and worker. Its start_position is where step 0
                 begins: a cursor's position to resume, under any topology.
-            skip: positions to leave out; what is left is numbered anew from 0.
+            skip: positions to leave out; what is left is numbered again from 0.
             first_step: steps below it are left out.
             expected_digest: refuse a dataset with another digest; empty for any.
 
@@ -237,7 +237,7 @@ class Client:
             epoch: 0-based.
             seed: of the run.
             positions: int [N], each in [0, num_bins); repeats allowed.
-            skip: positions to leave out; what is left is numbered anew from 0.
+            skip: positions to leave out; what is left is numbered again from 0.
             expected_digest: refuse a dataset with another digest; empty for any.
             is_whole: whether positions count in the whole epoch, from which no file leaves any out.
         """
@@ -273,7 +273,7 @@ class Client:
         skip: Skips = NO_SKIPS,
         expected_digest: str = "",
     ) -> list[SequenceLocation]:
-        """Returns where ids and keys stand in an epoch and, when a topology is given, in which stream.
+        """Returns where ids and keys are in an epoch and, when a topology is given, in which stream.
 
         The answers come in the order of `ids`, then of `keys`; a sequence that was split has one for each piece, one
         after the other by ascending start. Of a mixture an id has answers for each component that has it, and for each
@@ -294,7 +294,7 @@ class Client:
             keys: of sequences, of a dataset prepared with an `--id-column` of text. Of a mixture, a key has answers for
                 each component that has it.
             topology: the shape of the run; None leaves step, rank, worker and slot out.
-            skip: positions to leave out; what is left is numbered anew from 0.
+            skip: positions to leave out; what is left is numbered again from 0.
             expected_digest: refuse a dataset with another digest; empty for any.
         """
         request = message(
@@ -385,7 +385,7 @@ class Client:
             groups: int [S], in [0, 2^32): sequences with equal numbers share a bin, next to each other in their order;
                 without max_sequences_per_bin. None where each is packed by itself.
             seed: shuffles equal lengths; None for their order.
-            align: every sequence takes a multiple of so many tokens in its bin.
+            align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
 
         Returns:
@@ -454,7 +454,7 @@ class Client:
             balance: where the ranks wait for each other, as in `pack_sequences`, within each round.
             cost_linear: as in `pack_sequences`.
             allow_empty: a flush with fewer sequences than bins adds empty bins instead of raising an error.
-            align: every sequence takes a multiple of so many tokens in its bin.
+            align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
 
         Returns:

@@ -1,6 +1,6 @@
 """Token files, for preparing and for training alike: Megatron `.bin`/`.idx`, flat memory maps, MDS shards.
 
-Only re-exports; the formats stand in a file each. NumPy and the standard library only: what reads other formats asks
+Only re-exports; each format has a file. NumPy and the standard library only: what reads other formats asks
 `require` for their libraries.
 """
 

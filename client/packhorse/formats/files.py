@@ -52,7 +52,7 @@ class FileStamp:
         """
         if FileStamp.of(path) != self:
             raise ValueError(
-                f"{without_secrets(os.fspath(path))} has been replaced since it was first opened; open it anew"
+                f"{without_secrets(os.fspath(path))} has been replaced since it was first opened; open it again"
             )
 
 

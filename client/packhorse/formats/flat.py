@@ -63,7 +63,7 @@ class FlatTokens:
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Lengths in tokens: int32 [S], computed anew at every call.
+        """Lengths in tokens: int32 [S], computed at every call.
 
         Raises:
             ValueError: a sequence has 2^31 tokens or more.
@@ -102,7 +102,7 @@ class FlatTokens:
         if self._boundaries is None:
             mapped = map_file(self.boundaries_path)
             if self._num_sequences is not None and len(mapped) != 8 * self._num_sequences:
-                raise ValueError(f"{self.boundaries_path} has been replaced since it was first opened; open it anew")
+                raise ValueError(f"{self.boundaries_path} has been replaced since it was first opened; open it again")
             self._boundaries = np.frombuffer(mapped, "<i8")
         return self._boundaries
 
@@ -110,7 +110,7 @@ class FlatTokens:
         if self._mapped is None:
             mapped = map_file(self.path)
             if len(mapped) != self._size_bytes:
-                raise ValueError(f"{self.path} has been replaced since it was first opened; open it anew")
+                raise ValueError(f"{self.path} has been replaced since it was first opened; open it again")
             self._mapped = mapped
         return self._mapped
 

@@ -1,4 +1,4 @@
-"""Keys as people write and read them where ids stand too, and the file of keys beside Megatron's files.
+"""Keys as people write and read them where they also write ids, and the file of keys beside Megatron's files.
 
 Owns what may be a key, and that a bare whole number is always an id. Leaves the table of a dataset's keys to
 `packhorse.dataset`.

@@ -128,7 +128,7 @@ class MegatronIndex:
         if self._mapped is None:
             mapped, *found = _open_index(self.path)
             if found != [self._num_sequences, self._num_document_indices, self._dtype_code]:
-                raise ValueError(f"{self.path} has been replaced since it was first opened; open it anew")
+                raise ValueError(f"{self.path} has been replaced since it was first opened; open it again")
             self._mapped = mapped
         return self._mapped
 
@@ -234,7 +234,7 @@ class MegatronTokens:
             if len(mapped) != self._size_bytes:
                 raise ValueError(
                     f"{self.path} had {self._size_bytes} bytes and now has {len(mapped)}: it has been replaced since "
-                    "it was first opened; open it anew"
+                    "it was first opened; open it again"
                 )
             self._mapped = mapped
         return self._mapped

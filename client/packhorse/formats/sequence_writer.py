@@ -1,6 +1,6 @@
 """What writers of sequences share: the files appear together or not at all, and every token is in the vocabulary.
 
-Owns the checks of a sequence, and the lengths written so far; leaves which files there are, and what stands in them, to
+Owns the checks of a sequence, and the lengths written so far; leaves which files there are, and what they hold, to
 the writers.
 """
 

@@ -1,6 +1,6 @@
 """Supervised fine-tuning: chats and prompt/response pairs to tokens and a loss mask.
 
-Only re-exports; each idea stands in a file of its own. NumPy alone is imported; `tokenizers` and `jinja2` are when they
+Only re-exports; each idea has a file of its own. NumPy alone is imported; `tokenizers` and `jinja2` are when they
 are first needed.
 """
 

@@ -1,6 +1,6 @@
 """Chat templates: Jinja, sandboxed, as Hugging Face's tokenizers carry them.
 
-Owns compiling and rendering one; leaves where a turn stands in the text to `turns`. Imported when the first template is
+Owns compiling and rendering one; leaves finding a turn in the text to `turns`. Imported when the first template is
 used, since it needs jinja2.
 
 What a template may use beyond Jinja is what transformers' `apply_chat_template` gives it, so that the same template

@@ -1,4 +1,4 @@
-"""Where the model's own turns stand in the text of a conversation.
+"""Where the model's own turns are in the text of a conversation.
 
 Owns finding them; leaves rendering to `template` and tokens to `chat`. Three ways, each of them sound or silent:
 

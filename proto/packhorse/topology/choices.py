@@ -1,6 +1,6 @@
 """The choices that shape a stream, each with its one name in Python, on the command line and in the protocol.
 
-Owns the names; a value in the protocol is the enum's name in capitals behind a prefix, e.g. REMAINDER_POLICY_SPREAD.
+Owns the names; a value in the protocol is the enum's name in capitals after a prefix, e.g. REMAINDER_POLICY_SPREAD.
 """
 
 from enum import StrEnum

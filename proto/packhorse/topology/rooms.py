@@ -25,7 +25,7 @@ class RoomRule:
     max_seq_len: int
     """A bin's capacity in tokens; at least 1."""
     align: int = 1
-    """A room is a multiple of so many tokens; at least 1."""
+    """A room is a multiple of this many tokens; at least 1."""
     extra_tokens: int = 0
     """Tokens kept free for each sequence beside its own, before rounding; at least 0."""
 

@@ -16,7 +16,7 @@ from packhorse.topology.checks import checked_integer, quoted
 class Skips:
     """Ranges of positions of the whole epoch, each [first, end): ascending, apart from each other, none empty.
 
-    What is left is numbered anew from 0, so that everything which counts positions (steps, cursors, streams) goes on
+    What is left is numbered again from 0, so that everything which counts positions (steps, cursors, streams) goes on
     counting without a gap. Positions before the first range keep their numbers.
 
     Example:

@@ -1,6 +1,6 @@
 """What both ends of the wire share beside its messages: the form of bins, checksums, addresses for plain text.
 
-Beside v1, because server and client must agree on it to the bit; but for `keep_freed_memory`, which both do likewise.
+Beside v1, because server and client must agree on it to the bit; except `keep_freed_memory`, which both simply use.
 """
 
 from packhorse.wire.addresses import is_local

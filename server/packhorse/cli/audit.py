@@ -41,7 +41,7 @@ _TIMES = {1: "once", 2: "twice"}
 @click.option("--against", help="Compare with these files instead, e.g. what the dataset was prepared from.")
 @click.option("--loss-mask", help="Loss mask of the trainers, beside --tokens: compare every target too.")
 @click.option("--bos-token-id", type=click.IntRange(0), help="Token that the trainers put before every sequence.")
-@click.option("--eos-token-id", type=click.IntRange(0), help="Token that the trainers put behind every sequence.")
+@click.option("--eos-token-id", type=click.IntRange(0), help="Token that the trainers put after every sequence.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -64,7 +64,7 @@ def command(
     Bins that no stream carries (left out by `--remainder drop`, --skip or NAME.takedown.toml, or before
     --start-position) are read by position and reported apart, and so are those from --until on. Exits with 0 when every
     sequence came once, but for those; with 1 when not, naming the ids, and when no stream carries a bin. What
-    NAME.takedown.toml redacts is told as well.
+    NAME.takedown.toml redacts is shown as well.
 
     Of a mixture it tells for each component which of its own epochs the epoch is made of, how many bins and tokens
     came, how often its sequences did, how many of these a takedown redacts, and how many bins were left out.

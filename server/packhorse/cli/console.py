@@ -1,6 +1,6 @@
 """The console that commands print results on: rich on a terminal, plain lines in a pipe or a file.
 
-Owns how a table that is too wide for the terminal is shown; leaves what stands in it to each command.
+Owns how a table that is too wide for the terminal is shown; leaves its content to each command.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """`packhorse demo`: the whole way on this machine's own text, with a server that is killed in the middle.
 
-Owns the story; each of its parts stands in a `demo_…` file or is the product itself.
+Owns the story; each of its parts has a `demo_…` file or is the product itself.
 """
 
 import multiprocessing

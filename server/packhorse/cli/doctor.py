@@ -17,7 +17,7 @@ def command(context: click.Context, /, target: str, dataset: str | None, timeout
     """Go every step from here to the first bin of TARGET, and explain the one that fails.
 
     The steps are DNS, TCP, TLS, auth, versions, health, datasets and first bin, for every host that TARGET names. Exits
-    with 1 when one fails; those behind it are left out. A line that begins with ! is a warning: of plain text on a
+    with 1 when one fails; the steps after it are left out. A line that begins with ! is a warning: of plain text on a
     network, say, or of a certificate or token, the client's own too, that expires within two weeks.
     """
     if target.startswith("embedded:"):

@@ -71,8 +71,8 @@ def command(
 ) -> None:
     """Show the prepared dataset in FOLDER: statistics, templates, and what training would waste without packing.
 
-    Other context lengths stand beside its own. With --world-size it also shows how much GPU time ranks lose to waiting
-    for each other, and which --balance helps.
+    Other context lengths are shown beside its own. With --world-size it also shows how much GPU time ranks lose to
+    waiting for each other, and which --balance helps.
     """
     if plot is not None:
         require("matplotlib", "demo")  # said before the work

@@ -102,7 +102,7 @@ def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
             measured += part
             processor_seconds += seconds
     except EOFError:
-        raise RuntimeError("a process of the bench ended without an answer; its error stands above") from None
+        raise RuntimeError("a process of the bench ended without an answer; its error is above") from None
     finally:
         for process in processes:
             process.terminate()

@@ -1,4 +1,4 @@
-"""`packhorse locate`: where ids and keys stand in an epoch."""
+"""`packhorse locate`: where ids and keys are in an epoch."""
 
 from dataclasses import asdict
 from typing import Any

@@ -105,7 +105,7 @@ def append(
 
     A stage that nobody has come to is replaced by another, or taken back, with --replace.
 
-    Components that are new come behind those there are. Servers notice the file by themselves, and trainers go on with
+    New components come after those there are. Servers notice the file by themselves, and trainers go on with
     their streams. A run that has gone past the position already is refused, so choose one well ahead of it.
     """
     if weights is None and not replace:

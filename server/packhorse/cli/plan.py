@@ -76,7 +76,7 @@ def command() -> None:
 @click.option(
     "--align",
     type=click.IntRange(1),
-    help="Round each sequence's room up to a multiple of so many tokens; a prepared folder has its own.",
+    help="Round each sequence's room up to a multiple of this many tokens; a prepared folder has its own.",
 )
 @click.option(
     "--extra-tokens",

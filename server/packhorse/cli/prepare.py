@@ -126,7 +126,7 @@ class _Command(click.Command):
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with what the same command finished before it was stopped; without, it is begun anew.",
+    help="Resume where the same command was stopped. Without this flag, start over.",
 )
 def command(
     sources: tuple[str, ...],

@@ -23,7 +23,7 @@ _WIDTH_IN_FILES = 140
 @run_options
 @topology_options
 @click.option("--position", "first", default=0, type=click.IntRange(0), help="Position of the first bin to show.")
-@click.option("--limit", default=8, type=click.IntRange(1, 1000), help="Show so many bins at most.")
+@click.option("--limit", default=8, type=click.IntRange(1, 1000), help="Show at most this many bins.")
 @click.option("--step", type=click.IntRange(0), help="Show the bins of this step of --rank instead.")
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank, with --step.")
 @token_options
@@ -49,7 +49,7 @@ def command(
 ) -> None:
     """Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target.
 
-    Sequences stand between bars, to scale, with their ids; padding is dotted. With --tokens it also shows what each
+    Sequences are between bars, to scale, with their ids; padding is dotted. With --tokens it also shows what each
     begins with, as text where a tokenizer is at hand.
     """
     epoch_and_tokens: dict[str, Any] = {

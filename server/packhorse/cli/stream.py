@@ -24,7 +24,7 @@ from packhorse.topology import StreamMode
     type=click.Choice([mode.value for mode in StreamMode]),
     help="Whether the ranks share the epoch.",
 )
-@click.option("--limit", default=None, type=click.IntRange(0), help="Stop after so many bins.")
+@click.option("--limit", default=None, type=click.IntRange(0), help="Stop after this many bins.")
 def command(target: str, timeout_seconds: float | None, dataset: str, limit: int | None, **options: Any) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 

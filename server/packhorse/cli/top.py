@@ -19,7 +19,9 @@ from packhorse.client import PackhorseError, ServerActivity, ServerUnavailableEr
 @click.argument("target", default="127.0.0.1:50051")
 @access_options
 @click.option("--interval", default=2.0, type=Wait(0.1), help="Seconds between two looks; rates are over them.")
-@click.option("--limit", default=15, type=click.IntRange(0), help="Show so many streams, those furthest behind first.")
+@click.option(
+    "--limit", default=15, type=click.IntRange(0), help="Show at most this many streams, furthest behind first."
+)
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, print, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with --once: every stream, whatever --limit says.")
 @click.option("--timeout-seconds", default=5.0, type=Wait(0, min_open=True), help="How long an answer may take.")

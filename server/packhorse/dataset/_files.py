@@ -1,6 +1,6 @@
 """Reading the files of a folder that anything may have been put into.
 
-Owns that only plain files are opened, that nothing waits for a fifo, how messages name a file, and what is told of a
+Owns that only plain files are opened, that nothing waits for a fifo, how messages name a file, and the message for a
 folder that is none; leaves what the bytes mean to `manifest`, `layout` and `arrays`.
 """
 

@@ -1,6 +1,6 @@
 """Changes of a mixture's text: a stage more, or some fewer; everything else stays as it was written, comments too.
 
-Owns finding where stages stand in the text; leaves what a text says to `mixture_file`.
+Owns finding stages in the text; leaves what a text says to `mixture_file`.
 """
 
 import re

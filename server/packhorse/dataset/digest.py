@@ -31,7 +31,7 @@ def make_digest(parts: Mapping[str, Any]) -> str:
 
 
 def differing_parts(expected: str, actual: str) -> list[str]:
-    """Returns the names of the parts in which two digests differ; all of them where one is no digest of ours.
+    """Returns the names of the parts in which two digests differ; all of them where one is not such a digest.
 
     Example:
         >>> differing_parts("11-22-33-44", "11-22-55-44")

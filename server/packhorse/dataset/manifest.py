@@ -49,7 +49,7 @@ class PrepareOptions:
     keep: Keep = "head"
     """Which end of a truncated sequence stays in the plan."""
     align: int = 1
-    """A sequence's room in its bin is a multiple of so many tokens."""
+    """A sequence's room in its bin is a multiple of this many tokens."""
     extra_tokens: int = 0
     """Tokens kept free for each sequence beside its own, before rounding (BOS, EOS)."""
 

@@ -1,7 +1,7 @@
 """`NAME.mixture.toml`: a mixture as its user writes it.
 
 Owns the file's fields and the refusal of wrong ones; leaves changes of its text to `_stage_text`. Knows no dataset:
-what the names stand for, and at which position a stage ends, is `mixture`'s.
+what the names mean, and at which position a stage ends, is `mixture`'s.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Versions of a growing dataset: the folder itself is the newest, and below it in `versions` stand those before it.
+"""Versions of a growing dataset: the folder itself is the newest, and its subfolder `versions` holds those before it.
 
 Owns where they are, how they are carried along and how they are removed; leaves making a version to `prepare`. Each
 version is a prepared folder of its own, so whatever reads one reads it.

@@ -1,7 +1,7 @@
 """The compiled loops of an epoch: positions → bins → ids.
 
 Owns what runs without the GIL on the serving path. The tables of a plan are documented in `plan_index`; the way back is
-in `lookup`.
+in `_lookup`.
 """
 
 from typing import Any

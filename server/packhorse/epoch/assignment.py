@@ -2,7 +2,7 @@
 
 Owns `Assignment`: windows of positions, balanced or in order, and the last step made whole. What it knows of a window
 is computed once and shared by the streams of all ranks. Leaves how bins are arranged in a window to `balance`, how a
-last step is filled to `last_step`, and how many steps travel together to the server.
+last step is filled to `_last_step`, and how many steps travel together to the server.
 """
 
 import threading

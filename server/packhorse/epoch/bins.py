@@ -48,9 +48,9 @@ class Bins:
     """Number of each bin's template in the source, -1 where it is of none: int64 [N]; None where no bin is of one."""
     group_ids: NDArray[np.int64] | None = None
     """The group of every sequence, -1 where it is of none: int64 [S]; None where there are no groups. A group's
-    sequences stand next to each other in one bin."""
+    sequences are next to each other in one bin."""
     rows: NDArray[np.uint16] | None = None
-    """Which row of its bin every sequence stands in, ascending within each bin, where bins are joined of shorter ones:
+    """Which row of its bin every sequence is in, ascending within each bin, where bins are joined of shorter ones:
     uint16 [S]; None where no bin is."""
     known_tokens: int | None = None
     """Sum of all lengths, where whoever made the bins knows it."""

@@ -132,7 +132,7 @@ class GroupedSource:
         return self.bins(positions).costs(cost_linear)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where members stand in the epoch.
+        """Returns where members are in the epoch.
 
         Args:
             ids: int [n], of members.

@@ -1,6 +1,6 @@
 """Short bins joined into long ones: a source each of whose bins is several bins of another, one after the other.
 
-Owns the arithmetic between the two numberings, and which row, that is which of the short bins, a sequence stands in. So
+Owns the arithmetic between the two numberings, and which row, that is which of the short bins, a sequence is in. So
 components of different max_seq_len become bins of one size, and whatever counts bins goes on counting equal tokens.
 """
 
@@ -92,7 +92,7 @@ class JoinedSource:
         return np.diff(up_to[ends], prepend=0)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids stand in the epoch; indices are among the sequences of the whole long bin.
+        """Returns where ids are in the epoch; indices are among the sequences of the whole long bin.
 
         Args:
             ids: int [n].

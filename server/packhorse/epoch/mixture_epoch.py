@@ -158,7 +158,7 @@ class MixtureEpoch:
         return np.concatenate([part.source.costs(part.positions, cost_linear) for part in parts]).take(order)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids stand in this epoch; see `Locations` for the rows of one id.
+        """Returns where ids are in this epoch; see `Locations` for the rows of one id.
 
         Asks every component, and each of its epochs that this one takes bins of.
 

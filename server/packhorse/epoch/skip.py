@@ -15,7 +15,7 @@ from packhorse.topology import Skips
 
 
 class SkipSource:
-    """What is left of a source; positions are numbered anew from 0, without a gap.
+    """What is left of a source; positions are numbered again from 0, without a gap.
 
     Args:
         source: any epoch.
@@ -55,7 +55,7 @@ class SkipSource:
         return self._source.costs(self._to_whole(checked_positions(positions, self.num_bins)), cost_linear)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids stand in what is left; position -1 where their bin is skipped."""
+        """Returns where ids are in what is left; position -1 where their bin is skipped."""
         found = self._source.locate(ids)
         behind = np.searchsorted(self._firsts, found.positions, side="right")
         is_skipped = (behind > 0) & (found.positions < np.append(self._ends, 0)[behind - 1])

@@ -15,7 +15,7 @@ from packhorse.epoch.bins import Bins
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Locations:
-    """Where ids stand in an epoch; every array is int64 [n], and -1 but for its id where the dataset lacks one.
+    """Where ids are in an epoch; every array is int64 [n], and -1 but for its id where the dataset lacks one.
 
     One row an id, in the order asked for; an id whose sequence was split has a row for each piece, one after the other
     by ascending start. In a mixture an id has rows for every dataset that has it, and in each for every time that it
@@ -82,7 +82,7 @@ class Source(Protocol):
         ...
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids stand in the epoch.
+        """Returns where ids are in the epoch.
 
         Args:
             ids: int [n].

@@ -1,7 +1,7 @@
 """An epoch of a prepared dataset, as a function: any bin at any position, and back from any id.
 
 Owns `EpochView`, the source that all others are made of; leaves the order in which positions are asked for to
-`assignment`, and the files behind the pool to the dataset.
+`assignment`, and the pool's files to the dataset.
 """
 
 from collections.abc import Callable
@@ -179,7 +179,7 @@ class EpochView:
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids stand in the epoch.
+        """Returns where ids are in the epoch.
 
         Costs O(distinct lengths · log pool) an id: an id does not tell its length.
 
@@ -191,7 +191,7 @@ class EpochView:
     def place(
         self, length_index: NDArray[np.int64], entries: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns where entries of the pool stand: positions, and indices in their bins; -1 for an entry of -1.
+        """Returns where entries of the pool are: positions, and indices in their bins; -1 for an entry of -1.
 
         Args:
             length_index: int64 [n], each entry's index into the plan's lengths.

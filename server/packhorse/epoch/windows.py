@@ -149,7 +149,7 @@ class WindowedView:
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids stand in the epoch.
+        """Returns where ids are in the epoch.
 
         Args:
             ids: int [n].

@@ -1,6 +1,6 @@
 """The restricted master problem: how often to use each of the bins known so far, as a linear program in HiGHS.
 
-Owns the columns and the warm-started solver; leaves which columns are worth having to `pricing`.
+Owns the columns and the warm-started solver; leaves which columns are worth having to `_pricing`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """The fewest bins there can be, or nearly, with proof: Gilmore-Gomory column generation.
 
-Owns the loop between the master problem and pricing, what it proves, and when it stops; leaves the parts to `master`,
-`pricing`, `rounding` and `certificate`. Needs HiGHS and Numba, so `registry` imports it only when it is asked for.
+Owns the loop between the master problem and pricing, what it proves, and when it stops; leaves the parts to `_master`,
+`_pricing`, `_rounding` and `certificate`. Needs HiGHS and Numba, so `registry` imports it only when it is asked for.
 
 Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutting-stock problem", Operations Research
 9 (1961) and 11 (1963).

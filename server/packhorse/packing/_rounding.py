@@ -1,7 +1,7 @@
 """From fractions of bins to whole ones.
 
 Owns the ways to round a solution of the master problem: down with best-fit for what is left, by diving, and exactly
-where few enough bins are possible. Leaves the solution itself to `master`.
+where few enough bins are possible. Leaves the solution itself to `_master`.
 """
 
 from collections import Counter

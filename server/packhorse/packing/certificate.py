@@ -1,6 +1,6 @@
 """A proof that no plan has fewer bins, which anyone can check without the packer that found it.
 
-Owns the dual certificate and the bound that it proves; leaves finding good prices to `optimal`, checking to
+Owns the dual certificate and the bound that it proves; leaves finding good prices to `_optimal`, checking to
 `certificate_check`.
 """
 

@@ -1,7 +1,7 @@
 """Packers of sequences in a given order, one after the other, and seqpack's list packers by name.
 
 Owns what no histogram can tell (next-fit in the order given, random order, buckets wider than one token); each is a
-compiled loop of `list_kernels`. Leaves plans by length to the histogram packers.
+compiled loop of `_list_kernels`. Leaves plans by length to the histogram packers.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Online packing: sequences arrive one by one or in groups, and full bins leave.
 
 Owns the bounded window of sequences held back and the choice of the bins made from it. Leaves where sequences come from
-and where bins go to its callers, and the packing of the rest, at a flush, to `best_fit`.
+and where bins go to its callers, and the packing of the rest, at a flush, to `_best_fit`.
 
 An item is a sequence, or a group of sequences that share a bin. Shape letters: n items held, C capacity in units.
 """

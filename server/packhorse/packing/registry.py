@@ -1,6 +1,6 @@
 """The packers by name, and `pack_histogram`, which runs one and says what came of it.
 
-Owns the names; each packer stands in a file of its own.
+Owns the names; each packer has a file of its own.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Rooms of histograms and of lists: packers are given rooms, and never see the lengths behind them.
+"""Rooms of histograms and of lists: packers are given rooms, and never see lengths.
 
 Owns the checks of options and of what does not fit; leaves the formula to `packhorse.topology.RoomRule`.
 """

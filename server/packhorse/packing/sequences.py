@@ -25,7 +25,7 @@ from packhorse.topology import checked_integer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PackedSequences:
-    """Bins of indices into the lengths that were packed; every index stands in one bin, once."""
+    """Bins of indices into the lengths that were packed; every index is in one bin, once."""
 
     indices: NDArray[np.int64] = field(repr=False)
     """int64 [S], bin after bin."""

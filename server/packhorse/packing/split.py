@@ -116,10 +116,10 @@ def split_to_multiple(
         bin_ends: int64 [N], exclusive end of every bin in `indices`; no bin is empty.
         lengths: int [S], in tokens.
         multiple: at least 1.
-        allow_empty: whether bins may be empty where there are fewer sequences than bins; they stand at the end.
+        allow_empty: whether bins may be empty where there are fewer sequences than bins; they are at the end.
 
     Returns:
-        `indices` and `bin_ends` of ⌈N / multiple⌉ · multiple bins; the added ones stand at the end.
+        `indices` and `bin_ends` of ⌈N / multiple⌉ · multiple bins; the added ones are at the end.
 
     Raises:
         ValueError: there are fewer sequences than that, and `allow_empty` is False.

@@ -1,6 +1,6 @@
 """Ids that occur twice, found over the whole dataset in bounded memory.
 
-Owns cutting the ids' range into windows of few enough ids, looking through one window, and what people are told. Leaves
+Owns cutting the ids' range into windows of few enough ids, looking through one window, and the message. Leaves
 ascending segments and finding an id's rows to `_passes`.
 """
 

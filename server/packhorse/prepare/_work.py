@@ -191,7 +191,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
     Args:
         output: the folder to be.
         job: what is wanted; None for input that nobody can recognise later, whose work is never kept.
-        resume: whether to go on with what is there; else it is begun anew.
+        resume: whether to go on with what is there; else the work starts over.
 
     Raises:
         BlockingIOError: another process works there; the message says which.

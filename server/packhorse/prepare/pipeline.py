@@ -92,7 +92,8 @@ def prepare(
             must follow each other. A group's sequences always share a bin, in their order. One that does not fit a bin
             is refused, or with over_length "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held
             in memory, and 17 a sequence where ids do not ascend.
-        group_size: every so many rows are a group, counted from the first: 2 for pairs that stand one after the other.
+        group_size: this many consecutive rows are a group, counted from the first: 2 for pairs that follow each
+            other.
         groups: one integer for each row, as in a group column: the path or URL of a .npy file of them, for token files
             that have no columns, or with `lengths` an array.
         max_seq_len: a bin's capacity in tokens, in [1, 2^31).
@@ -104,7 +105,7 @@ def prepare(
             many there were and how many tokens that cost, and over_length.npy which.
         keep: which end of a truncated sequence stays: "head", its first tokens, or "tail", its last.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        align: a sequence's room in its bin is a multiple of so many tokens, as context and tensor parallelism need.
+        align: a sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need.
         extra_tokens: tokens kept free for each sequence beside its own, before rounding (BOS, EOS).
         time_limit_seconds: a safety net. A packer that improves its plan step by step ends after a fixed amount of
             work, so the same input gives the same plan; where the limit ends it before, the manifest says so by
@@ -118,7 +119,7 @@ def prepare(
             index as it is now, with entries more than then. To groups only whole ones are added: one of which some
             sequences are there already, or were left out as too long, is refused.
         resume: whether to go on with what an interrupted call finished, in the work folder. It is refused where input
-            or options are others than then. Without, what is there is begun anew.
+            or options are others than then. Without it, prepare starts over.
         engine: where the work is done: in "threads" of this process; in "processes" of this machine, which serve better
             where there are very many processors; or on "ray", a cluster whose machines share the file system of input
             and output.

@@ -94,7 +94,7 @@ def shard(
         data_root: folder that a server serves; made where there is none.
         max_seq_len: a bin's capacity in tokens.
         by: a column of strings or integers, of Parquet or Arrow files: one shard for each value.
-        sequences: instead, a shard for every so many sequences in order; the last has what is left.
+        sequences: instead, how many sequences each shard has, in order; the last has what is left.
         length_column: this and what follows but `overwrite`: as `prepare` takes them, for every shard alike.
         id_column: see above.
         algorithm: see above.

@@ -1,6 +1,6 @@
 """Which files an input names, and of what kind each is.
 
-Owns paths, folders, patterns and what a name says of its file; leaves what stands in the files to others.
+Owns paths, folders, patterns and what a name says of its file; leaves the content of files to `documents` and `_rows`.
 """
 
 import glob as globbing

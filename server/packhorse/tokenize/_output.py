@@ -1,4 +1,4 @@
-"""Where the token files of a prefix `X` and the tokenizer beside them stand.
+"""Where the token files of a prefix `X` and the tokenizer beside them are.
 
 Owns these names; leaves what is written there to `text` and `fine_tuning`.
 """

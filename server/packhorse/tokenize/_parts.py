@@ -1,6 +1,6 @@
 """Inputs cut into parts of about one size, so that several processes read them and finished work can be kept.
 
-Owns where a file may be cut; leaves what stands in a part to `documents` and `_rows`, and the work to `_work`.
+Owns where a file may be cut; leaves the content of a part to `documents` and `_rows`, and the work to `_work`.
 """
 
 from collections.abc import Callable, Iterator, Sequence

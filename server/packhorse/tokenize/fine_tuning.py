@@ -83,9 +83,9 @@ class FineTuningSummary:
     left_out: tuple[str, ...]
     """Documentation and metadata that lies beside files of rows."""
     idx_path: Path
-    """The tokens' index; the `.bin` stands beside it."""
+    """The tokens' index; the `.bin` is beside it."""
     loss_mask_idx_path: Path
-    """The loss mask's index; its `.bin` stands beside it."""
+    """The loss mask's index; its `.bin` is beside it."""
     tokenizer_path: Path
     """The tokenizer that was used, saved beside the output."""
 

@@ -69,7 +69,7 @@ class TokenizeSummary:
     left_out: tuple[str, ...]
     """Documentation and metadata that lies beside files of rows."""
     idx_path: Path
-    """The index written; the `.bin` stands beside it."""
+    """The index written; the `.bin` is beside it."""
     tokenizer_path: Path
     """The tokenizer that was used, saved beside the output."""
 

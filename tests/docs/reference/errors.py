@@ -41,7 +41,7 @@ def errors_page() -> str:
         read_docstring(found.__name__, found.__doc__)
     return page(
         "Every error reason and exception",
-        "What to do about each stands in [Troubleshooting](troubleshooting.md).",
+        "What to do about each is in [Troubleshooting](troubleshooting.md).",
         "## Reasons of the service\n",
         "A reason travels in `google.rpc.ErrorInfo`, with the domain `packhorse.v1`. Clients branch on it, never "
         "on text.\n",

@@ -63,7 +63,7 @@ class BatchAssembler:
     truncate: bool = False
     """Whether sequences that do not fit a bin were cut to its length: truncated at their end, or split."""
     align: int = 1
-    """What the dataset was planned with: a sequence's room is a multiple of so many tokens."""
+    """What the dataset was planned with: a sequence's room is a multiple of this many tokens."""
     extra_tokens: int = 0
     """What the dataset was planned with: tokens kept free in each room."""
     continue_positions: bool = False

@@ -58,7 +58,7 @@ class PackLayout:
     run_lengths: NDArray[np.int64]
     """Tokens of every run, 0 where nothing is left of a row: int64 [n + B]."""
     group_ids: NDArray[np.int64] | None = None
-    """The group of every sequence, -1 for one of none: int64 [n]; None without groups. A group's sequences stand next
+    """The group of every sequence, -1 for one of none: int64 [n]; None without groups. A group's sequences are next
     to each other in one row, in their order."""
     shared_prefix: bool = False
     """Whether each group's first sequence is a prefix that the others of the group see; see `prefixes`."""

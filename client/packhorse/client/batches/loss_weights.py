@@ -1,7 +1,7 @@
 """Loss weights: which share of the loss each target has, whatever pack, micro-batch or rank it lies in.
 
 Owns what is counted, the denominators over all ranks and micro-batches, and the weights; leaves which tokens are
-targets to `labels` and the loss of a token to the model.
+targets to `_targets` and the loss of a token to the model.
 
 The mean of packs' means depends on what was packed together; so does the mean of ranks' means. Here numerators are
 summed, and divided by denominators that were summed over everything first:

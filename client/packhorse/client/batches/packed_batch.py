@@ -73,7 +73,7 @@ class PackedBatch(dict[str, Any]):
     dataset_names: Sequence[str]
     """Of a mixture, the components' names, by these numbers: a tuple, which PyTorch's DataLoader makes a list."""
     cursor: Any
-    """Where training stands after this batch; added by the dataset."""
+    """Where training is after this batch; added by the dataset."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """Returns a batch with every tensor on the device; what else it holds (the layout, integers) stays as it is.

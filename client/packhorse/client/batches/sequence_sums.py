@@ -17,7 +17,7 @@ from packhorse.client.masks._on_device import move, sequence_index
 
 
 def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.Tensor:
-    """Adds up what stands at each sequence's tokens; values on padding must be 0.
+    """Adds up the values at each sequence's tokens; values on padding must be 0.
 
     Example:
         >>> from packhorse.client import PackLayout

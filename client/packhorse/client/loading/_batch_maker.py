@@ -1,7 +1,7 @@
 """From blocks of bins to batches: what a dataset's options say once, and every block after that goes through.
 
 Owns the token sources and the preset, and what a plan asks of both; leaves where blocks come from to `dataset` and
-`packed_bins`, and the tensors to `batch`.
+`packed_bins`, and the tensors to `batches.batch`.
 """
 
 from collections.abc import Iterator

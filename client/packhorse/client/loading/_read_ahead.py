@@ -2,7 +2,7 @@
 
 A bin's plan is some dozens of bytes and a request costs a millisecond, so whoever reads positions one after the other
 (a rank's share of them, a worker's batches, a thread pool that runs ahead) is given runs that were read before. A
-reader that jumps gets exactly what it asks for. Owns that judgement and the runs; leaves requests to `fetch`.
+reader that jumps gets exactly what it asks for. Owns that judgement and the runs; leaves requests to `_bins_reader`.
 """
 
 import threading

@@ -2,7 +2,7 @@
 
 Making one row takes some dozens of small steps in Python, and making eight takes hardly more; in a pool of threads,
 as Grain's, those that only fetch what lies ready hardly hold each other up. Owns that judgement and what lies ready;
-leaves making rows to `make`.
+leaves making rows to `packed_bins`.
 """
 
 import threading

@@ -72,7 +72,8 @@ class SharedResume:
         """Replaces the Resume without choosing anew; in a worker whose StatefulDataLoader told it where to go on."""
         digest = resume.digest.encode().ljust(_DIGEST_BYTES, b"\0")
         if len(digest) > _DIGEST_BYTES:
-            raise ValueError(f"no digest of ours has {len(resume.digest)} characters")
+            length = len(resume.digest)
+            raise ValueError(f"the digest is too long ({length} characters); pass a batch's `cursor` unchanged")
         where = [resume.epoch, resume.start_position, resume.position, resume.first_step, resume.first_turn]
         self._numbers[:_CHOICE] = torch.tensor([*where, resume.is_resumed], dtype=torch.int64)
         self._digest.copy_(torch.frombuffer(bytearray(digest), dtype=torch.uint8))

@@ -1,6 +1,7 @@
 """`PackedDataset`: the service's bins as batches, inside a PyTorch DataLoader.
 
-Owns how a worker finds its stream and what a checkpoint holds; leaves streams to `stream` and tensors to `batch`.
+Owns how a worker finds its stream and what a checkpoint holds; leaves streams to `stream` and tensors to
+`batches.batch`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -97,7 +98,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         accumulation: steps (micro-batches of a rank) that make one optimizer step; bins change places within it.
         cost_linear: cost of a token beside attention; `cost_linear_of(model)` gives a model's.
         skip: positions to leave out of every epoch, e.g. "1200:1300", or of some: `{3: "1200:1300"}`. Ranges may be
-            added ahead of a cursor, never behind it.
+            added after a cursor, never before it.
         pad_token_id: token that fills a bin's free end, in [0, 2^31).
         loss_mask: 1 (or True) for tokens to predict, 0 for others, as a source of the same ids and lengths (what
             `tokens` takes); None where every token is predicted.
@@ -219,7 +220,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self.progress.set_epoch(checked_epoch(epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where this copy of the dataset stands; what a StatefulDataLoader saves for each worker.
+        """Returns where this copy of the dataset is; what a StatefulDataLoader saves for each worker.
 
         With a plain DataLoader the batches are made in the workers' copies: save a batch's `cursor` instead.
         """

@@ -98,7 +98,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         num_epochs: epochs that follow each other in the indices, each in its own order, for loaders without
             `set_epoch` (Grain): with N bins, index N is position 0 of the next epoch. They are counted from the epoch
             of index 0, behind a cursor too.
-        num_bins_multiple_of: each epoch is made up to a multiple of so many rows by empty bins, all padding.
+        num_bins_multiple_of: each epoch is made up to a multiple of this many rows by empty bins, all padding.
         skip: as in PackedDataset.
         loss_mask: as in PackedDataset.
         separators: as in PackedDataset.
@@ -184,7 +184,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self._resume.set_epoch(checked_epoch(epoch))
 
     def cursor_after(self, num_rows: int) -> Cursor:
-        """Returns where training stands when rows [0, num_rows) have been trained on, by all ranks together.
+        """Returns where training is when rows [0, num_rows) have been trained on, by all ranks together.
 
         Save it with the model. `load_state_dict` of PackedBins or PackedDataset goes on there, under any number of
         ranks.

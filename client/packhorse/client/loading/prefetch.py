@@ -1,7 +1,7 @@
 """Batches on the device before they are asked for.
 
 Owns the thread that fetches ahead and the copies to a GPU beside its computing; leaves what is fetched to any iterable
-of batches, and the workers behind it to `loader`.
+of batches, and its workers to `loader`.
 """
 
 import atexit

@@ -94,7 +94,7 @@ class TokenAudit:
     """The right tokens, e.g. the data that the dataset was prepared from. None for the dataset's own source, read one
     sequence at a time."""
     loss_against: TokenSource | None = None
-    """The right loss mask, likewise."""
+    """The right loss mask, in the same way."""
 
     def audit(self, *, on_bins: Callable[[int], None] = lambda _: None) -> TokenReport:
         """Goes through the epoch once.

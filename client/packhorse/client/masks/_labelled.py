@@ -1,4 +1,4 @@
-"""Labels of positions (`sequence_ids`), where they are all that a caller has.
+"""Labels of positions (`sequence_ids`), where offsets are not known.
 
 Owns reading segments off labels in host memory; leaves offsets known from the plan, which cost nothing, to `layout`.
 """

@@ -1,6 +1,6 @@
 """The dense additive bias: 0 where attention is allowed, −inf where it is not.
 
-Owns the bias and memory to use again for it; leaves writing blocks to `host_blocks`, and masks of booleans to
+Owns the bias and memory to use again for it; leaves writing blocks to `_host_blocks`, and masks of booleans to
 `boolean`.
 """
 

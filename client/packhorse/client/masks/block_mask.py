@@ -1,7 +1,7 @@
 """FlexAttention's BlockMask, straight from the offsets.
 
 Owns which blocks of a row hold allowed pairs, and the lists that `BlockMask` keeps of them; leaves the rule inside a
-segment to `band`.
+segment to `_band`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Masks of booleans, as `scaled_dot_product_attention` takes them, and of labels.
 
-Owns both; leaves writing blocks to `host_blocks`, and the additive bias to `bias`.
+Owns both; leaves writing blocks to `_host_blocks`, and the additive bias to `bias`.
 """
 
 from collections.abc import Mapping

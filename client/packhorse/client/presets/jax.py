@@ -35,7 +35,7 @@ def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
         [[1, 1, 1, 1, 1, 2, 2, 2]]
 
     Args:
-        names: whose keys. `maxtext` has `inputs_segmentation` and `inputs_position`, and `targets_` likewise; its
+        names: whose keys. `maxtext` has `inputs_segmentation` and `inputs_position`, and `targets_` too; its
             preset is called so, the other one `jax`.
 
     Raises:

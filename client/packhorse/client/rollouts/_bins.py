@@ -1,6 +1,6 @@
 """Bins for every rank of a step, of what a trainer has at hand.
 
-Owns the call of the planner, in this process or on a server, and how it is told that there is too little to pack;
+Owns the call of the planner, in this process or on a server, and the message where there is too little to pack;
 leaves what is packed to `pack` and `pairs`.
 """
 

@@ -1,4 +1,4 @@
-"""What a caller gives of rollouts, checked and laid flat.
+"""Rollouts as a trainer gives them, checked and laid flat.
 
 Owns every check of queries, responses and what belongs to their tokens; leaves where they go to `pack`.
 

@@ -1,7 +1,7 @@
 """`pack_rollouts`: queries and responses in, packed batches for policy-gradient training (GRPO and its kin) out.
 
-Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `given`, the keys that every batch
-has to `batch`, the bins and their order to the service's planner, and the loss to the trainer.
+Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `_given`, the keys that every batch
+has to `batches.batch`, the bins and their order to the service's planner, and the loss to the trainer.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class RolloutBatch(PackedBatch):
     reference_logprobs: torch.Tensor
     """Log-probabilities under the reference policy: float32 [B, L]; 0 on tools' tokens."""
     rewards: torch.Tensor
-    """float32 [B, L]; one reward a rollout stands at its last token."""
+    """float32 [B, L]; one reward a rollout is at its last token."""
     groups: SequenceGroups
     """Which sequences answer one query; over all batches of the call, so that every rank numbers them alike."""
     shift_labels: bool

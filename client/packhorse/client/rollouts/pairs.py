@@ -1,7 +1,7 @@
 """`pack_pairs`: preferences in (a prompt, a chosen and a rejected answer), packed batches for DPO and its kin out.
 
 Owns the keys of such a batch, and that the two answers of a pair share a row; leaves the bins to the service's planner,
-the keys that every batch has to `batch`, and the loss to the trainer.
+the keys that every batch has to `batches.batch`, and the loss to the trainer.
 
     batches = pack_pairs(prompts, chosen, rejected, max_seq_len=4096, pad_token_id=0, world_size=8)
     for batch in batches[rank::8]:

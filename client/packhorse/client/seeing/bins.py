@@ -57,7 +57,7 @@ def draw_bins(
         positions: of the bins; None for the epoch's first eight.
         epoch: 0-based.
         seed: of the run.
-        skip: positions to leave out; what is left is numbered anew from 0.
+        skip: positions to leave out; what is left is numbered again from 0.
         tokens: tells sequences' own lengths, where they come from, and their first tokens.
         decode: turns tokens into text, e.g. `tokenizer.decode`.
 
@@ -104,7 +104,7 @@ class ExplainedStep:
     step: int
     """Counted from the topology's start_position."""
     num_steps: int
-    """Steps of the epoch, counted likewise."""
+    """Steps of the epoch, counted in the same way."""
     rank: int
     """Data-parallel rank."""
     rows: tuple[SeenRow, ...]

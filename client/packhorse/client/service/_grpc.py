@@ -1,7 +1,7 @@
 """The remote target: channels to the replicas of the service.
 
 Owns the channels, their options and which replica is asked; leaves what a target means to `_targets`, what an error
-means to `_statuses`, retries to `retry` and resuming to `stream`.
+means to `_statuses`, retries to `_retry` and resuming to `stream`.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a StatefulDataLoader of torchdata saves, read as where training stands.
+"""What a StatefulDataLoader of torchdata saves, read as a cursor.
 
 Owns the look into its workers' states; leaves what a dataset's own state means to `cursor`.
 """

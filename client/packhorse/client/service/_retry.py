@@ -1,6 +1,6 @@
 """How long and how often the client tries again.
 
-Owns the attempts of a series and what is told of them; leaves what is tried to its callers, and the numbers to
+Owns the attempts of a series and their log lines; leaves what is tried to its callers, and the numbers to
 `RetryPolicy`.
 """
 

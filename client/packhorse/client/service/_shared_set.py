@@ -1,6 +1,6 @@
 """What this process and all that it forks know together.
 
-Owns a few hundred texts in shared memory. Workers of a DataLoader are forked anew in every epoch, and what one of them
+Owns a few hundred texts in shared memory. Workers of a DataLoader are forked again in every epoch, and what one of them
 found out would be lost with it otherwise.
 """
 

@@ -1,4 +1,4 @@
-"""What the client needs of a transport, whatever lies behind it.
+"""What the client needs of a transport, whatever carries its messages.
 
 Owns the interface and the service's methods; `_grpc` and `_embedded` are its two forms, and give the same messages.
 """

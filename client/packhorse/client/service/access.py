@@ -1,6 +1,6 @@
 """How a client knows its server, and is known to it: certificates and tokens.
 
-Owns the arguments and the environment variables that stand in for them; leaves their files to `_papers`.
+Owns the arguments and the environment variables that replace them; leaves their files to `_papers`.
 """
 
 import os

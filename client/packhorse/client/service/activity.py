@@ -1,6 +1,6 @@
 """What servers do now: their open streams, and what waits there.
 
-Owns asking every process behind a target; leaves rates, and how they are shown, to commands.
+Owns asking every process of a target; leaves rates, and how they are shown, to commands.
 """
 
 from dataclasses import dataclass, fields

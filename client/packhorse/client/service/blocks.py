@@ -75,13 +75,13 @@ class BinBlock:
     dataset_ids: NDArray[np.int32] | None = None
     """Which of a mixture's components every bin is of, -1 for an empty bin: int32 [N]; None without a mixture."""
     group_ids: NDArray[np.int64] | None = None
-    """The group of every sequence, -1 for one of none: int64 [S]; None without groups. A group's sequences stand next
+    """The group of every sequence, -1 for one of none: int64 [S]; None without groups. A group's sequences are next
     to each other in one bin, in their order."""
     redactions: NDArray[np.int64] | None = None
     """What is taken away of each sequence: AS_IT_IS, MASKED where its tokens are left out of the loss, else the token
     that stands in place of each of them: int64 [S]; None where nothing is."""
     rows: NDArray[np.uint16] | None = None
-    """Which row of its bin every sequence stands in, where a mixture joins short bins into long ones: uint16 [S]; None
+    """Which row of its bin every sequence is in, where a mixture joins short bins into long ones: uint16 [S]; None
     where none of the block's is joined."""
 
     def __len__(self) -> int:

@@ -41,7 +41,7 @@ class Component:
     first_epoch: int = 0
     """In a stream's header: its own epoch when the mixture's epoch begins."""
     first_position: int = 0
-    """Likewise, the position there."""
+    """The position there."""
     num_taken: int = 0
     """Likewise, how many of its bins from there on the mixture's epoch takes, over all ranks."""
     rows_per_bin: int = 1

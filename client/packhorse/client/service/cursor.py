@@ -1,4 +1,4 @@
-"""Where training stands, in a form that every checkpoint can hold.
+"""Where training is, in a form that every checkpoint can hold.
 
 Owns the cursor's fields and the check of one that is loaded; leaves moving it to `dataset`.
 """

@@ -274,7 +274,9 @@ class _Examination:
             return Finding("datasets", f"not to be listed; going on with {self._dataset}")
         names = [dataset.name for dataset in self._listed.datasets]
         if not names:
-            raise _FailedError("there is none that this token is for: ask for one with other datasets=… in its line")
+            raise _FailedError(
+                "this token grants access to none of the served datasets: ask for one with other datasets=… in its line"
+            )
         if self._dataset is not None and self._dataset not in names:
             raise _FailedError(f"none is named {self._dataset}; there are {_some(names)}")
         self._dataset = self._dataset or names[0]

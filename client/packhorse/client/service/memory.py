@@ -41,9 +41,9 @@ class MemoryDatasets:
         over_length: what is done with a sequence that does not fit a bin, as in `prepare`.
         keep: which end of a truncated sequence stays.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        align: a sequence's room is a multiple of so many tokens.
+        align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens kept free for each sequence beside its own (BOS, EOS).
-        group_size: every so many sequences share a bin; None for no groups.
+        group_size: this many consecutive sequences share a bin; None for no groups.
 
     Raises:
         ValueError: a name or a length is none; options are checked by `connect`.

@@ -36,7 +36,7 @@ class ComponentReport:
     times: dict[int, int] = field(default_factory=dict)
     """How often a sequence came → how many sequences came so often; those that never came are not told."""
     bins_left_out: int = 0
-    """Its bins that came to nobody: positions were skipped, or lie before or behind those that are audited."""
+    """Its bins that came to nobody: positions were skipped, or lie before or after those that are audited."""
     sequences_left_out: int = 0
     """The sequences of these bins."""
     whole_times: dict[int, int] = field(default_factory=dict)

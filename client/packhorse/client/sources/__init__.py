@@ -1,7 +1,7 @@
 """Token sources: from a sequence's id to its tokens, whatever they are stored in.
 
-Only re-exports. `base` says what a source is; `spans` and `fetched` are the two ways to be a fast one; the sources
-stand in a file each, and `choose` tells which one is meant.
+Only re-exports. `base` says what a source is; `_spans` and `_fetched` are the two ways to be a fast one; the sources
+have a file each, and `choose` tells which one is meant.
 """
 
 from packhorse.client.sources.arrow import ArrowSource

@@ -1,7 +1,7 @@
 """Arrow IPC files and Hugging Face datasets as sources: a list column of tokens, memory-mapped.
 
 Owns opening files, what a dataset saved or held by Hugging Face `datasets` is made of, and pickling; leaves the layout
-of lists to `lists` and copying to `spans`.
+of lists to `_lists` and copying to `_spans`.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Any object that answers `indexable[id]`, as a source.
 
-Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to `fetched` and `base`.
+Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to `_fetched` and `base`.
 """
 
 from collections.abc import Mapping, Sized

@@ -1,6 +1,6 @@
 """Token files of `packhorse.formats` as sources: Megatron pairs and flat files with boundaries, memory-mapped.
 
-Owns where a sequence lies in the map; leaves the files' layouts to `packhorse.formats` and copying to `spans`.
+Owns where a sequence lies in the map; leaves the files' layouts to `packhorse.formats` and copying to `_spans`.
 """
 
 import os

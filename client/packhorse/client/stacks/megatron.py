@@ -83,7 +83,7 @@ class MegatronIterator:
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on behind a cursor, under any data-parallel size and micro-batch size."""
+        """Continues after a cursor, under any data-parallel size and micro-batch size."""
         self._batches = None
         self._loader.load_state_dict(state)
 
@@ -110,7 +110,7 @@ class MegatronIterator:
         self.load_state_dict(torch.load(saved[0], map_location="cpu", weights_only=True)["dataloader_state_dict"])
 
     def skip_samples(self, consumed_samples: int) -> None:
-        """Goes on behind so many samples, counted in bins of all ranks from the run's beginning.
+        """Continues after this many samples, counted in bins of all ranks from the run's beginning.
 
         This is exact where data-parallel size and micro-batch size were the same all along, since an epoch's last step
         is filled up to their product; under others load a state.
@@ -197,7 +197,7 @@ def create_megatron_iterator(
         micro_batch_size: bins in a micro-batch, for each data-parallel rank.
         seq_length: as Megatron was told; the dataset's max_seq_len must be the same. None where nobody asks.
         sequence_parallel: whether Megatron runs with `--sequence-parallel`, which asks more of `prepare --align`.
-        consumed_samples: go on behind so many; see `MegatronIterator.skip_samples`.
+        consumed_samples: continue after this many; see `MegatronIterator.skip_samples`.
         options: further ones of `create_packed_dataloader`, such as `seed`, `num_workers`, `balance`, and `rank` and
             `world_size` where Megatron's parallel state is not initialised.
 

@@ -30,7 +30,7 @@ class PackedStatefulDataLoader(StatefulDataLoader):
     """
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on behind the last batch that the saved loader handed out.
+        """Continues after the last batch that the saved loader handed out.
 
         Raises:
             ValueError: it is no such state, or of another seed.

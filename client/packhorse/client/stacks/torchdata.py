@@ -1,6 +1,6 @@
 """torchdata's node graphs: packed batches as their source.
 
-Owns the node; leaves batches, workers and where training stands to `PackedDataLoader`.
+Owns the node; leaves batches, workers and the cursor to `PackedDataLoader`.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class PackedNode(BaseNode):
         self._batches: Iterator[PackedBatch] = iter(())
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
-        """Begins the epoch, or goes on behind a state; torchdata calls it."""
+        """Begins the epoch, or continues after a state; torchdata calls it."""
         super().reset(initial_state)
         if initial_state is not None:
             self._loader.load_state_dict(initial_state)

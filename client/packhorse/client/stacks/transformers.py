@@ -168,7 +168,7 @@ class PackedTrainerMixin(_AnyTrainer):
         self.add_callback(PackhorseCursor())
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
-        """Trains as the trainer does; `resume_from_checkpoint` goes on behind the checkpoint's cursor."""
+        """Trains as the trainer does; `resume_from_checkpoint` continues after the checkpoint's cursor."""
         checkpoint = resume_from_checkpoint or None
         if checkpoint is True:
             checkpoint = get_last_checkpoint(self.args.output_dir)
@@ -373,7 +373,7 @@ class TrainingBatches:
         self.epoch, self.num_left = epoch, len(self._loader)
 
     def resume(self, cursor: Mapping[str, Any]) -> None:
-        """Goes on behind a cursor; behind the last batch of an epoch, with the next."""
+        """Continues after a cursor; behind the last batch of an epoch, with the next."""
         self._loader.load_state_dict(cursor)
         self.set_epoch(self._loader.epoch)
         if self.num_left == 0:

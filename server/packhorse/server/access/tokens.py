@@ -2,7 +2,7 @@
 
 Owns the token file, its lines and what a token grants; leaves where a token is asked for to `access`.
 
-A token is 256 random bits, so its plain SHA-256 tells nobody what it is: there is nothing to guess, and a slow hash
+A token is 256 random bits, so its plain SHA-256 does not reveal it: there is nothing to guess, and a slow hash
 such as scrypt, made for passwords that people choose, would only let strangers use up the server's time.
 """
 

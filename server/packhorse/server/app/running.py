@@ -1,6 +1,7 @@
 """A running server: sockets, health, reflection, metrics, and a shutdown that loses nothing and ends in time.
 
-Owns the process's life; leaves requests to the servicer.
+Owns the process's life. Leaves requests to `servicer`, listening again to `listening`, and several processes to
+`processes`.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """One of several processes that serve at one address, as it sees the others.
 
-Owns what such a process is told, what it shares, and what it tells its parent; leaves serving to `app`, and who is
+Owns what such a process learns, what it shares, and what it tells its parent; leaves serving to `running`, and who is
 started when to `processes`. Run as `python -m packhorse.server.app.sibling FD`.
 """
 

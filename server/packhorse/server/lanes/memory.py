@@ -1,6 +1,6 @@
 """A budget of bytes: what answers take together, from the request's arrival until the caller has read the answer.
 
-Owns the counting and the waiting; leaves how much a request needs to the backend.
+Owns the counting and the waiting; leaves how much a request needs to `backend`.
 """
 
 import asyncio

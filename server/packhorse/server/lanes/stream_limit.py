@@ -1,6 +1,6 @@
 """How many streams may be open at once: in one process, or in all processes of a server together.
 
-Owns the counting; leaves what a caller is told to the servicer.
+Owns the counting; leaves the refusal to `servicer`.
 """
 
 import mmap

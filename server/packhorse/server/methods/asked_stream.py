@@ -1,7 +1,8 @@
-"""A stream as it is asked for: its request checked, its epoch cut for its topology, and a header that tells of both.
+"""A StreamBins request: checked, its epoch cut for its topology, and the header that answers it.
 
-Owns the way from a request to the steps that it means; leaves making their bins to `backend`. What the streams of one
-run have in common is found once and kept: a thousand ranks open at the same time.
+Owns the way from a request to the steps of its stream. Leaves the check of each field to `requests`, and the blocks
+that hold those steps to `open_stream`. The streams of one run share their topology and header, which are computed once,
+because a thousand ranks open their streams at the same time.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The service without a transport: protocol messages in, protocol messages out.
 
 Owns what every method does, for gRPC and for embedded clients alike, which is why both give the same bytes. Long work
-is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to the servicer.
+is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to `servicer`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Where ids and keys stand in an epoch, looked up in pieces that yield to others.
+"""Where ids and keys are in an epoch, looked up in pieces that yield to others.
 
 Owns LocateSequences, and what one request of it may cost. Leaves the search itself to sources and assignments.
 """

@@ -31,8 +31,7 @@ GROWTH = 4
 """A block has so many times the steps of the one before, until it is large enough."""
 
 BLOCK_SECONDS = 30.0
-"""A block has no more steps than its reader takes in so long: what is handed out, another stage or takedown comes too
-late for."""
+"""The longest that a client should need for one block. Stages and takedowns cannot affect bins already sent."""
 
 
 class OpenStream:

@@ -1,6 +1,8 @@
 """From protocol messages to the epoch's own types, refusing what is out of range by field name.
 
-Owns the check of every request field; leaves what is done with them to `backend`.
+Owns the checks of what StreamBins, GetBins, LocateSequences and AppendStage ask for, and how large an answer may be.
+Leaves the fields of packing on demand to `pack`, `pack_session` and `bins_of_ranks`, and what is done with a request to
+`backend`.
 """
 
 from collections.abc import Callable, Collection

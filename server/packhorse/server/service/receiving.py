@@ -1,6 +1,6 @@
 """Requests on their way in: how many there may be at once, how long one may take, and what large ones take in memory.
 
-Owns the interceptor that reads a request before anything else looks at it. Leaves what answers take to the servicer.
+Owns the interceptor that reads a request before anything else looks at it. Leaves what answers take to `memory`.
 
 gRPC by itself reads whatever is sent: a thousand requests of 4 MiB that never end would take 4 GiB, and as many whole
 ones several times that, before any limit of ours is asked. An operator whose port strangers can reach would notice its

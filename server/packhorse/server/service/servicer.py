@@ -399,7 +399,7 @@ def _refusal(error: Exception) -> ServiceError:
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, LaneFullError):
-        return too_many_requests("as many requests of this kind wait as may")
+        return too_many_requests("the queue for this kind of request is full")
     if isinstance(error, OutOfMemoryBudgetError):
         return too_many_requests("other requests hold the memory that this one needs")
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):

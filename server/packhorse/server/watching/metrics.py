@@ -1,6 +1,7 @@
 """What Prometheus scrapes.
 
-Owns every metric's name and meaning; leaves when they move to the servicer.
+Owns every metric's name and meaning. Leaves when they move to `servicer` and `lanes` for blocks,
+`call_metrics` for calls, `activity` for ranks that lag, and `resources` for the process.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -138,7 +139,7 @@ class Metrics:
         )
         self.resumed = Counter(
             "packhorse_streams_resumed",
-            "Streams that began behind step 0 of their request, as after a lost connection",
+            "Streams that began after step 0 of their request, as after a lost connection",
             ["dataset"],
             registry=self.registry,
         )

@@ -1,6 +1,6 @@
 """Traces: a span for each call, and one for each block of a stream, sent to a collector by OpenTelemetry.
 
-Owns what spans hold. OpenTelemetry is imported where a server is told to send traces, and nowhere else; its own
+Owns what spans hold. OpenTelemetry is imported where a server is to send traces, and nowhere else; its own
 variables (OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and so on) apply.
 """
 
