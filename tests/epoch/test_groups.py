@@ -165,7 +165,7 @@ def test_groups_mix_with_datasets_that_have_none(prepared, when):
     ]
     epoch = Mixture(parts, [Stage({"pairs": 1, "plain": 2})], seed=4, num_bins=9).epoch(when)
     bins = epoch.bins(np.arange(epoch.num_bins))
-    of_sequences = bins.dataset_ids.repeat(bins.sizes())
+    of_sequences = bins.component_ids.repeat(bins.sizes())
     assert (bins.group_ids[of_sequences == 1] == -1).all()
     assert set(bins.group_ids[of_sequences == 0].tolist()) == {6, 7, 8}
     ends = bins.items()

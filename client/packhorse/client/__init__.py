@@ -24,7 +24,7 @@ Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSourc
             IndexableSource, MixtureSource, RemoteSource, RemoteArrowSource, StoreCache, StoreOptions, Separators
 Batches     PackedBatch, BatchAssembler, BatchBuffers, BatchTensors, PackLayout, as_layout, context_parallel_indices
 Loss        build_loss_weights, LossCounts, LossReduction, SequenceGroups, sequence_log_probs, sum_over_sequences,
-            per_dataset_metrics, DatasetMetrics
+            per_component_metrics, ComponentMetrics
 Masks       build_packing_attention_bias, AttentionBiasBuffer, build_packing_cu_seqlens, build_boolean_mask,
             build_labelled_mask, build_block_mask, build_block_diagonal_mask, build_varlen_offsets, VarlenOffsets,
             varlen_attention, build_unpadding, Unpadding
@@ -91,8 +91,8 @@ from packhorse.topology import Balance, BatchSchedule, BatchStage, RemainderPoli
 if TYPE_CHECKING:
     from packhorse.client.batches.batch import BatchAssembler
     from packhorse.client.batches.buffers import BatchBuffers, BatchTensors
+    from packhorse.client.batches.component_metrics import ComponentMetrics, per_component_metrics
     from packhorse.client.batches.context_parallel import context_parallel_indices
-    from packhorse.client.batches.dataset_metrics import DatasetMetrics, per_dataset_metrics
     from packhorse.client.batches.layout import PackLayout, as_layout
     from packhorse.client.batches.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
     from packhorse.client.batches.packed_batch import PackedBatch
@@ -172,8 +172,8 @@ _TORCH_PARTS = {
     "PackedBatch": "batches.packed_batch",
     "BatchBuffers": "batches.buffers",
     "BatchTensors": "batches.buffers",
-    "DatasetMetrics": "batches.dataset_metrics",
-    "per_dataset_metrics": "batches.dataset_metrics",
+    "ComponentMetrics": "batches.component_metrics",
+    "per_component_metrics": "batches.component_metrics",
     "PackedBins": "loading.packed_bins",
     "PackedDataset": "loading.dataset",
     "context_parallel_indices": "batches.context_parallel",
@@ -262,12 +262,12 @@ __all__ = [
     "BinStream",
     "Client",
     "Component",
+    "ComponentMetrics",
     "ComponentReport",
     "Cursor",
     "DamagedAnswerError",
     "DatasetCorruptError",
     "DatasetInfo",
-    "DatasetMetrics",
     "DatasetNotFoundError",
     "DevicePrefetcher",
     "DigestMismatchError",
@@ -373,7 +373,7 @@ __all__ = [
     "pack_rollouts",
     "padding_free_preset",
     "pair_log_probs",
-    "per_dataset_metrics",
+    "per_component_metrics",
     "rows_preset",
     "sees_other_sequences",
     "sequence_log_probs",

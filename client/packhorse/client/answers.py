@@ -77,7 +77,7 @@ class DatasetInfo:
     """Groups of sequences that share a bin; 0 where every sequence is planned by itself."""
     older_digests: tuple[str, ...] = ()
     components: tuple[Component, ...] = ()
-    """Of a mixture, what it is made of, in the order of `dataset_ids`; empty for a prepared dataset."""
+    """Of a mixture, what it is made of, in the order of `component_ids`; empty for a prepared dataset."""
     stages: tuple[Stage, ...] = ()
     """Of a mixture, its stages."""
     takedown: Takedown | None = None

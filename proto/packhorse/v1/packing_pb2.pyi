@@ -239,13 +239,13 @@ class Stage(_message.Message):
     def __init__(self, first_position: _Optional[int] = ..., digest: _Optional[str] = ..., shares: _Optional[_Iterable[str]] = ..., bins_per_draw: _Optional[int] = ...) -> None: ...
 
 class Bins(_message.Message):
-    __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "defined_datasets", "position_offsets", "base_position", "first_tokens", "group_ids", "redacted", "redacted_tokens", "rows", "checksum")
+    __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "defined_components", "position_offsets", "base_position", "first_tokens", "group_ids", "redacted", "redacted_tokens", "rows", "checksum")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_SIZES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_LENGTHS_FIELD_NUMBER: _ClassVar[int]
-    DEFINED_DATASETS_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_COMPONENTS_FIELD_NUMBER: _ClassVar[int]
     POSITION_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     BASE_POSITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -259,7 +259,7 @@ class Bins(_message.Message):
     defined_templates: bytes
     defined_sizes: bytes
     defined_lengths: bytes
-    defined_datasets: bytes
+    defined_components: bytes
     position_offsets: bytes
     base_position: int
     first_tokens: bytes
@@ -268,7 +268,7 @@ class Bins(_message.Message):
     redacted_tokens: bytes
     rows: bytes
     checksum: int
-    def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., defined_datasets: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., group_ids: _Optional[bytes] = ..., redacted: _Optional[bytes] = ..., redacted_tokens: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., defined_components: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., group_ids: _Optional[bytes] = ..., redacted: _Optional[bytes] = ..., redacted_tokens: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Topology(_message.Message):
     __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder", "mode", "balance", "accumulation", "cost_linear", "batch_schedule")

@@ -19,7 +19,7 @@ BIN_ARRAYS = (
     "defined_templates",
     "defined_sizes",
     "defined_lengths",
-    "defined_datasets",
+    "defined_components",
     "position_offsets",
     "first_tokens",
     "group_ids",

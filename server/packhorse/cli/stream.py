@@ -56,8 +56,8 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
                     "ids": ids.tolist(),
                     "lengths": lengths.tolist(),
                 }
-                if block.dataset_ids is not None:
-                    number_of = int(block.dataset_ids[number])
+                if block.component_ids is not None:
+                    number_of = int(block.component_ids[number])
                     line["component"] = None if number_of < 0 else stream.header.components[number_of].name
                 if block.first_tokens is not None:
                     end = int(block.bin_ends[number])

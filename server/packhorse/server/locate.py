@@ -191,18 +191,18 @@ def _locations(
     epoch does not.
     """
     found = source.locate(ids)
-    dataset_ids = np.full(len(found.ids), -1) if found.dataset_ids is None else found.dataset_ids
-    columns = [dataset_ids, found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin]
+    component_ids = np.full(len(found.ids), -1) if found.component_ids is None else found.component_ids
+    columns = [component_ids, found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin]
     if assignment is not None:
         places = assignment.places(found.positions, found.index_in_bin)
         columns += [places.steps, places.ranks, places.slots]
     for row in zip(*(column.tolist() for column in columns), strict=True):
-        dataset_id, sequence_id, first_token, length, position, index, *place = row
+        component_id, sequence_id, first_token, length, position, index, *place = row
         location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
         if length >= 0:
             location.length, location.position, location.index_in_bin = length, position, index
             location.first_token = first_token
-            location.component = components[dataset_id] if dataset_id >= 0 else ""
+            location.component = components[component_id] if component_id >= 0 else ""
         if place and place[0] >= 0:
             step, rank, slot = place
             worker = step % topology.workers_per_rank

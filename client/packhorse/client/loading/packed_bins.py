@@ -72,8 +72,8 @@ class PackedBins(Dataset[dict[str, Any]]):
     ```
 
     A row is a dict of tensors [max_seq_len] that stack: `input_ids`, `labels`, `sequence_ids` and `position_ids` as in
-    PackedBatch, and `position`, int64 of no dimension, -1 for an empty bin; of a mixture also `dataset_id`, the number
-    of the row's component. With a preset they are that training stack's keys.
+    PackedBatch, and `position`, int64 of no dimension, -1 for an empty bin; of a mixture also `component_id`, the
+    number of the row's component. With a preset they are that training stack's keys.
     For whole batches, with the layout that masks are made from, give the DataLoader `collate_fn=bins.collate`.
     Hugging Face's Trainer takes `preset="rows"` as it is, and `preset="padding-free"` with `data_collator=bins.collate`
     and `remove_unused_columns=False`.
@@ -308,8 +308,8 @@ class PackedBins(Dataset[dict[str, Any]]):
         keys: dict[str, Any] = self._maker.convert(batch)
         if preset is None:
             keys = {name: keys[name] for name in _ROW_KEYS} | {"position": torch.tensor(bins.positions)}
-            if "bin_dataset_ids" in batch:
-                keys["dataset_id"] = batch["bin_dataset_ids"]
+            if "bin_component_ids" in batch:
+                keys["component_id"] = batch["bin_component_ids"]
         as_row: type[dict[str, Any]] = PackedBatch
         if self._output == "numpy":
             keys = {name: [np.asarray(item) for item in value] for name, value in keys.items()}
