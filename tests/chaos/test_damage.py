@@ -194,8 +194,10 @@ class Altering:
         lambda answer: answer.locations.sort(key=lambda location: location.id),
         lambda answer: setattr(answer.locations[0], "found", False),
         lambda answer: setattr(answer.locations[0], "position", answer.locations[0].position ^ 1),
-        lambda answer: setattr(answer.locations[0].place, "rank", 1 - answer.locations[0].place.rank),
-        lambda answer: answer.locations[0].ClearField("place"),
+        lambda answer: setattr(
+            answer.locations[0].stream_location, "rank", 1 - answer.locations[0].stream_location.rank
+        ),
+        lambda answer: answer.locations[0].ClearField("stream_location"),
         lambda answer: setattr(answer, "digest", answer.digest[::-1]),
     ],
 )

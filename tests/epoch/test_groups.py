@@ -136,7 +136,7 @@ def test_every_topology_and_balance_keeps_groups_whole(topologies):
         left = source.bins(np.arange(topology.start_position, source.num_bins)).group_ids.tolist()
         assert sorted(streamed) == sorted(set(left))
         located = source.locate(source.bins(np.arange(source.num_bins)).ids)
-        places = assignment.places(located.positions, located.index_in_bin)
+        places = assignment.locate(located.positions, located.index_in_bin)
         for number, step, rank, slot, index in zip(
             located.ids.tolist(), places.steps, places.ranks, places.slots, places.index_in_bin, strict=True
         ):

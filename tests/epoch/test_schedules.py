@@ -99,7 +99,7 @@ def test_places_are_where_sequences_come(epochs, scheduled, bins_of, data):
                 came[step, rank, slot] = ids
     positions = np.arange(view.num_bins)
     bins = bins_of(view.bins(positions))
-    places = stream.places(positions, np.zeros(len(positions), dtype=np.int64))
+    places = stream.locate(positions, np.zeros(len(positions), dtype=np.int64))
     for position, step, rank, slot, index in zip(
         positions, places.steps, places.ranks, places.slots, places.index_in_bin, strict=True
     ):

@@ -34,7 +34,7 @@ def test_steps_and_positions_counted_out(topologies):
         if tail and not dropped:
             assert topology.position_after(len(full), num_bins) == num_bins
         for offset in range(per_step):
-            rank, slot = topology.place(offset)
+            rank, slot = topology.rank_and_slot(offset)
             assert rank * topology.batch_size + slot == offset
             assert 0 <= slot < topology.batch_size
 

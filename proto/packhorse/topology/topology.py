@@ -51,7 +51,7 @@ class Topology:
     start_position + s·G + r·batch_size + [0, batch_size). Worker s mod workers_per_rank serves step s, which is the
     order in which a PyTorch DataLoader asks its workers, so a rank's batches do not depend on their number.
 
-    With a `balance`, the positions of `accumulation` steps form a window, and change places within it.
+    With a `balance`, the positions of `accumulation` steps form a window, and bins are exchanged within it.
 
     Where `batch_size` is a schedule, a window is an optimizer step of its size: the first one that begins at or behind
     a stage's first position has the stage's size. It counts from the run's beginning, so ask `of_epoch` for the
@@ -161,7 +161,7 @@ class Topology:
 
     @property
     def bins_per_window(self) -> int:
-        """Positions of an optimizer step, which may change places; of a schedule's, in the largest."""
+        """Positions of an optimizer step, whose bins may be exchanged; of a schedule's, in the largest."""
         return self.steps_per_window * self.bins_per_step
 
     @property
@@ -277,6 +277,6 @@ class Topology:
             return 0
         return (step + 1 - self.stretch_of(step + 1).first_step) % self.steps_per_window
 
-    def place(self, offset: int, step: int = 0) -> tuple[int, int]:
+    def rank_and_slot(self, offset: int, step: int = 0) -> tuple[int, int]:
         """(rank, slot) of the bin at `offset` in [0, G) of a step."""
         return divmod(offset, self.stretch_of(step).batch_size)

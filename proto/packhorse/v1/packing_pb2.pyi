@@ -481,13 +481,13 @@ class LocateSequencesResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., locations: _Optional[_Iterable[_Union[SequenceLocation, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class SequenceLocation(_message.Message):
-    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "first_token", "component", "key")
+    __slots__ = ("id", "found", "length", "position", "index_in_bin", "stream_location", "first_token", "component", "key")
     ID_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     INDEX_IN_BIN_FIELD_NUMBER: _ClassVar[int]
-    PLACE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_LOCATION_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -496,13 +496,13 @@ class SequenceLocation(_message.Message):
     length: int
     position: int
     index_in_bin: int
-    place: StreamPlace
+    stream_location: StreamLocation
     first_token: int
     component: str
     key: str
-    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ..., first_token: _Optional[int] = ..., component: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., stream_location: _Optional[_Union[StreamLocation, _Mapping]] = ..., first_token: _Optional[int] = ..., component: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
-class StreamPlace(_message.Message):
+class StreamLocation(_message.Message):
     __slots__ = ("step", "rank", "worker", "slot")
     STEP_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]

@@ -34,7 +34,7 @@ _LATER = ("group_ids", "redacted", "redacted_tokens", "rows")
 before these were there."""
 
 _LOCATION = struct.Struct("<q?qqqq?qiii")
-"""A SequenceLocation in the order of its fields, as little-endian bytes; its place comes last."""
+"""A SequenceLocation in the order of its fields, as little-endian bytes; its stream location comes last."""
 
 
 def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> int:
@@ -161,7 +161,7 @@ class LocationsChecksum:
 
     def add(self, location: pb.SequenceLocation) -> None:
         """Adds the next location."""
-        place = location.place
+        streamed = location.stream_location
         self._state.update(
             _LOCATION.pack(
                 location.id,
@@ -170,11 +170,11 @@ class LocationsChecksum:
                 location.position,
                 location.index_in_bin,
                 location.first_token,
-                location.HasField("place"),
-                place.step,
-                place.rank,
-                place.worker,
-                place.slot,
+                location.HasField("stream_location"),
+                streamed.step,
+                streamed.rank,
+                streamed.worker,
+                streamed.slot,
             )
             + location.component.encode()
             + location.key.encode()

@@ -47,7 +47,7 @@ from packhorse.topology.checks import counted
     "token",
     type=click.IntRange(0, 2**31 - 1),
     metavar="TOKEN",
-    help="Put this token in place of each of theirs; without, they are only masked from the loss.",
+    help="Replace each of their tokens with this one; without it, they are only masked from the loss.",
 )
 @click.option("--seed", type=click.IntRange(0), help="The run of this seed had them before --from-position.")
 @click.option(

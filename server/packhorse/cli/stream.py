@@ -40,13 +40,13 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
         client.stream_bins(name, **options) as stream,
     ):
         for block in stream:
-            places = (
+            slots = (
                 (step, slot)
                 for stretch, steps in stream.topology.by_stretch(block.steps)
                 for step in steps
                 for slot in range(stretch.batch_size)
             )
-            for number, ((step, slot), (ids, lengths)) in enumerate(zip(places, block.bins(), strict=True)):
+            for number, ((step, slot), (ids, lengths)) in enumerate(zip(slots, block.bins(), strict=True)):
                 if left == 0:
                     return
                 line: dict[str, Any] = {

@@ -113,7 +113,7 @@ def advice(row: WaitingRow, topology: Topology) -> str:
     at_steps = _sentence("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
     accumulation = topology.accumulation
     if accumulation == 1:
-        return f"{at_steps} A larger --accumulation leaves less: more bins can change places."
+        return f"{at_steps} A larger --accumulation leaves less: more bins can be exchanged."
     where = f"once in {accumulation} steps (DDP)"
     return at_steps + " " + _sentence(where, row, Balance.OPTIMIZER_STEP, at_steps=False)
 

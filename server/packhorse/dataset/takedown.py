@@ -33,7 +33,7 @@ class Redacted:
     entries: NDArray[np.int64]
     """Their indices among all sequences of the bins: int64 [n], ascending."""
     tokens: NDArray[np.int64]
-    """What stands in place of each of their tokens, `MASKED` where they keep their own: int64 [n]."""
+    """What replaces each of their tokens, `MASKED` where they keep their own: int64 [n]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,6 @@
 """The epoch as a function: which sequence sits where, for any seed, epoch, rank and worker. NumPy and Numba."""
 
-from packhorse.epoch.assignment import Assignment, Places
+from packhorse.epoch.assignment import Assignment, StreamLocations
 from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
 from packhorse.epoch.bin_mates import bin_mates_again
 from packhorse.epoch.bins import Bins, PoolArray, joined
@@ -39,13 +39,13 @@ __all__ = [
     "Mixture",
     "MixtureEpoch",
     "Permutation",
-    "Places",
     "PlanIndex",
     "PoolArray",
     "ShuffleQuality",
     "SkipSource",
     "Source",
     "Stage",
+    "StreamLocations",
     "Topology",
     "Waiting",
     "WeightsBy",

@@ -36,7 +36,7 @@ _MOST_BINS_AT_ONCE = _MOST_BINS // 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class StreamLocations:
     """Where sequences are streamed. Every array is int64 [n]; -1 before start_position and where a bin is dropped."""
 
     steps: NDArray[np.int64]
@@ -140,12 +140,12 @@ class Assignment:
                 yield self.topology.stretches[number], of_chunk
             steps = steps[len(range(steps.start, min(steps.stop, of_chunk.stop), steps.step)) :]
 
-    def bins_to_place(self) -> int:
-        """How many bins are arranged, at most, to find the place of one sequence; 0 where none are."""
+    def bins_to_locate(self) -> int:
+        """How many bins are arranged, at most, to locate one sequence; 0 where none are."""
         topology = self.topology
         return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_window)
 
-    def places(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> Places:
+    def locate(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> StreamLocations:
         """Returns where sequences are streamed, given their bins' positions and their indices in these bins.
 
         Args:
@@ -175,7 +175,7 @@ class Assignment:
         steps, offsets = np.divmod(offsets - first_offsets, per_step)
         steps += first_steps
         ranks, slots = np.divmod(offsets, per_rank)
-        return Places(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
+        return StreamLocations(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
 
     @property
     def _filled(self) -> FilledStep:

@@ -19,7 +19,7 @@ _INDEX_BITS = 20
 """A window has at most 2^20 bins."""
 
 MAX_BINS_PER_WINDOW = 1 << _INDEX_BITS
-"""More bins than this cannot change places with each other."""
+"""More bins than this cannot be exchanged with each other."""
 
 _SWAPS_PER_RANK = 16
 """Exchanges that even out a step; each about halves a difference."""

@@ -160,7 +160,7 @@ class AskedStream:
         return max(1, most)
 
     def end_of(self, step: int) -> int:
-        """One behind the last position that a step may take bins of: those of its window may change places."""
+        """One behind the last position that a step may take bins of: those of its window may be exchanged."""
         topology, num_bins = self.topology, self.header.num_bins
         end = topology.position_after(step, num_bins)
         if topology.steps_into_window(step, num_bins):

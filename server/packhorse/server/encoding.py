@@ -170,7 +170,7 @@ def _offsets(positions: NDArray[np.int64]) -> tuple[int, bytes]:
 
 
 def _tokens(redacted: Redacted) -> bytes:
-    """Returns what stands in place of the tokens of redacted sequences."""
+    """Returns what replaces the tokens of redacted sequences."""
     return _bytes(np.where(redacted.tokens == MASKED, MASKED_TOKEN, redacted.tokens), np.uint32)
 
 

@@ -381,7 +381,7 @@ def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], Pieces
 
 
 def _admitted(request: _Request) -> _Request:
-    """Returns the request; raises what `decoding` put in its place, or that it is not for this caller."""
+    """Returns the request; raises what `decoding` replaced it with, or that it is not for this caller."""
     if isinstance(request, ServiceError):
         raise request
     CALLER.get().check_request(request)

@@ -94,7 +94,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         mode: whether the ranks share the epoch. INDEPENDENT streams resume by a cursor where each rank has one worker.
         balance: where ranks wait for each other, and so what is made equal: `none`, `micro-step` (FSDP, expert
             parallelism) or `optimizer-step` (DDP with accumulation). Every optimizer step trains on the same bins.
-        accumulation: steps (micro-batches of a rank) that make one optimizer step; bins change places within it.
+        accumulation: steps (micro-batches of a rank) that make one optimizer step; bins are exchanged within it.
         cost_linear: cost of a token beside attention; `cost_linear_of(model)` gives a model's.
         skip: positions to leave out of every epoch, e.g. "1200:1300", or of some: `{3: "1200:1300"}`. Ranges may be
             added ahead of a cursor, never behind it.

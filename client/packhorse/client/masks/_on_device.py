@@ -52,7 +52,7 @@ def sequence_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
 def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
     """Label of every token: int32 [B, L]; 1, 2, 3, … in each row for sequences, 0 for padding of either kind.
 
-    Padding is what is left of a row, and what a sequence leaves of its place.
+    Padding is what is left of a row, and what a sequence leaves of its room.
     """
     num_tokens = layout.num_rows * layout.row_tokens
     # Padding, sequence, padding, sequence, …, padding: any of them may be empty.

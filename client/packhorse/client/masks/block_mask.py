@@ -172,11 +172,11 @@ def _pieces(
     """Writes the order of a list, first the blocks in [a, c) and [d, b), then all others, each part ascending.
 
     `create_block_mask` orders them so, by a stable sort. Such a list is a few runs [a, c), [d, b), [0, a), [c, d),
-    and what follows b; in a run, index − place is the same number.
+    and what follows b; in a run, index − slot is the same number.
 
     Returns:
         int64 [8, …]: ends of the first four runs in the list, of which the second is how many blocks are listed; then
-        index − place in them. Behind the fourth it is 0.
+        index − slot in them. Behind the fourth it is 0.
     """
     listed = c - a + b - d
     return np.stack([c - a, listed, listed + a, b, a, d - c + a, -listed, d - b])
@@ -205,12 +205,12 @@ def _lists(pieces: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch
     Returns:
         Counts int32 [2, B, H, n] and indices int32 [2, B, H, n, m], contiguous.
     """
-    place = torch.arange(num_others, dtype=torch.int32, device=pieces.device)
+    slot = torch.arange(num_others, dtype=torch.int32, device=pieces.device)
     parts = pieces[:, :, :, None, :, None].unbind(1)
-    shift = torch.zeros_like(place)
+    shift = torch.zeros_like(slot)
     for end, of_run in reversed(list(zip(parts[:4], parts[4:], strict=True))):
-        shift = torch.where(place < end, of_run, shift)
-    counts, indices = pieces[:, 1, :, None], place + shift
+        shift = torch.where(slot < end, of_run, shift)
+    counts, indices = pieces[:, 1, :, None], slot + shift
     return (
         counts.expand(-1, -1, num_heads, -1).contiguous(),
         indices.expand(-1, -1, num_heads, -1, -1).contiguous(),

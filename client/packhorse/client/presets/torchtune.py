@@ -16,7 +16,7 @@ def torchtune_preset(*, shift_labels: bool = True) -> Preset:
     """Makes the preset of torchtune's `PackedDataset`.
 
     Legend: B rows, L tokens in a row. Keys: `tokens`, `labels` and `input_pos` int64 [B, L]; `seq_lens`, a list of B
-    tensors int64 [segments of the row], each with the sum L. torchtune's collator puts a mask in place of `seq_lens`:
+    tensors int64 [segments of the row], each with the sum L. torchtune's collator puts a mask instead of `seq_lens`:
     `batch["mask"] = packed_block_causal_mask(batch.pop("seq_lens"))`, which wants CUDA.
 
     Recipes changed sides: up to 0.6.1, which is what PyPI has, they shift labels themselves, later ones (0.7 and the

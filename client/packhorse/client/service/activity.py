@@ -201,8 +201,8 @@ def _ask(address: Address, papers: Papers, timeout_seconds: float) -> ServerActi
 
 def _refusal(address: Address, papers: Papers) -> PackhorseError | None:
     """Returns why no connection comes about, where that is a matter of certificates."""
-    place = host_and_port(address)
-    if place is None:
+    endpoint = host_and_port(address)
+    if endpoint is None:
         return None
-    host, port, server_name = place
+    host, port, server_name = endpoint
     return refusal_of(host, port, server_name, papers.access, uses_tls=papers.uses_tls)

@@ -79,7 +79,7 @@ class BinBlock:
     to each other in one bin, in their order."""
     redactions: NDArray[np.int64] | None = None
     """What is taken away of each sequence: AS_IT_IS, MASKED where its tokens are left out of the loss, else the token
-    that stands in place of each of them: int64 [S]; None where nothing is."""
+    that replaces each of them: int64 [S]; None where nothing is."""
     rows: NDArray[np.uint16] | None = None
     """Which row of its bin every sequence stands in, where a mixture joins short bins into long ones: uint16 [S]; None
     where none of the block's is joined."""

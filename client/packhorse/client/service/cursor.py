@@ -26,7 +26,7 @@ class Cursor(TypedDict):
 
     A plain dict of str and int, so that JSON and torch.load(weights_only=True) take it.
 
-    With a balance the position moves on at optimizer steps, because the bins of one change places. Within one, the
+    With a balance the position moves on at optimizer steps, because the bins of one are exchanged. Within one, the
     same topology goes on behind `window_steps`; any other begins the optimizer step again.
 
     Example:

@@ -55,9 +55,9 @@ class StreamHeader:
     max_sequences_per_bin: int
     """The most sequences in any bin."""
     align: int
-    """A sequence's place in its bin is a multiple of so many tokens."""
+    """A sequence's room in its bin is a multiple of this many tokens."""
     extra_tokens: int
-    """Tokens kept free in every place beside the sequence's own, before rounding."""
+    """Tokens kept free in every room beside the sequence's own, before rounding."""
     over_length: str
     """What was done at prepare with sequences that do not fit a bin: error, drop, truncate or split."""
     keep: str
@@ -103,7 +103,7 @@ class BinStream:
         self._templates = Templates()
         self._facts: StreamHeader | None = None
         self.was_refused = False
-        """Whether it has had to wait for its place, because servers had as many streams as they take."""
+        """Whether it has had to wait to be admitted, because servers had as many streams as they take."""
 
     @property
     def header(self) -> StreamHeader:

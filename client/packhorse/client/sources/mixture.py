@@ -133,7 +133,7 @@ class _OfSequences(TokenSource):
         return any(source.may_be_out_of_range for source, _ in self._parts)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NoReturn:
-        """Refuses an id without its place in the block."""
+        """Refuses an id without its index in the block."""
         raise TokenSourceError(f"sequence {sequence_id}: its component is missing, and an id alone may be several's")
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
