@@ -19,7 +19,7 @@ Service     connect, Client, DatasetInfo, Component, Stage, BinStream, StreamHea
             StreamActivity, MemoryDatasets, Takedown, Redaction, TakenPositions
 Proof       EpochOfStreams, AuditReport, ComponentReport, TokenAudit, TokenReport
 Seeing      draw_batch, draw_bins, explain_step, Picture, ExplainedStep
-A run       Topology, BatchSchedule, BatchStage, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
+A run       Topology, BatchSchedule, BatchPhase, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
 Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSource, ParquetSource, MdsSource,
             IndexableSource, MixtureSource, RemoteSource, RemoteArrowSource, StoreCache, StoreOptions, Separators
 Batches     PackedBatch, BatchAssembler, BatchBuffers, BatchTensors, PackLayout, as_layout, context_parallel_indices
@@ -86,7 +86,7 @@ from packhorse.client.service.pack_stream import PackStream
 from packhorse.client.service.stream import BinStream, StreamHeader
 from packhorse.client.service.takedown import Redaction, Takedown, TakenPositions
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.topology import Balance, BatchSchedule, BatchStage, RemainderPolicy, Skips, StreamMode, Topology
+from packhorse.topology import Balance, BatchPhase, BatchSchedule, RemainderPolicy, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:
     from packhorse.client.batches.batch import BatchAssembler
@@ -255,8 +255,8 @@ __all__ = [
     "Balance",
     "BatchAssembler",
     "BatchBuffers",
+    "BatchPhase",
     "BatchSchedule",
-    "BatchStage",
     "BatchTensors",
     "BinBlock",
     "BinStream",

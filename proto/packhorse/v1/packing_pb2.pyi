@@ -291,10 +291,10 @@ class Topology(_message.Message):
     balance: Balance
     accumulation: int
     cost_linear: int
-    batch_schedule: _containers.RepeatedCompositeFieldContainer[BatchStage]
-    def __init__(self, world_size: _Optional[int] = ..., workers_per_rank: _Optional[int] = ..., batch_size: _Optional[int] = ..., start_position: _Optional[int] = ..., remainder: _Optional[_Union[RemainderPolicy, str]] = ..., mode: _Optional[_Union[StreamMode, str]] = ..., balance: _Optional[_Union[Balance, str]] = ..., accumulation: _Optional[int] = ..., cost_linear: _Optional[int] = ..., batch_schedule: _Optional[_Iterable[_Union[BatchStage, _Mapping]]] = ...) -> None: ...
+    batch_schedule: _containers.RepeatedCompositeFieldContainer[BatchPhase]
+    def __init__(self, world_size: _Optional[int] = ..., workers_per_rank: _Optional[int] = ..., batch_size: _Optional[int] = ..., start_position: _Optional[int] = ..., remainder: _Optional[_Union[RemainderPolicy, str]] = ..., mode: _Optional[_Union[StreamMode, str]] = ..., balance: _Optional[_Union[Balance, str]] = ..., accumulation: _Optional[int] = ..., cost_linear: _Optional[int] = ..., batch_schedule: _Optional[_Iterable[_Union[BatchPhase, _Mapping]]] = ...) -> None: ...
 
-class BatchStage(_message.Message):
+class BatchPhase(_message.Message):
     __slots__ = ("bins", "tokens", "global_batch_size")
     BINS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -567,9 +567,9 @@ class PackStreamRequest(_message.Message):
     def __init__(self, options: _Optional[_Union[PackStreamOptions, _Mapping]] = ..., sequences: _Optional[_Union[PackStreamSequences, _Mapping]] = ..., flush: _Optional[_Union[PackStreamFlush, _Mapping]] = ...) -> None: ...
 
 class PackStreamOptions(_message.Message):
-    __slots__ = ("max_seq_len", "window_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty", "wire_version")
+    __slots__ = ("max_seq_len", "lookahead_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty", "wire_version")
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
-    WINDOW_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    LOOKAHEAD_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
     ALIGN_FIELD_NUMBER: _ClassVar[int]
     EXTRA_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -580,7 +580,7 @@ class PackStreamOptions(_message.Message):
     ALLOW_EMPTY_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     max_seq_len: int
-    window_sequences: int
+    lookahead_sequences: int
     max_sequences_per_bin: int
     align: int
     extra_tokens: int
@@ -590,7 +590,7 @@ class PackStreamOptions(_message.Message):
     cost_linear: int
     allow_empty: bool
     wire_version: int
-    def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_seq_len: _Optional[int] = ..., lookahead_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class PackStreamSequences(_message.Message):
     __slots__ = ("ids", "lengths", "groups")

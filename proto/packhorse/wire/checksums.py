@@ -268,12 +268,12 @@ def _topology(topology: pb.Topology) -> tuple[str | int, ...]:
         topology.balance,
         topology.accumulation,
         topology.cost_linear,
-        *(_stage(stage) for stage in topology.batch_schedule),
+        *(_phase(phase) for phase in topology.batch_schedule),
     )
 
 
-def _stage(stage: pb.BatchStage) -> str:
-    return f"{stage.WhichOneof('begin')}:{stage.bins}:{stage.tokens}:{stage.global_batch_size}"
+def _phase(phase: pb.BatchPhase) -> str:
+    return f"{phase.WhichOneof('begin')}:{phase.bins}:{phase.tokens}:{phase.global_batch_size}"
 
 
 def _numbers(numbers: Iterable[int]) -> int:

@@ -143,7 +143,7 @@ class Assignment:
     def bins_to_locate(self) -> int:
         """How many bins are arranged, at most, to locate one sequence; 0 where none are."""
         topology = self.topology
-        return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_window)
+        return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_optimizer_step)
 
     def locate(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> StreamLocations:
         """Returns where sequences are streamed, given their bins' positions and their indices in these bins.
@@ -237,7 +237,7 @@ class Assignment:
 
         The last window is arranged alone: it may have fewer steps, or a filled one.
         """
-        stretches, per_window = self.topology.stretches, self.topology.steps_per_window
+        stretches, per_window = self.topology.stretches, self.topology.steps_per_optimizer_step
         stretch = stretches[number]
         per_chunk = max(1, _CHUNK_BINS // (per_window * stretch.bins_per_step)) * per_window
         begin = stretch.first_step
@@ -277,7 +277,7 @@ class Assignment:
         costs = self.source.costs(positions, topology.cost_linear)
         if steps.stop > self._num_full_steps:
             costs = np.concatenate((costs, self._filled.bins.costs(topology.cost_linear)))
-        per_window = min(topology.steps_per_window, len(steps))
+        per_window = min(topology.steps_per_optimizer_step, len(steps))
         costs = costs.reshape(-1, per_window * stretch.bins_per_step)
         begins = begin + np.arange(len(costs)) * per_window * stretch.bins_per_step
         arranged = arrange(costs, topology.balance, per_window, topology.world_size, self._keys(begins))

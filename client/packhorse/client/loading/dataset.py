@@ -36,7 +36,7 @@ from packhorse.client.service.cursor import (
     Cursor,
     Resume,
     bins_per_step_of,
-    window_shape,
+    optimizer_step_shape,
 )
 from packhorse.client.service.stream import BinStream
 from packhorse.formats.retry_policy import RetryPolicy
@@ -165,7 +165,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             accumulation=accumulation,
             cost_linear=cost_linear,
         )
-        if accumulation > 1 and self.topology.steps_per_window == 1:
+        if accumulation > 1 and self.topology.steps_per_optimizer_step == 1:
             raise ValueError(
                 "accumulation has no effect without a balance or a batch schedule; leave it out, or give a balance"
             )
@@ -227,8 +227,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
             return self._state[1]
         resume = self._next_resume()
         state = self._state_at(resume, resume.digest, resume.first_step, resume.position)
-        if steps := resume.first_step % self.topology.steps_per_window:
-            state |= {"window_steps": steps, "window_shape": window_shape(self.topology)}
+        if steps := resume.first_step % self.topology.steps_per_optimizer_step:
+            state |= {"steps_into_optimizer_step": steps, "optimizer_step_shape": optimizer_step_shape(self.topology)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -344,8 +344,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
                     epoch=resume.epoch,
                     position=stream.position_after(step) if has_position else NO_POSITION,
                 )
-                if steps := stream.topology.steps_into_window(step, header.num_bins):
-                    cursor |= {"window_steps": steps, "window_shape": window_shape(self.topology)}
+                if steps := stream.topology.steps_into_optimizer_step(step, header.num_bins):
+                    cursor |= {
+                        "steps_into_optimizer_step": steps,
+                        "optimizer_step_shape": optimizer_step_shape(self.topology),
+                    }
                 state = self._state_at(resume, header.digest, step + 1, cursor["position"])
                 self._state = choice, state | dict(cursor)
                 yield self._deliver(batch, cursor)
@@ -389,8 +392,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
             "first_step": next_step,
             "first_turn": resume.first_turn,
             "bins_per_step": bins_per_step_of(topology),
-            "steps_per_window": topology.steps_per_window,
-            "shape": window_shape(topology),
+            "steps_per_optimizer_step": topology.steps_per_optimizer_step,
+            "shape": optimizer_step_shape(topology),
         }
 
     def _stream(self, client: Client, resume: Resume, worker: int, workers_per_rank: int) -> BinStream:

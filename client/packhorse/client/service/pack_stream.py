@@ -40,7 +40,7 @@ class _Sequence(NamedTuple):
 class PackStream:
     """Sequences go in as they come, full bins come out; made by `Client.pack_stream`, best used in a `with` statement.
 
-    The service holds back at most `window_sequences` of them to make fuller bins; `flush` packs those too. When the
+    The service holds back at most `lookahead_sequences` of them to make fuller bins; `flush` packs those too. When the
     connection breaks, the stream is opened again on any replica and every sequence that no bin has held yet is sent
     again: none is lost, and none comes twice. Bins may then hold other sequences than without the break.
 

@@ -255,7 +255,9 @@ class BinStream:
             position = self._resumable_position(step)
             what = "could not be opened" if self._header is None else "broke and did not come back"
             again = (
-                ", where an optimizer step begins; its steps come again" if self.topology.steps_per_window > 1 else ""
+                ", where an optimizer step begins; its steps come again"
+                if self.topology.steps_per_optimizer_step > 1
+                else ""
             )
             raise StreamInterruptedError(
                 f"the stream of {self._request.dataset!r} {what}: {error}; this worker's steps before {step} were "
