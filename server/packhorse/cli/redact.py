@@ -12,8 +12,8 @@ from packhorse.dataset import (
     MixtureDataset,
     Redaction,
     TakedownFile,
-    ids_reader,
     parse_ids,
+    read_ids_of,
     redact,
     takedown_text,
 )
@@ -181,7 +181,7 @@ def _is_right(served: Served, path: Path) -> bool:
     """Says of every redaction of a file how many ids it names, and which of them are not there."""
     from packhorse.server.takedowns import unknown_names
 
-    file = TakedownFile.parse(takedown_text(path), path.name, ids_reader(path))
+    file = TakedownFile.parse(takedown_text(path), path.name, read_ids_of(path))
     _check_fields(file, served)
     click.echo(f"{path.name}: {counted(len(file.redactions), 'redaction')}, {counted(len(file.skips), 'skip')}")
     is_right = True

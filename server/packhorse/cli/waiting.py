@@ -13,7 +13,7 @@ from rich.table import Table
 from packhorse.cli.context_lengths import ContextLength
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import (
-    MAX_BINS_PER_WINDOW,
+    MAX_BINS_PER_OPTIMIZER_STEP,
     EpochView,
     GroupedSource,
     PlanIndex,
@@ -79,7 +79,7 @@ def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, top
         ValueError: an optimizer step of the run has more bins than can be balanced.
     """
     ranks = topology.world_size
-    most = MAX_BINS_PER_WINDOW // (topology.stretches[0].batch_size * topology.accumulation)
+    most = MAX_BINS_PER_OPTIMIZER_STEP // (topology.stretches[0].batch_size * topology.accumulation)
     sizes = sorted({max(1, ranks // 4), ranks, max(ranks, min(4 * ranks, most))})
     return [
         WaitingRow(

@@ -55,7 +55,7 @@ class Assignment:
     Args:
         source: the epoch.
         topology: how it is divided; of PARTITION mode, and where it has a schedule, `of_epoch`.
-        seed: of the run; with the epoch it decides which rank gets which share of a balanced window.
+        seed: of the run; with the epoch it decides which rank gets which share of a balanced optimizer step.
         epoch: 0-based.
 
     Raises:
@@ -106,7 +106,7 @@ class Assignment:
 
     @property
     def most_steps(self) -> int | None:
-        """How many steps `bins` may be asked for so that their windows are arranged once; None for any number."""
+        """How many steps `bins` may be asked for to arrange each optimizer step once; None for any number."""
         return (
             None if self.topology.balance is Balance.NONE else max(1, _MOST_BINS_AT_ONCE // self.topology.bins_per_step)
         )
@@ -116,7 +116,7 @@ class Assignment:
         return next(self._not_arranged(steps), None) is None
 
     def arrange(self, steps: range) -> Iterator[None]:
-        """Computes what `bins` of some steps looks up; yields after every piece, each of a few milliseconds.
+        """Computes what `bins` of some steps looks up; yields after every time slice, each of a few milliseconds.
 
         One window of more than _CHUNK_BINS bins, or a last step that is not full, takes longer in proportion.
         """

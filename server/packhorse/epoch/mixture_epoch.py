@@ -51,7 +51,7 @@ class Segment:
 
 
 class Given(NamedTuple):
-    """The bins that a component gives in one epoch of a mixture: a stretch of its own epochs, laid end to end."""
+    """The bins that a component gives in one epoch of a mixture: a range of its own epochs, laid end to end."""
 
     epoch: int
     """The component's epoch in which it begins."""

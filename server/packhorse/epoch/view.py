@@ -110,7 +110,7 @@ class EpochView:
         return made(outline, self.find(wanted, outline), wanted)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> Found:
-        """Finds the bins at the given positions, to be made where the caller wants them.
+        """Finds the bins at the given positions, to be made in memory that `outline` names.
 
         Args:
             positions: int64 [n], each in [0, num_bins); repeats allowed.

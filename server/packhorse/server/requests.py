@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from packhorse.dataset import MixtureDataset, StageEntry, Takedown, differing_parts, parts_at
-from packhorse.epoch import MAX_BINS_PER_WINDOW, Source, WeightsBy
+from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP, Source, WeightsBy
 from packhorse.server.faults import ServiceError, invalid_field, too_large
 from packhorse.server.served import Served
 from packhorse.topology import (
@@ -182,9 +182,9 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
     if shape.steps_per_optimizer_step == 1:
         del factors["accumulation"]
     sequences_per_bin = num_sequences / max(num_bins, 1)
-    most_in_step = max(1, min(MAX_BINS_PER_WINDOW, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
+    most_in_step = max(1, min(MAX_BINS_PER_OPTIMIZER_STEP, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
     _check_product({name: factors[name] for name in ("batch_size", "world_size")}, most_in_step, "step")
-    _check_product(factors, MAX_BINS_PER_WINDOW, "optimizer step")
+    _check_product(factors, MAX_BINS_PER_OPTIMIZER_STEP, "optimizer step")
     return shape
 
 

@@ -197,7 +197,7 @@ class BatchAssembler:
         content.write_tokens(input_ids, layout.starts, self.separators)
         is_predicted = None
         if loss_mask is not None:
-            for start, end in layout.padding_spans:
+            for start, end in layout.padding_ranges:
                 labels[start:end] = 0
             content.write_mask(loss_mask, labels, layout.starts)
             check_loss_mask(labels, layout, content.ids, loss_mask)
@@ -207,7 +207,7 @@ class BatchAssembler:
             for i in redacted:
                 is_predicted[layout.starts[i] : layout.starts[i] + content.lengths[i]] = False
         attention_mask.fill(1)
-        for start, end in layout.padding_spans:
+        for start, end in layout.padding_ranges:
             input_ids[start:end] = self.pad_token_id
             attention_mask[start:end] = 0
         check_tokens(input_ids, layout, content.ids, source)

@@ -75,7 +75,7 @@ class BatchMaker:
                 raise ValueError(f"{name} must be True or False, got {shortened(flag)}")
         if shared_prefix and self.preset is not None:
             raise ValueError(
-                f"shared_prefix goes without a preset: {self.preset.consumer} would not see prefixes; take the batch's "
+                f"shared_prefix goes without a preset: {self.preset.trainer} would not see prefixes; take the batch's "
                 "own keys and give the model build_block_mask or build_packing_attention_bias of the batch"
             )
         self.flatten = self._as_preset("flatten", flatten)
@@ -166,7 +166,7 @@ class BatchMaker:
         if wanted not in (None, declared):
             raise ValueError(
                 f"{name}={wanted} contradicts preset {self.preset.name!r}, which is {name}={declared}: "
-                f"{self.preset.consumer}"
+                f"{self.preset.trainer}"
             )
         return declared
 

@@ -313,7 +313,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             self.progress.mark_gone_through(iteration)
 
     def iterate(self) -> Iterator[PackedBatch]:
-        """Yields this worker's batches as `__iter__` does; its caller says when the epoch is done."""
+        """Yields this worker's batches as `__iter__` does; whoever iterates says when the epoch is done."""
         info = get_worker_info()
         worker, workers_per_rank = (info.id, info.num_workers) if info else (0, 1)
         resume = self._next_resume()

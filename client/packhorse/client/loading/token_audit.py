@@ -53,7 +53,7 @@ class TokenReport:
     targets: int = 0
     """Tokens that are predicted, among `tokens` and separators."""
     differing: int = 0
-    """Sequences, and stretches of padding, that differ."""
+    """Sequences, and ranges of padding, that differ."""
     findings: list[str] = field(default_factory=list)
     """What differs."""
 

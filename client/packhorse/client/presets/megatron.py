@@ -58,7 +58,7 @@ def megatron_preset(
     align = megatron_alignment(context_parallel_size, tensor_parallel_size)
     return Preset(
         name="megatron",
-        consumer="Megatron-LM (core 0.16) with Transformer Engine's THD layout",
+        trainer="Megatron-LM (core 0.16) with Transformer Engine's THD layout",
         shift_labels=True,
         labels="shifted; -100, and loss_mask 0, on the last token of each sequence and on padding",
         flatten=False,
@@ -97,8 +97,8 @@ def check_segments(segments: NDArray[np.int64], align: int) -> None:
 
 def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict[str, Any]:
     layout = batch["layout"]
-    is_segment = layout.run_lengths > 0
-    segments = layout.run_lengths[is_segment]
+    is_segment = layout.extent_lengths > 0
+    segments = layout.extent_lengths[is_segment]
     held = np.insert(layout.lengths, layout.row_ends, 0)[is_segment]
     check_segments(segments, align)
     max_seqlen = int(segments.max(initial=0))

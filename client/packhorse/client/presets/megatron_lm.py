@@ -46,7 +46,7 @@ def megatron_lm_preset(*, context_parallel_size: int = 1, tensor_parallel_size: 
     """
     return Preset(
         name="megatron-lm",
-        consumer="get_batch of Megatron-LM (core 0.16 to 0.20) with --sft",
+        trainer="get_batch of Megatron-LM (core 0.16 to 0.20) with --sft",
         shift_labels=True,
         labels="shifted; -100, and loss_mask 0, on the last token of each sequence and on padding",
         flatten=False,
@@ -57,9 +57,9 @@ def megatron_lm_preset(*, context_parallel_size: int = 1, tensor_parallel_size: 
 
 def _build(batch: PackedBatch, *, align: int) -> dict[str, Any]:
     layout = batch["layout"]
-    check_segments(layout.run_lengths, align)
+    check_segments(layout.extent_lengths, align)
     row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)  # in runs: each row has one more, what is left of it
-    rows = [segments[segments > 0] for segments in np.split(layout.run_lengths, row_ends[:-1])][: layout.num_rows]
+    rows = [segments[segments > 0] for segments in np.split(layout.extent_lengths, row_ends[:-1])][: layout.num_rows]
     cu_seqlens = np.full((layout.num_rows, 1 + max(map(len, rows), default=0)), layout.row_tokens, dtype=np.int32)
     for offsets, segments in zip(cu_seqlens, rows, strict=True):
         offsets[0] = 0

@@ -95,7 +95,7 @@ class PackStream:
             [[11, 13], [10, 12]]
 
         Args:
-            ids: int64 [S], chosen by the caller; they need not be unique.
+            ids: int64 [S], chosen by the trainer; they need not be unique.
             lengths: int [S], in tokens, each in [1, max_seq_len].
             groups: int [S]: sequences of this call with equal numbers share a bin, next to each other in their order;
                 without max_sequences_per_bin. A group is handed over whole, so equal numbers of two calls are two
