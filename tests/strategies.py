@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from packhorse.topology import Balance, BatchSchedule, BatchStage, RemainderPolicy, Topology
+from packhorse.topology import Balance, BatchPhase, BatchSchedule, RemainderPolicy, Topology
 
 
 def topologies(num_bins, policies=tuple(RemainderPolicy), balances=tuple(Balance)):
@@ -22,18 +22,18 @@ def topologies(num_bins, policies=tuple(RemainderPolicy), balances=tuple(Balance
 
 @st.composite
 def scheduled(draw, num_bins, epochs=1, policies=tuple(RemainderPolicy), balances=tuple(Balance)):
-    """(A topology whose batch size changes within some epochs, its stages by bins of the run).
+    """(A topology whose batch size changes within some epochs, its phases by bins of the run).
 
     Stages that begin at tokens do so with bins of 8.
     """
     world_size, accumulation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     begins = draw(st.lists(st.integers(1, num_bins * epochs + 1), max_size=4, unique=True).map(sorted))
-    stages = [(begin, draw(st.integers(1, 3)) * world_size * accumulation) for begin in (0, *begins)]
+    phases = [(begin, draw(st.integers(1, 3)) * world_size * accumulation) for begin in (0, *begins)]
     written = [
-        BatchStage(begin * 8 + draw(st.integers(0, 7)), True, size)
+        BatchPhase(begin * 8 + draw(st.integers(0, 7)), True, size)
         if begin and draw(st.booleans())
-        else BatchStage(begin, False, size)
-        for begin, size in stages
+        else BatchPhase(begin, False, size)
+        for begin, size in phases
     ]
     topology = Topology(
         world_size=world_size,
@@ -44,4 +44,4 @@ def scheduled(draw, num_bins, epochs=1, policies=tuple(RemainderPolicy), balance
         accumulation=accumulation,
         balance=draw(st.sampled_from(balances)),
     )
-    return topology, stages
+    return topology, phases

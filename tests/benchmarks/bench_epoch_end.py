@@ -79,7 +79,7 @@ def _locate(dataset: PreparedDataset, epoch: int) -> float:
 
     def locate() -> None:
         found = view.locate(ids)
-        places = Assignment(view, topology).places(found.positions, found.index_in_bin)
+        places = Assignment(view, topology).locate(found.positions, found.index_in_bin)
         assert (places.steps == 0).all()
 
     return timed(locate)

@@ -78,7 +78,7 @@ def harmonic(lengths: list[int], capacity: int, num_classes: int = 12) -> int:
 
 def online(lengths: list[int], capacity: int, window: int) -> int:
     """Number of bins of OnlinePacker, the flush included."""
-    packer = OnlinePacker(capacity, window_sequences=window)
+    packer = OnlinePacker(capacity, lookahead_sequences=window)
     return sum(len(packer.add(number, length)) for number, length in enumerate(lengths)) + len(packer.flush())
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.client.service._messages import topology_message
-from packhorse.topology import BatchSchedule, BatchStage, Topology
+from packhorse.topology import BatchPhase, BatchSchedule, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import WIRE_VERSION
@@ -227,7 +227,7 @@ def stream_balanced(channel, stopping):
 
 def stream_a_long_schedule(channel, stopping):
     """A batch size that changes a thousand times, and a balance of every size."""
-    stages = tuple(BatchStage(100 * i, False, 128 + 128 * (i % 7)) for i in range(1000))
+    stages = tuple(BatchPhase(100 * i, False, 128 + 128 * (i % 7)) for i in range(1000))
     return _stream(channel, stopping, _request(world_size=128, batch_size=BatchSchedule(stages), balance="micro_step"))
 
 
@@ -264,7 +264,7 @@ def pack_optimally(channel, stopping):
 def pack_online(channel, stopping):
     """One message of 100,000 lengths that no two fill a bin with: some 20 minutes of one core."""
     lengths = np.random.default_rng(0).integers(44_564, 47_185, 100_000)
-    options = pb.PackStreamOptions(max_seq_len=131_071, window_sequences=10_000, wire_version=WIRE_VERSION)
+    options = pb.PackStreamOptions(max_seq_len=131_071, lookahead_sequences=10_000, wire_version=WIRE_VERSION)
     messages = [
         pb.PackStreamRequest(options=options),
         pb.PackStreamRequest(sequences=pb.PackStreamSequences(ids=range(100_000), lengths=lengths)),
@@ -298,7 +298,7 @@ def come_and_leave(channel, stopping):
 
 ATTACKS = {
     "StreamBins, balanced over 1,024 ranks": (stream_balanced, 4),
-    "StreamBins, a schedule of 1,000 stages": (stream_a_long_schedule, 4),
+    "StreamBins, a schedule of 1,000 phases": (stream_a_long_schedule, 4),
     "StreamBins, a million ranks": (fill_a_million_ranks, 4),
     "StreamBins, 1,000 skipped ranges": (skip_a_thousand_ranges, 4),
     "StreamBins, 280,000 skipped ranges": (skip_too_many_ranges, 4),

@@ -74,7 +74,7 @@ def test_a_pack_stream_survives_a_byte_that_changes(own_server, direction, span)
             setattr(proxy, direction, [flip])
             bins = []
             try:
-                with one.pack_stream(512, window_sequences=50) as stream:
+                with one.pack_stream(512, lookahead_sequences=50) as stream:
                     for start in range(0, 600, 100):
                         bins += stream.send(range(start, start + 100), lengths[start : start + 100])
                     bins += stream.flush()
@@ -194,8 +194,10 @@ class Altering:
         lambda answer: answer.locations.sort(key=lambda location: location.id),
         lambda answer: setattr(answer.locations[0], "found", False),
         lambda answer: setattr(answer.locations[0], "position", answer.locations[0].position ^ 1),
-        lambda answer: setattr(answer.locations[0].place, "rank", 1 - answer.locations[0].place.rank),
-        lambda answer: answer.locations[0].ClearField("place"),
+        lambda answer: setattr(
+            answer.locations[0].stream_location, "rank", 1 - answer.locations[0].stream_location.rank
+        ),
+        lambda answer: answer.locations[0].ClearField("stream_location"),
         lambda answer: setattr(answer, "digest", answer.digest[::-1]),
     ],
 )
@@ -276,7 +278,7 @@ def test_packed_indices_are_a_packing_of_what_was_sent(embedded, alter):
 )
 def test_a_pack_stream_takes_only_what_it_sent(embedded, alter):
     altering = Altering(embedded._transport, alter)
-    options = pb.PackStreamOptions(max_seq_len=100, window_sequences=2)
+    options = pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=2)
     bins = []
     with PackStream(altering, options, QUICK) as stream:
         for number in range(20):

@@ -92,7 +92,7 @@ def test_an_epoch_passes_the_front_as_it_is(client, running_server):
 
 @needs_haproxy
 def test_packing_goes_both_ways_through_the_front(client):
-    with client.pack_stream(max_seq_len=100, window_sequences=10) as stream:
+    with client.pack_stream(max_seq_len=100, lookahead_sequences=10) as stream:
         bins = []
         for first in range(0, 200, 5):
             bins += stream.send(list(range(first, first + 5)), [30, 60, 40, 10, 50])

@@ -85,7 +85,7 @@ GOOD = {
         f"PackStream, {len(groups)} of groups": (
             "PackStream",
             pb.PackStreamRequest(
-                options=pb.PackStreamOptions(wire_version=WIRE_VERSION, max_seq_len=90, window_sequences=10)
+                options=pb.PackStreamOptions(wire_version=WIRE_VERSION, max_seq_len=90, lookahead_sequences=10)
             ),
             pb.PackStreamRequest(sequences=pb.PackStreamSequences(ids=LENGTHS, lengths=LENGTHS, groups=groups)),
             pb.PackStreamRequest(sequences=pb.PackStreamSequences(ids=[7], lengths=[8], groups=groups[:1])),

@@ -149,7 +149,7 @@ def test_a_token_that_expires_soon_is_warned_of(packhorse, secured, authority):
     ("days", "sign", "told"),
     [
         (20, "✓", "and this client's fits, good for 20 days"),
-        (5, "!", "good for 5 days: have another issued, and put it in place of"),
+        (5, "!", "good for 5 days: have another issued, and replace"),
         (-1, "✗", "have another issued by the CA of the server's --tls-client-ca"),
     ],
 )

@@ -39,7 +39,7 @@ def some_bins(draw, num_left):
         lengths=np.ones(sum(sizes), dtype=np.int32),
         bin_ends=np.cumsum(sizes, dtype=np.int64),
         positions=np.array(positions, dtype=np.int64),
-        dataset_ids=np.array([draw(st.integers(0, 2)) if size else -1 for size in sizes], dtype=np.int32),
+        component_ids=np.array([draw(st.integers(0, 2)) if size else -1 for size in sizes], dtype=np.int32),
     )
 
 
@@ -56,12 +56,16 @@ def test_each_sequence_is_taken_away_as_the_last_redaction_that_names_it_says(ow
         whole = NUM_BINS - 1 if position < 0 else left[position]
         for entry in range(end - size, end):
             token = None
-            for each in of_web if bins.dataset_ids[number] == 0 else ():
+            for each in of_web if bins.component_ids[number] == 0 else ():
                 if bins.ids[entry] in each.ids:
                     token = MASKED if each.token is None else each.token
             for each in own:
                 was_before = seed is not None and each.seed == seed and epoch * NUM_BINS + whole < each.from_position
-                if NAMES[bins.dataset_ids[number]] == each.component and bins.ids[entry] in each.ids and not was_before:
+                if (
+                    NAMES[bins.component_ids[number]] == each.component
+                    and bins.ids[entry] in each.ids
+                    and not was_before
+                ):
                     token = MASKED if each.token is None else each.token
             if token is not None:
                 expected.append((entry, token))

@@ -16,9 +16,9 @@ def counting(name, num_bins, num_tokens=None):
 
 
 def dealt(mixture, epoch=0):
-    return mixture.epoch(epoch).bins(np.arange(mixture.num_bins)).dataset_ids
+    return mixture.epoch(epoch).bins(np.arange(mixture.num_bins)).component_ids
 
 
 def run_of(mixture, num_epochs):
     parts = [mixture.epoch(e).bins(np.arange(mixture.num_bins)) for e in range(num_epochs)]
-    return [pair for bins in parts for pair in zip(bins.dataset_ids.tolist(), bins.ids.tolist(), strict=True)]
+    return [pair for bins in parts for pair in zip(bins.component_ids.tolist(), bins.ids.tolist(), strict=True)]

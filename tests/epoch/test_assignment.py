@@ -1,6 +1,6 @@
 """Streams of one epoch: disjoint and together complete for every topology, policy, start and number of workers.
 
-Owns invariant 3, with and without a balance, and `Assignment.places`; leaves continuing a stream to test_resume.
+Owns invariant 3, with and without a balance, and `Assignment.locate`; leaves continuing a stream to test_resume.
 """
 
 import threading
@@ -175,7 +175,7 @@ def test_a_last_step_is_filled_once_for_all_ranks_and_ids(prepared, monkeypatch)
         for _ in range(3):
             stream.bins(range(stream.num_steps - 1, stream.num_steps), rank)
     last = np.arange(view.num_bins - 100, view.num_bins)
-    assert (stream.places(last, np.zeros(100, np.int64)).steps >= 0).all()
+    assert (stream.locate(last, np.zeros(100, np.int64)).steps >= 0).all()
     assert len(calls) == 1
 
 
@@ -228,7 +228,7 @@ def test_place_tells_where_each_sequence_is_delivered(case, delivered, bins_of):
             for position, ids, _ in whole_epoch(stream, bins_of)
             for index, member in enumerate(ids)
         ]
-        found = stream.places(*(np.array(column, dtype=np.int64) for column in list(zip(*wanted, strict=True))[:2]))
+        found = stream.locate(*(np.array(column, dtype=np.int64) for column in list(zip(*wanted, strict=True))[:2]))
         rows = zip(found.steps, found.ranks, found.slots, found.index_in_bin, strict=True)
         for (_, _, member), row in zip(wanted, rows, strict=True):
             assert tuple(map(int, row)) == places.get(member, (-1,) * 4)

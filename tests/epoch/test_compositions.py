@@ -39,8 +39,8 @@ def check_against_lists(made, epoch, bins_of, data):
     assert source.num_bins == len(expected)
     every = np.arange(source.num_bins)
     bins = source.bins(every)
-    assert bins.dataset_ids.dtype == np.int32
-    assert bins.dataset_ids.tolist() == [dataset for dataset, _, _ in expected]
+    assert bins.component_ids.dtype == np.int32
+    assert bins.component_ids.tolist() == [dataset for dataset, _, _ in expected]
     whole = bins_of(bins)
     assert whole == [(p, tuple(ids), tuple(lengths)) for p, (_, ids, lengths) in enumerate(expected)]
     assert bins.num_tokens() == sum(sum(lengths) for _, _, lengths in expected)
@@ -50,14 +50,14 @@ def check_against_lists(made, epoch, bins_of, data):
     wanted = data.draw(st.lists(st.integers(0, max(source.num_bins - 1, 0)), max_size=10 if source.num_bins else 0))
     some = source.bins(wanted)
     assert bins_of(some) == [whole[p] for p in wanted]
-    assert some.dataset_ids.tolist() == bins.dataset_ids[wanted].tolist()
+    assert some.component_ids.tolist() == bins.component_ids[wanted].tolist()
     places = {}
     for p, (dataset, ids, lengths) in enumerate(expected):
         for j, (i, n) in enumerate(zip(ids, lengths, strict=True)):
             places.setdefault(i, []).append((dataset, p, j, n))
     asked = [*places, *list(places)[:3], -5, 2**41]
     found = source.locate(asked)
-    fields = (found.dataset_ids, found.positions, found.index_in_bin, found.lengths)
+    fields = (found.component_ids, found.positions, found.index_in_bin, found.lengths)
     rows = {}
     for i, row in zip(found.ids.tolist(), zip(*(field.tolist() for field in fields), strict=True), strict=True):
         rows.setdefault(i, []).append(row)
@@ -101,15 +101,15 @@ def test_every_policy_keeps_the_datasets(epochs, topologies, bins_of):
         source = made.source_of(1)
         datasets_of = {}
         whole = source.bins(np.arange(source.num_bins))
-        for dataset, (_, ids, _) in zip(whole.dataset_ids.tolist(), bins_of(whole), strict=True):
+        for dataset, (_, ids, _) in zip(whole.component_ids.tolist(), bins_of(whole), strict=True):
             for i in ids:
                 datasets_of.setdefault(i, set()).add(dataset)
         topology = data.draw(topologies(source.num_bins, tuple(RemainderPolicy)))
         stream = Assignment(source, topology, seed=1, epoch=1)
         for rank in range(topology.world_size):
             bins = stream.bins(range(stream.num_steps), rank)
-            assert len(bins.dataset_ids) == len(bins)
-            for dataset, (_, ids, _) in zip(bins.dataset_ids.tolist(), bins_of(bins), strict=True):
+            assert len(bins.component_ids) == len(bins)
+            for dataset, (_, ids, _) in zip(bins.component_ids.tolist(), bins_of(bins), strict=True):
                 assert (dataset == -1) == (not ids)
                 assert all(dataset in datasets_of[i] for i in ids)
 

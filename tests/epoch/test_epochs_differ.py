@@ -57,7 +57,7 @@ def kinds():
 def meetings(source):
     """Pairs of sequences that share a bin, with their component."""
     bins = source.bins(np.arange(source.num_bins))
-    of_bins = np.zeros(source.num_bins, np.int32) if bins.dataset_ids is None else bins.dataset_ids
+    of_bins = np.zeros(source.num_bins, np.int32) if bins.component_ids is None else bins.component_ids
     found = set()
     for ids, component in zip(np.split(bins.ids, bins.bin_ends[:-1]), of_bins.tolist(), strict=True):
         found.update((component, *pair) for pair in combinations(sorted(ids.tolist()), 2))

@@ -30,7 +30,7 @@ def test_bins_put_in_order_are_those_taken_one_by_one():
     one_by_one = [mixture.bins([position]) for position in positions]
     bins = mixture.bins(positions)
     assert bins.bin_ends.tolist() == np.cumsum([len(each.ids) for each in one_by_one]).tolist()
-    assert bins.dataset_ids.tolist() == [int(each.dataset_ids[0]) for each in one_by_one]
+    assert bins.component_ids.tolist() == [int(each.component_ids[0]) for each in one_by_one]
     for name in ("ids", "lengths", "first_tokens"):
         assert getattr(bins, name).tolist() == np.concatenate([getattr(each, name) for each in one_by_one]).tolist()
     rows = [np.zeros(len(each.ids), int) if each.rows is None else each.rows for each in one_by_one]

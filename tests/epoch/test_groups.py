@@ -136,7 +136,7 @@ def test_every_topology_and_balance_keeps_groups_whole(topologies):
         left = source.bins(np.arange(topology.start_position, source.num_bins)).group_ids.tolist()
         assert sorted(streamed) == sorted(set(left))
         located = source.locate(source.bins(np.arange(source.num_bins)).ids)
-        places = assignment.places(located.positions, located.index_in_bin)
+        places = assignment.locate(located.positions, located.index_in_bin)
         for number, step, rank, slot, index in zip(
             located.ids.tolist(), places.steps, places.ranks, places.slots, places.index_in_bin, strict=True
         ):
@@ -165,7 +165,7 @@ def test_groups_mix_with_datasets_that_have_none(prepared, when):
     ]
     epoch = Mixture(parts, [Stage({"pairs": 1, "plain": 2})], seed=4, num_bins=9).epoch(when)
     bins = epoch.bins(np.arange(epoch.num_bins))
-    of_sequences = bins.dataset_ids.repeat(bins.sizes())
+    of_sequences = bins.component_ids.repeat(bins.sizes())
     assert (bins.group_ids[of_sequences == 1] == -1).all()
     assert set(bins.group_ids[of_sequences == 0].tolist()) == {6, 7, 8}
     ends = bins.items()

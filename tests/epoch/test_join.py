@@ -48,7 +48,7 @@ def test_joined_bins_follow_the_lists(epochs):
         bins = source.bins(every)
         assert lists_of(bins) == expected
         assert bins.rows.dtype == np.uint16
-        assert bins.templates is bins.dataset_ids is None
+        assert bins.templates is bins.component_ids is None
         assert source.max_seq_len == rows_per_bin * small.max_seq_len
         assert source.costs(every, 7).tolist() == [sum(7 * n + n * n for n in lengths) for _, lengths, _ in expected]
         assert max(len(ids) for ids, _, _ in expected) <= source.max_sequences_per_bin
@@ -108,13 +108,13 @@ def test_components_of_three_lengths_are_mixed_by_tokens_of_room(prepared):
         parts.append(Component.of(name, source_of))
     source = Mixture(parts, [Stage({"short": 1, "middle": 1, "long": 2})], seed=1, num_bins=64).epoch(1)
     bins = source.bins(np.arange(64))
-    assert np.bincount(bins.dataset_ids).tolist() == [16, 16, 32]
+    assert np.bincount(bins.component_ids).tolist() == [16, 16, 32]
     assert source.max_seq_len == 32
-    datasets = np.repeat(bins.dataset_ids, bins.sizes())
+    datasets = np.repeat(bins.component_ids, bins.sizes())
     assert [int(bins.rows[datasets == number].max()) for number in range(3)] == [3, 1, 0]
     of_rows = np.repeat(np.arange(64), bins.sizes()) * 4 + bins.rows
     tokens = np.bincount(of_rows, weights=bins.lengths, minlength=256).reshape(64, 4).max(axis=1)
-    assert (tokens <= np.array([8, 16, 32])[bins.dataset_ids]).all()
+    assert (tokens <= np.array([8, 16, 32])[bins.component_ids]).all()
 
 
 def test_what_cannot_be_joined_is_refused(prepared):

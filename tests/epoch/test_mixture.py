@@ -130,7 +130,7 @@ def test_positions_far_along_a_run_are_found_as_quickly():
     for position in range(12):
         bins = epoch.bins([position])
         found = epoch.locate(bins.ids)
-        assert (bins.dataset_ids[0], position) in set(zip(found.dataset_ids, found.positions, strict=True))
+        assert (bins.component_ids[0], position) in set(zip(found.component_ids, found.positions, strict=True))
 
 
 def test_it_makes_no_difference_how_many_positions_are_dealt_together(monkeypatch):
@@ -146,7 +146,7 @@ def test_it_makes_no_difference_how_many_positions_are_dealt_together(monkeypatc
     alone = epoch().bins(some)
     expected = together.take(np.argsort(positions)[some])
     assert alone.ids.tolist() == expected.ids.tolist()
-    assert alone.dataset_ids.tolist() == expected.dataset_ids.tolist()
+    assert alone.component_ids.tolist() == expected.component_ids.tolist()
 
 
 def test_weights_like_sizes_give_every_bin_once_in_every_epoch():
@@ -156,7 +156,7 @@ def test_weights_like_sizes_give_every_bin_once_in_every_epoch():
     assert mixture.num_bins == sum(sizes.values())
     for epoch in range(3):
         bins = mixture.epoch(epoch).bins(np.arange(mixture.num_bins))
-        came = sorted(zip(bins.dataset_ids.tolist(), bins.ids.tolist(), strict=True))
+        came = sorted(zip(bins.component_ids.tolist(), bins.ids.tolist(), strict=True))
         assert came == [(d, i) for d, size in enumerate(sizes.values()) for i in range(size)]
 
 

@@ -20,19 +20,19 @@ def test_steps_of_one_component_are_as_exact(when_out):
     assert mixture.num_bins == 6 * (237 if when_out == "stop" else 166 + 102)
     for epoch in range(2):
         bins = mixture.epoch(epoch).bins(np.arange(mixture.num_bins))
-        steps = bins.dataset_ids.reshape(-1, 6)
+        steps = bins.component_ids.reshape(-1, 6)
         assert (steps == steps[:, :1]).all()
         num = int((steps[:, 0] == 0).sum())
         assert num == 166 if when_out == "reweigh" else abs(num - 0.7 * len(steps)) < 1
         if when_out != "repeat":
             for d in range(2):
-                ours = bins.ids[bins.dataset_ids == d].tolist()
+                ours = bins.ids[bins.component_ids == d].tolist()
                 assert ours == parts[d].source_of(epoch).bins(np.arange(len(ours))).ids.tolist()
     found = mixture.epoch(0).locate([5])
-    for dataset, position in zip(found.dataset_ids.tolist(), found.positions.tolist(), strict=True):
+    for dataset, position in zip(found.component_ids.tolist(), found.positions.tolist(), strict=True):
         if position >= 0:
             bins = mixture.epoch(0).bins([position])
-            assert (bins.ids.tolist(), bins.dataset_ids.tolist()) == ([5], [dataset])
+            assert (bins.ids.tolist(), bins.component_ids.tolist()) == ([5], [dataset])
 
 
 def test_stop_gives_no_bin_twice_in_an_epoch():
@@ -41,8 +41,8 @@ def test_stop_gives_no_bin_twice_in_an_epoch():
     assert mixture.num_bins == 100
     for epoch in range(3):
         bins = mixture.epoch(epoch).bins(np.arange(100))
-        assert np.bincount(bins.dataset_ids).tolist() == [70, 30]
-        ours = bins.ids[bins.dataset_ids == 1]
+        assert np.bincount(bins.component_ids).tolist() == [70, 30]
+        ours = bins.ids[bins.component_ids == 1]
         assert ours.tolist() == parts[1].source_of(epoch).bins(np.arange(30)).ids.tolist()
     with pytest.raises(ValueError, match="web has 70 bins and would give 84 in epoch 0 of the mixture: lower its"):
         Mixture(parts, [Stage({"web": 7, "code": 3})], seed=1, when_out="stop", num_bins=120)
@@ -60,7 +60,7 @@ def test_what_a_stage_takes_too_early_is_no_reason_to_refuse_a_seed(seed):
     for epoch in range(3):
         bins = mixture.epoch(epoch).bins(np.arange(5))
         for d, size in enumerate(sizes.values()):
-            ours = bins.ids[bins.dataset_ids == d].tolist()
+            ours = bins.ids[bins.component_ids == d].tolist()
             assert ours == mixture.components[d].source_of(epoch).bins(np.arange(size)).ids.tolist()[: len(ours)]
 
 
@@ -86,14 +86,14 @@ def test_what_runs_out_leaves_and_the_others_keep_their_proportions(sizes, weigh
             part.source_of(epoch * part.most_epochs + e).bins(np.arange(part.num_bins)).ids.tolist()
             for e in range(part.most_epochs)
         ]
-        assert bins.ids[bins.dataset_ids == d].tolist() == [i for ids in ours for i in ids]
+        assert bins.ids[bins.component_ids == d].tolist() == [i for ids in ours for i in ids]
         found = source.locate([0])
         assert (
-            sorted(found.positions[found.dataset_ids == d].tolist())
-            == np.flatnonzero((bins.dataset_ids == d) & (bins.ids == 0)).tolist()
+            sorted(found.positions[found.component_ids == d].tolist())
+            == np.flatnonzero((bins.component_ids == d) & (bins.ids == 0)).tolist()
         )
     for end in [*range(0, sum(due), 13), sum(due)]:
-        nums = np.bincount(bins.dataset_ids[:end], minlength=len(sizes)).tolist()
+        nums = np.bincount(bins.component_ids[:end], minlength=len(sizes)).tolist()
         for num, exactly in zip(nums, exactly_due(weights, due, end), strict=True):
             assert abs(num - exactly) <= (2 if len(sizes) <= 3 else 1 + len(sizes) / 2)
 

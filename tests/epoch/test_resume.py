@@ -25,7 +25,7 @@ def test_start_after_a_step_equals_the_later_steps(epochs, topologies, bins_of):
         stream = Assignment(view, topology)
         consumed = data.draw(st.integers(0, stream.num_steps))
         position = topology.position_after(consumed - 1, view.num_bins)
-        into_window = topology.steps_into_window(consumed - 1, view.num_bins)
+        into_window = topology.steps_into_optimizer_step(consumed - 1, view.num_bins)
         if consumed <= topology.num_full_steps(view.num_bins):
             whole_windows = consumed - into_window
             assert position == topology.start_position + whole_windows * topology.bins_per_step
@@ -50,7 +50,7 @@ def test_another_topology_goes_on_where_the_first_stopped(epochs, topologies, bi
         first = Assignment(view, replace(data.draw(topologies(view.num_bins, policies)), start_position=0))
         consumed = data.draw(st.integers(0, first.num_steps))
         position = first.topology.position_after(consumed - 1, view.num_bins)
-        consumed -= first.topology.steps_into_window(consumed - 1, view.num_bins)
+        consumed -= first.topology.steps_into_optimizer_step(consumed - 1, view.num_bins)
         shape = data.draw(topologies(view.num_bins, policies))
         second = Assignment(view, replace(shape, start_position=position))
         batches = [

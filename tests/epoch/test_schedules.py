@@ -1,4 +1,4 @@
-"""Epochs whose batch size changes: complete, disjoint, balanced within optimizer steps, resumed in any stage."""
+"""Epochs whose batch size changes: complete, disjoint, balanced within optimizer steps, resumed in any phase."""
 
 from collections import Counter
 from dataclasses import replace
@@ -72,7 +72,7 @@ def test_going_on_from_a_position_with_other_ranks(epochs, scheduled, bins_of, d
     stream = Assignment(view, topology, seed=seed, epoch=epoch)
     consumed = data.draw(st.integers(0, stream.num_steps))
     position = topology.position_after(consumed - 1, view.num_bins)
-    consumed -= topology.steps_into_window(consumed - 1, view.num_bins)
+    consumed -= topology.steps_into_optimizer_step(consumed - 1, view.num_bins)
     later = Assignment(view, replace(topology, start_position=position), seed=seed, epoch=epoch)
     for rank in range(topology.world_size):
         assert batches_of(later, rank, bins_of) == batches_of(stream, rank, bins_of)[consumed:]
@@ -99,7 +99,7 @@ def test_places_are_where_sequences_come(epochs, scheduled, bins_of, data):
                 came[step, rank, slot] = ids
     positions = np.arange(view.num_bins)
     bins = bins_of(view.bins(positions))
-    places = stream.places(positions, np.zeros(len(positions), dtype=np.int64))
+    places = stream.locate(positions, np.zeros(len(positions), dtype=np.int64))
     for position, step, rank, slot, index in zip(
         positions, places.steps, places.ranks, places.slots, places.index_in_bin, strict=True
     ):

@@ -150,7 +150,7 @@ def test_no_positions_and_no_sequences(prepared):
 @pytest.mark.parametrize("size", [6, 8, 0])
 def test_a_pool_of_another_size_is_refused(prepared, size):
     plan = prepared({5: 7}, 9).plan
-    with pytest.raises(ValueError, match=f"the pool has {size} ids, but the plan places 7"):
+    with pytest.raises(ValueError, match=f"the pool has {size} ids, but the plan uses 7"):
         EpochView(plan, np.arange(size), seed=0, epoch=0)
 
 

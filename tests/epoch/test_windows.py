@@ -158,7 +158,7 @@ def test_empty_and_refused(prepared):
     for number in (0, 2**20 + 1, True):
         with pytest.raises(ValueError, match=r"num_windows must be an integer in \[1, 1048576\]"):
             windowed(small, 0, 0, number)
-    with pytest.raises(ValueError, match="the pool has 6 ids, but the plan places 7"):
+    with pytest.raises(ValueError, match="the pool has 6 ids, but the plan uses 7"):
         WindowedView(small.plan, small.pool[:6], seed=0, epoch=0, num_windows=2)
     with pytest.raises(ValueError, match=r"positions must be in \[0, 7\), got 7"):
         windowed(small, 0, 0, 2).bins([7])

@@ -230,7 +230,7 @@ def sources() -> list[dict[str, Any]]:
         bins = source.bins(np.arange(source.num_bins))
         ids = [part.tolist() for part in np.split(bins.ids, bins.bin_ends[:-1])]
         row = {"source": name, "bins": ids}
-        for beside in ("dataset_ids", "group_ids", "rows"):
+        for beside in ("component_ids", "group_ids", "rows"):
             if (values := getattr(bins, beside)) is not None:
                 row[beside] = values.tolist()
         rows.append(row)
@@ -259,7 +259,7 @@ def files() -> list[dict[str, Any]]:
                 "file": text,
                 "digest": mixture.manifest.digest,
                 "chain": [list(stage) for stage in mixture.chain],
-                "dataset_ids": _numbers(bins.dataset_ids),
+                "component_ids": _numbers(bins.component_ids),
                 "ids": bins.ids.tolist(),
             }
             rows.append(row if bins.rows is None else row | {"rows": bins.rows.tolist()})

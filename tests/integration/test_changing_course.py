@@ -74,10 +74,10 @@ class Run:
             stream.close()
 
     def record(self, batch, first):
-        for row, component in enumerate(batch["bin_dataset_ids"].tolist()):
+        for row, component in enumerate(batch["bin_component_ids"].tolist()):
             assert first + row not in self.rows
             tokens, labels = batch["input_ids"][row].tolist(), batch["labels"][row].tolist()
-            self.rows[first + row] = (batch["dataset_names"][component], tokens, labels)
+            self.rows[first + row] = (batch["component_names"][component], tokens, labels)
 
 
 def command(*arguments):
@@ -121,7 +121,7 @@ def test_the_audit_of_the_whole_run_says_what_was_trained_on(files, make_server)
     components = {each.component.name: each for each in report.streams.components}
     trained = [component for _, (component, _, _) in sorted(run.rows.items())]
     assert {name: each.bins for name, each in components.items()} == {name: trained.count(name) for name in SIZES}
-    dealt = Mixtures(LazyCatalog(root, set())).get("run").epoch(0, SEED).bins(np.arange(4 * DAY)).dataset_ids
+    dealt = Mixtures(LazyCatalog(root, set())).get("run").epoch(0, SEED).bins(np.arange(4 * DAY)).component_ids
     assert [list(SIZES).index(component) for component in trained] == dealt.tolist()
     before, after = trained[:half], trained[half:]
     assert abs(before.count("code") - 0.2 * len(before)) < 15 < abs(after.count("code") - 0.2 * len(after))

@@ -123,7 +123,7 @@ def test_idle_pack_streams_end_at_once_and_leave_no_trace(corpus, make_server):
 def long_message():
     """Function: sends a PackStream message that takes many minutes, and returns the open call."""
     lengths = np.random.default_rng(0).integers(44_564, 47_185, 100_000)
-    options = pb.PackStreamOptions(max_seq_len=131_071, window_sequences=10_000, wire_version=WIRE_VERSION)
+    options = pb.PackStreamOptions(max_seq_len=131_071, lookahead_sequences=10_000, wire_version=WIRE_VERSION)
     calls = []
 
     def send(channel):

@@ -121,7 +121,7 @@ class Run:
             zip(block.positions.tolist(), block.bin_ends.tolist(), block.bins(), strict=True)
         ):
             if position >= 0 and block.steps[number // batch_size] < num_steps:
-                component = int(block.dataset_ids[number])
+                component = int(block.component_ids[number])
                 taken = redactions[end - len(ids) : end].tolist()
                 yield (self.epoch, self.skips.to_whole(position), component, ids.tolist(), taken)
 

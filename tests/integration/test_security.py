@@ -244,7 +244,7 @@ def test_metrics_want_the_same(server, authority, member):
 def test_a_token_that_is_withdrawn_ends_its_streams(server, secure):
     with (
         connect(server.target, token=TOKENS["withdrawn"], **secure) as client,
-        client.pack_stream(8, window_sequences=1) as stream,
+        client.pack_stream(8, lookahead_sequences=1) as stream,
     ):
         stream.send([1], [8])
         write_tokens(server.tokens, [name for name in GRANTS if name != "withdrawn"])

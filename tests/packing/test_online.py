@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.packing import online, pack_histogram
-from packhorse.packing.online import PATIENCE_WINDOWS, OnlinePacker, fullest_bin, fullest_subset
+from packhorse.packing.online import PATIENCE_LOOKAHEADS, OnlinePacker, fullest_bin, fullest_subset
 
 
 def run(packer, lengths):
@@ -18,7 +18,7 @@ def run(packer, lengths):
 
 
 def efficiency(lengths, capacity, window=1000):
-    steps, rest = run(OnlinePacker(capacity, window_sequences=window), lengths)
+    steps, rest = run(OnlinePacker(capacity, lookahead_sequences=window), lengths)
     return sum(lengths) / capacity / (sum(map(len, steps)) + len(rest))
 
 
@@ -26,7 +26,7 @@ def efficiency(lengths, capacity, window=1000):
 def streams(draw):
     capacity = draw(st.integers(1, 300))
     options = {
-        "window_sequences": draw(st.integers(1, 12)),
+        "lookahead_sequences": draw(st.integers(1, 12)),
         "max_sequences_per_bin": draw(st.none() | st.integers(1, 6)),
         "align": draw(st.integers(1, max(1, capacity // 3))),
         "extra_tokens": draw(st.integers(0, capacity // 4)),
@@ -47,9 +47,9 @@ def test_every_sequence_leaves_once_in_a_bin_that_holds_it(case):
     for number, length in enumerate(lengths):
         held = len(packer)
         left = packer.add(number, length)
-        assert len(left) == (held == options["window_sequences"])
+        assert len(left) == (held == options["lookahead_sequences"])
         bins += left
-        assert len(packer) == number + 1 - sum(len(b.ids) for b in bins) <= options["window_sequences"]
+        assert len(packer) == number + 1 - sum(len(b.ids) for b in bins) <= options["lookahead_sequences"]
     bins += packer.flush()
     assert len(packer) == 0
     assert packer.flush() == []
@@ -70,7 +70,7 @@ def test_every_sequence_leaves_once_in_a_bin_that_holds_it(case):
 @given(st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=4), max_size=40), st.integers(1, 9))
 @settings(max_examples=150)
 def test_a_group_is_packed_as_one_sequence_of_its_room(groups, window):
-    packer = OnlinePacker(90, window_sequences=window, align=2, extra_tokens=1)
+    packer = OnlinePacker(90, lookahead_sequences=window, align=2, extra_tokens=1)
     numbers = iter(range(10**6))
     ids = [[next(numbers) for _ in lengths] for lengths in groups]
     bins = []
@@ -138,14 +138,14 @@ def test_long_ones_before_short_ones():
 @pytest.mark.parametrize("window", [1, 3, 40])
 def test_no_sequence_is_held_for_ever(window):
     """A sequence that never fits well (51 of 100, among pairs that fill a bin exactly) leaves within its bound."""
-    packer = OnlinePacker(100, window_sequences=window)
+    packer = OnlinePacker(100, lookahead_sequences=window)
     waited, num_bins, arrived = [], 0, {}
     for number in range(20 * window + 200):
         arrived[number] = num_bins
         for b in packer.add(number, 51 if number % 7 == 0 else (70 if number % 2 else 30)):
             num_bins += 1
             waited += [num_bins - arrived[i] for i in b.ids]
-    assert max(waited) <= (PATIENCE_WINDOWS + 1) * window + 1
+    assert max(waited) <= (PATIENCE_LOOKAHEADS + 1) * window + 1
     if window > 1:
         assert max(waited) > window / 2  # they do wait
 
@@ -153,20 +153,20 @@ def test_no_sequence_is_held_for_ever(window):
 @given(st.lists(st.integers(1, 50), min_size=60, max_size=200), st.integers(1, 6))
 @settings(max_examples=60)
 def test_the_bound_holds_for_any_stream(lengths, window):
-    packer = OnlinePacker(50, window_sequences=window)
+    packer = OnlinePacker(50, lookahead_sequences=window)
     arrived, num_bins = {}, 0
     for number, length in enumerate(lengths):
         arrived[number] = num_bins
         for b in packer.add(number, length):
             num_bins += 1
-            assert all(num_bins - arrived[i] <= (PATIENCE_WINDOWS + 1) * window + 1 for i in b.ids)
+            assert all(num_bins - arrived[i] <= (PATIENCE_LOOKAHEADS + 1) * window + 1 for i in b.ids)
 
 
 def test_emission_is_steady():
     """Once the window is full, what leaves keeps step with what arrives, in any stretch."""
     random = np.random.default_rng(1)
     lengths = random.integers(1, 513, 6000)
-    steps, _ = run(OnlinePacker(512, window_sequences=200), lengths.tolist())
+    steps, _ = run(OnlinePacker(512, lookahead_sequences=200), lengths.tolist())
     left = np.cumsum([sum(sum(b.lengths) for b in step) for step in steps])
     assert left[199] == 0
     held = np.cumsum(lengths) - left
@@ -203,13 +203,13 @@ def test_a_longer_window_packs_better():
 
 def test_huge_capacities_are_searched_in_coarser_units():
     capacity = 2**31 - 1
-    packer = OnlinePacker(capacity, window_sequences=4)
+    packer = OnlinePacker(capacity, lookahead_sequences=4)
     lengths = [capacity, 2**30, 2**30 - 1, 1, capacity // 3, capacity // 3, capacity // 3]
     steps, rest = run(packer, lengths)
     bins = [b for step in steps for b in step] + rest
     assert sorted(i for b in bins for i in b.ids) == list(range(7))
     assert all(sum(b.lengths) <= capacity for b in bins)
-    odd = OnlinePacker(online.MAX_UNITS + 1, window_sequences=1)
+    odd = OnlinePacker(online.MAX_UNITS + 1, lookahead_sequences=1)
     assert [b.lengths for b in (*odd.add(0, online.MAX_UNITS + 1), *odd.add(1, 5), *odd.flush())] == [
         [online.MAX_UNITS + 1],
         [5],
@@ -217,7 +217,7 @@ def test_huge_capacities_are_searched_in_coarser_units():
 
 
 def test_ids_may_repeat():
-    packer = OnlinePacker(10, window_sequences=2)
+    packer = OnlinePacker(10, lookahead_sequences=2)
     bins = [b for _ in range(5) for b in packer.add(7, 4)] + packer.flush()
     assert sum(len(b.ids) for b in bins) == 5
 
@@ -228,7 +228,7 @@ def test_ids_may_repeat():
         ({"max_seq_len": 0}, "max_seq_len"),
         ({"max_seq_len": 2**31}, "max_seq_len"),
         ({"max_seq_len": 10.0}, "max_seq_len"),
-        ({"window_sequences": 0}, "window_sequences"),
+        ({"lookahead_sequences": 0}, "lookahead_sequences"),
         ({"max_sequences_per_bin": 0}, "max_sequences_per_bin"),
         ({"align": 0}, "align"),
         ({"align": 101}, "align"),
@@ -243,7 +243,7 @@ def test_options_out_of_range(options, named):
 
 @pytest.mark.parametrize("length", [0, -1, 101, 1.5, float("nan"), "5", None, True])
 def test_lengths_that_do_not_fit(length):
-    packer = OnlinePacker(100, window_sequences=1)
+    packer = OnlinePacker(100, lookahead_sequences=1)
     with pytest.raises(ValueError, match="length"):
         packer.add(1, length)
     assert len(packer) == 0

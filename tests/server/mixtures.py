@@ -42,7 +42,7 @@ def bins_of(source, positions=None):
     """(dataset, ids, lengths) of bins by position."""
     bins = source.bins(np.arange(source.num_bins) if positions is None else positions)
     parts = (np.split(array, bins.bin_ends[:-1]) for array in (bins.ids, bins.lengths))
-    columns = (bins.positions.tolist(), bins.dataset_ids.tolist(), *parts)
+    columns = (bins.positions.tolist(), bins.component_ids.tolist(), *parts)
     return {
         position: (dataset, ids.tolist(), lengths.tolist())
         for position, dataset, ids, lengths in zip(*columns, strict=True)
@@ -53,7 +53,7 @@ def bins_of_blocks(blocks):
     """The same of blocks, those that the remainder policy added left out."""
     found = {}
     for block in blocks:
-        columns = (block.positions.tolist(), block.dataset_ids.tolist(), block.bins())
+        columns = (block.positions.tolist(), block.component_ids.tolist(), block.bins())
         for position, dataset, (ids, lengths) in zip(*columns, strict=True):
             if position >= 0:
                 found[position] = (dataset, ids.tolist(), lengths.tolist())

@@ -69,7 +69,7 @@ def bins_of(blocks):
     found = []
     for block in filter(len, blocks):
         redactions = np.full(len(block.ids), AS_IT_IS) if block.redactions is None else block.redactions
-        columns = (block.positions.tolist(), block.dataset_ids.tolist(), block.bin_ends.tolist(), block.bins())
+        columns = (block.positions.tolist(), block.component_ids.tolist(), block.bin_ends.tolist(), block.bins())
         for position, component, end, (ids, lengths) in zip(*columns, strict=True):
             taken = redactions[end - len(ids) : end].tolist()
             found.append((position, component, ids.tolist(), lengths.tolist(), taken))

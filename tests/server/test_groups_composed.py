@@ -110,7 +110,7 @@ def compositions(draw):
 
 def bins_of(block):
     """Each bin as its position and a list of (component, group, id, what is taken away of it)."""
-    datasets = block.dataset_of_sequences().tolist()
+    datasets = block.component_of_sequences().tolist()
     groups = [-1] * len(block.ids) if block.group_ids is None else block.group_ids.tolist()
     taken = [AS_IT_IS] * len(block.ids) if block.redactions is None else block.redactions.tolist()
     rows = list(zip(datasets, groups, block.ids.tolist(), taken, strict=True))

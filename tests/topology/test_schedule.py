@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.topology import BatchSchedule, BatchStage, RemainderPolicy, Topology
+from packhorse.topology import BatchPhase, BatchSchedule, RemainderPolicy, Topology
 
 
-def steps_counted_out(topology, stages, *, before, num_bins):
+def steps_counted_out(topology, phases, *, before, num_bins):
     """Every step as a list of positions, and for every optimizer step where it begins; the last step may be short.
 
-    `stages` are (first bin of the run, global batch size), and `before` the bins of the epochs before.
+    `phases` are (first bin of the run, global batch size), and `before` the bins of the epochs before.
     """
     steps, windows = [], []
     position = topology.start_position
     while position < num_bins:
-        size = [size for begin, size in stages if begin <= before + position][-1]
+        size = [size for begin, size in phases if begin <= before + position][-1]
         windows.append((len(steps), position))
         for _ in range(topology.accumulation):
             per_step = size // topology.accumulation
@@ -31,11 +31,11 @@ def steps_counted_out(topology, stages, *, before, num_bins):
 @settings(max_examples=300)
 def test_steps_and_positions_counted_out(scheduled, data):
     num_bins, epoch = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 3))
-    topology, stages = data.draw(scheduled(num_bins, epochs=4))
+    topology, phases = data.draw(scheduled(num_bins, epochs=4))
     of_epoch = topology.of_epoch(epoch, num_bins=num_bins, max_seq_len=8)
-    steps, windows = steps_counted_out(topology, stages, before=epoch * num_bins, num_bins=num_bins)
+    steps, windows = steps_counted_out(topology, phases, before=epoch * num_bins, num_bins=num_bins)
     sizes = [
-        [size for begin, size in stages if begin <= epoch * num_bins + at][-1] // topology.accumulation
+        [size for begin, size in phases if begin <= epoch * num_bins + at][-1] // topology.accumulation
         for first, at in windows
         for _ in range(topology.accumulation)
     ]
@@ -56,7 +56,10 @@ def test_steps_and_positions_counted_out(scheduled, data):
         else:
             first, wanted = [window for window in windows if window[0] <= step + 1][-1]
             into = step + 1 - first
-        assert (of_epoch.position_after(step, num_bins), of_epoch.steps_into_window(step, num_bins)) == (wanted, into)
+        assert (of_epoch.position_after(step, num_bins), of_epoch.steps_into_optimizer_step(step, num_bins)) == (
+            wanted,
+            into,
+        )
     divided = [(step, each.batch_size) for each, own in of_epoch.by_stretch(range(num_steps)) for step in own]
     assert divided == [(step, sizes[step] // topology.world_size) for step in range(num_steps)]
     assert of_epoch.num_rank_bins(range(num_steps)) == sum(size for _, size in divided)
@@ -67,8 +70,8 @@ def test_steps_and_positions_counted_out(scheduled, data):
 def test_a_resumed_run_takes_the_steps_that_are_left(scheduled, data):
     """From any optimizer step on, and under any number of ranks that divides the sizes."""
     num_bins = data.draw(st.integers(1, 60))
-    topology, stages = data.draw(scheduled(num_bins))
-    steps, windows = steps_counted_out(topology, stages, before=0, num_bins=num_bins)
+    topology, phases = data.draw(scheduled(num_bins))
+    steps, windows = steps_counted_out(topology, phases, before=0, num_bins=num_bins)
     first, position = data.draw(st.sampled_from(windows or [(0, topology.start_position)]))
     smaller = data.draw(st.sampled_from([n for n in range(1, 13) if topology.world_size % n == 0]))
     shape = {"world_size": smaller, "accumulation": topology.accumulation, "remainder": topology.remainder}
@@ -81,7 +84,7 @@ def test_a_resumed_run_takes_the_steps_that_are_left(scheduled, data):
 
 
 def test_nothing_is_left_after_the_last_step():
-    """Of 12 bins the step of 9 leaves 3, which are dropped; the stage that begins there would make a step of them."""
+    """Of 12 bins the step of 9 leaves 3, which are dropped; the phase that begins there would make a step of them."""
     topology = Topology(
         world_size=3, accumulation=2, batch_size="0:6 1:18 2:6", start_position=1, remainder=RemainderPolicy.DROP
     )
@@ -92,7 +95,7 @@ def test_nothing_is_left_after_the_last_step():
 
 
 @pytest.mark.parametrize(
-    ("text", "stages"),
+    ("text", "phases"),
     [
         ("0:768 250B:1536", [(0, False, 768), (250 * 10**9, True, 1536)]),
         ("0:8, 1.5K:16, 2M:24", [(0, False, 8), (1500, True, 16), (2_000_000, True, 24)]),
@@ -100,9 +103,9 @@ def test_nothing_is_left_after_the_last_step():
         ("0:1 10:2 20:3", [(0, False, 1), (10, False, 2), (20, False, 3)]),
     ],
 )
-def test_texts(text, stages):
+def test_texts(text, phases):
     schedule = BatchSchedule.parse(text)
-    assert [tuple(stage) for stage in schedule.stages] == stages
+    assert [tuple(phase) for phase in schedule.phases] == phases
     assert BatchSchedule.parse(str(schedule)).of_epoch(0, num_bins=9, max_seq_len=1) == schedule.of_epoch(
         0, num_bins=9, max_seq_len=1
     )
@@ -112,17 +115,17 @@ def test_texts(text, stages):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("5:8", r"^batch_size '5:8' must begin with a stage at 0"),
-        ("0:8 20:4 10:2", r"^batch_size .* has stages that do not ascend"),
-        ("0:8 1K:4 1000M", r"^batch_size has a stage '1000M', which is not BEGIN:SIZE: BEGIN in bins, or in tokens"),
-        ("0:8 x:4", "^batch_size has a stage 'x:4'"),
-        ("0:8 10:1.5", "^batch_size has a stage '10:1.5'"),
-        ("0:8 1.0001K:4", "^batch_size has a stage '1.0001K:4'"),
-        ("0:8 nanK:4", "^batch_size has a stage 'nanK:4'"),
-        ("0:8 infB:4", "^batch_size has a stage 'infB:4'"),
-        ("0:0", "^batch_size: a stage's global batch size must be an integer of at least 1, got 0"),
-        ("0:8 -5:4", "^batch_size: where a stage begins must be an integer of at least 0, got -5"),
-        ("eight:" + "x" * 100_000, "^batch_size has a stage 'eight:x"),
+        ("5:8", r"^batch_size '5:8' must begin with a phase at 0"),
+        ("0:8 20:4 10:2", r"^batch_size .* has phases that do not ascend"),
+        ("0:8 1K:4 1000M", r"^batch_size has a phase '1000M', which is not BEGIN:SIZE: BEGIN in bins, or in tokens"),
+        ("0:8 x:4", "^batch_size has a phase 'x:4'"),
+        ("0:8 10:1.5", "^batch_size has a phase '10:1.5'"),
+        ("0:8 1.0001K:4", "^batch_size has a phase '1.0001K:4'"),
+        ("0:8 nanK:4", "^batch_size has a phase 'nanK:4'"),
+        ("0:8 infB:4", "^batch_size has a phase 'infB:4'"),
+        ("0:0", "^batch_size: a phase's global batch size must be an integer of at least 1, got 0"),
+        ("0:8 -5:4", "^batch_size: where a phase begins must be an integer of at least 0, got -5"),
+        ("eight:" + "x" * 100_000, "^batch_size has a phase 'eight:x"),
     ],
 )
 def test_bad_texts_are_named(text, message):
@@ -133,8 +136,8 @@ def test_bad_texts_are_named(text, message):
 
 def test_tokens_count_full_bins_as_megatron_does():
     schedule = BatchSchedule.parse("0:768 250B:1536")
-    assert schedule.of_epoch(0, num_bins=10**9, max_seq_len=4096).stages[1].begin == 250 * 10**9 // 4096
-    with pytest.raises(ValueError, match=r"4K comes to 1 bins of 2048 tokens, and the stage before it begins at 5"):
+    assert schedule.of_epoch(0, num_bins=10**9, max_seq_len=4096).phases[1].begin == 250 * 10**9 // 4096
+    with pytest.raises(ValueError, match=r"4K comes to 1 bins of 2048 tokens, and the phase before it begins at 5"):
         BatchSchedule.parse("0:8 5:4 4K:2").of_epoch(0, num_bins=10, max_seq_len=2048)
     with pytest.raises(ValueError, match="ask of_epoch"):
         Topology(batch_size="0:8 1K:4").num_steps(9)
@@ -155,7 +158,7 @@ def test_independent_ranks_share_no_global_batch():
         Topology(mode="independent", batch_size="0:8 10:16")
 
 
-def test_a_schedule_needs_a_stage():
-    with pytest.raises(ValueError, match="must begin with a stage at 0"):
+def test_a_schedule_needs_a_phase():
+    with pytest.raises(ValueError, match="must begin with a phase at 0"):
         BatchSchedule(())
-    assert BatchSchedule((BatchStage(0, False, 4),)).sizes == (4,)
+    assert BatchSchedule((BatchPhase(0, False, 4),)).sizes == (4,)

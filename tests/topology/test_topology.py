@@ -25,16 +25,16 @@ def test_steps_and_positions_counted_out(topologies):
         assert topology.num_steps(num_bins) == (len(full) if dropped else len(steps))
         assert topology.num_bins_dropped(num_bins) == (len(tail) if dropped else 0)
         for step, positions in enumerate(full):
-            if (step + 1) % topology.steps_per_window == 0:
+            if (step + 1) % topology.steps_per_optimizer_step == 0:
                 assert topology.position_after(step, num_bins) == positions[-1] + 1
-                assert topology.steps_into_window(step, num_bins) == 0
+                assert topology.steps_into_optimizer_step(step, num_bins) == 0
             elif step + 1 < topology.num_steps(num_bins):
-                done = topology.steps_into_window(step, num_bins) * per_step
+                done = topology.steps_into_optimizer_step(step, num_bins) * per_step
                 assert topology.position_after(step, num_bins) == positions[-1] + 1 - done
         if tail and not dropped:
             assert topology.position_after(len(full), num_bins) == num_bins
         for offset in range(per_step):
-            rank, slot = topology.place(offset)
+            rank, slot = topology.rank_and_slot(offset)
             assert rank * topology.batch_size + slot == offset
             assert 0 <= slot < topology.batch_size
 

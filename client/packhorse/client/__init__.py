@@ -19,12 +19,12 @@ Service     connect, Client, DatasetInfo, Component, Stage, BinStream, StreamHea
             StreamActivity, MemoryDatasets, Takedown, Redaction, TakenPositions
 Proof       EpochOfStreams, AuditReport, ComponentReport, TokenAudit, TokenReport
 Seeing      draw_batch, draw_bins, explain_step, Picture, ExplainedStep
-A run       Topology, BatchSchedule, BatchStage, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
+A run       Topology, BatchSchedule, BatchPhase, Balance, RemainderPolicy, StreamMode, Skips, Cursor, cost_linear_of
 Tokens      as_token_source, TokenSource, MegatronSource, FlatSource, ArrowSource, ParquetSource, MdsSource,
             IndexableSource, MixtureSource, RemoteSource, RemoteArrowSource, StoreCache, StoreOptions, Separators
 Batches     PackedBatch, BatchAssembler, BatchBuffers, BatchTensors, PackLayout, as_layout, context_parallel_indices
 Loss        build_loss_weights, LossCounts, LossReduction, SequenceGroups, sequence_log_probs, sum_over_sequences,
-            per_dataset_metrics, DatasetMetrics
+            per_component_metrics, ComponentMetrics
 Masks       build_packing_attention_bias, AttentionBiasBuffer, build_packing_cu_seqlens, build_boolean_mask,
             build_labelled_mask, build_block_mask, build_block_diagonal_mask, build_varlen_offsets, VarlenOffsets,
             varlen_attention, build_unpadding, Unpadding
@@ -86,13 +86,13 @@ from packhorse.client.service.pack_stream import PackStream
 from packhorse.client.service.stream import BinStream, StreamHeader
 from packhorse.client.service.takedown import Redaction, Takedown, TakenPositions
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.topology import Balance, BatchSchedule, BatchStage, RemainderPolicy, Skips, StreamMode, Topology
+from packhorse.topology import Balance, BatchPhase, BatchSchedule, RemainderPolicy, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:
     from packhorse.client.batches.batch import BatchAssembler
     from packhorse.client.batches.buffers import BatchBuffers, BatchTensors
+    from packhorse.client.batches.component_metrics import ComponentMetrics, per_component_metrics
     from packhorse.client.batches.context_parallel import context_parallel_indices
-    from packhorse.client.batches.dataset_metrics import DatasetMetrics, per_dataset_metrics
     from packhorse.client.batches.layout import PackLayout, as_layout
     from packhorse.client.batches.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
     from packhorse.client.batches.packed_batch import PackedBatch
@@ -172,8 +172,8 @@ _TORCH_PARTS = {
     "PackedBatch": "batches.packed_batch",
     "BatchBuffers": "batches.buffers",
     "BatchTensors": "batches.buffers",
-    "DatasetMetrics": "batches.dataset_metrics",
-    "per_dataset_metrics": "batches.dataset_metrics",
+    "ComponentMetrics": "batches.component_metrics",
+    "per_component_metrics": "batches.component_metrics",
     "PackedBins": "loading.packed_bins",
     "PackedDataset": "loading.dataset",
     "context_parallel_indices": "batches.context_parallel",
@@ -255,19 +255,19 @@ __all__ = [
     "Balance",
     "BatchAssembler",
     "BatchBuffers",
+    "BatchPhase",
     "BatchSchedule",
-    "BatchStage",
     "BatchTensors",
     "BinBlock",
     "BinStream",
     "Client",
     "Component",
+    "ComponentMetrics",
     "ComponentReport",
     "Cursor",
     "DamagedAnswerError",
     "DatasetCorruptError",
     "DatasetInfo",
-    "DatasetMetrics",
     "DatasetNotFoundError",
     "DevicePrefetcher",
     "DigestMismatchError",
@@ -373,7 +373,7 @@ __all__ = [
     "pack_rollouts",
     "padding_free_preset",
     "pair_log_probs",
-    "per_dataset_metrics",
+    "per_component_metrics",
     "rows_preset",
     "sees_other_sequences",
     "sequence_log_probs",

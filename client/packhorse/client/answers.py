@@ -77,7 +77,7 @@ class DatasetInfo:
     """Groups of sequences that share a bin; 0 where every sequence is planned by itself."""
     older_digests: tuple[str, ...] = ()
     components: tuple[Component, ...] = ()
-    """Of a mixture, what it is made of, in the order of `dataset_ids`; empty for a prepared dataset."""
+    """Of a mixture, what it is made of, in the order of `component_ids`; empty for a prepared dataset."""
     stages: tuple[Stage, ...] = ()
     """Of a mixture, its stages."""
     takedown: Takedown | None = None
@@ -185,7 +185,7 @@ def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSeque
 def _location(location: pb.SequenceLocation) -> SequenceLocation:
     if not location.found:
         return SequenceLocation(id=location.id, found=False, component=location.component, key=location.key)
-    place = location.place if location.HasField("place") else None
+    streamed = location.stream_location if location.HasField("stream_location") else None
     return SequenceLocation(
         id=location.id,
         found=True,
@@ -193,10 +193,10 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
         length=location.length,
         position=location.position,
         index_in_bin=location.index_in_bin,
-        step=place.step if place else None,
-        rank=place.rank if place else None,
-        worker=place.worker if place else None,
-        slot=place.slot if place else None,
+        step=streamed.step if streamed else None,
+        rank=streamed.rank if streamed else None,
+        worker=streamed.worker if streamed else None,
+        slot=streamed.slot if streamed else None,
         component=location.component,
         key=location.key,
     )

@@ -422,7 +422,7 @@ class Client:
         self,
         max_seq_len: int,
         *,
-        window_sequences: int = 1000,
+        lookahead_sequences: int = 1000,
         max_sequences_per_bin: int | None = None,
         num_bins_multiple_of: int = 1,
         accumulation: int = 1,
@@ -443,8 +443,8 @@ class Client:
 
         Args:
             max_seq_len: a bin's capacity in tokens.
-            window_sequences: the most sequences that the service holds back to make fuller bins, in [1, 10,000]. Every
-                sequence of a group counts.
+            lookahead_sequences: the most sequences that the service holds back to make fuller bins, in [1, 10,000].
+                Every sequence of a group counts.
             max_sequences_per_bin: the most sequences in a bin; None for no limit. There are no groups then.
             num_bins_multiple_of: data-parallel ranks, at most 65,536. With more than one, bins come in rounds of a
                 multiple of it, and bin k of the stream belongs to rank k mod `num_bins_multiple_of`; a flush splits
@@ -467,7 +467,7 @@ class Client:
             pb.PackStreamOptions,
             within="options.",
             max_seq_len=max_seq_len,
-            window_sequences=window_sequences,
+            lookahead_sequences=lookahead_sequences,
             max_sequences_per_bin=max_sequences_per_bin or 0,
             num_bins_multiple_of=num_bins_multiple_of,
             accumulation=accumulation,

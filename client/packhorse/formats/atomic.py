@@ -25,7 +25,7 @@ class AtomicFiles:
 
     Each is written under a temporary name in its own folder, and locked as long as it has that name. On success all are
     synced and renamed in the given order, so the last name is the one that says that the others are there. Temporary
-    files of a process that was killed are locked by nobody, and removed by the next that writes to the same place.
+    files of a process that was killed are locked by nobody, and removed by the next that writes to the same path.
     """
 
     def __init__(self, paths: Sequence[Path], *, overwrite: bool = False) -> None:

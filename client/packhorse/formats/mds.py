@@ -58,7 +58,7 @@ class MdsShards:
         self.index_path = index.path
         self.columns = index.columns
         """Name -> encoding, in the order of a sequence's bytes."""
-        self._places, self._num_sizes, self._shards = index.places, index.num_sizes, index.shards
+        self._layouts, self._num_sizes, self._shards = index.layouts, index.num_sizes, index.shards
         self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
         self._open: OrderedDict[int, mmap.mmap | bytes] = OrderedDict()
 
@@ -80,19 +80,19 @@ class MdsShards:
             IndexError: there is no such sequence.
             ValueError: the shard is not what the index says, or is corrupt; the message names it.
         """
-        number, row = self.place(index)
+        number, row = self.shard_of(index)
         shard, mapped = self._shards[number], self._map(number)
         begin, end = struct.unpack_from("<2I", mapped, 4 + 4 * row)
         return self.cell_of(memoryview(mapped)[begin:end], column, f"{shard.where}: sequence {row}")
 
-    def place(self, index: int) -> tuple[int, int]:
+    def shard_of(self, index: int) -> tuple[int, int]:
         """Returns the shard that a sequence is in, and its number there; see `cell`."""
         check_index(index, len(self), self.path)
         number = bisect_right(self._ends, index)
         return number, index - self._ends[number] + self._shards[number].num_sequences
 
-    def places(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns `place` of many sequences that are there: int64 [n] both."""
+    def shards_of(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns `shard_of` many sequences that are there: int64 [n] both."""
         ends = np.array(self._ends)
         numbers = np.searchsorted(ends, indices, side="right")
         return numbers, indices - np.concatenate([[0], ends])[numbers]
@@ -108,13 +108,13 @@ class MdsShards:
         Raises:
             ValueError: the sequence is corrupt.
         """
-        place = self._places[column]
-        first = 4 * self._num_sizes + place.fixed_bytes_before
-        size = place.size_bytes or 0
+        layout = self._layouts[column]
+        first = 4 * self._num_sizes + layout.fixed_bytes_before
+        size = layout.size_bytes or 0
         if first <= len(sequence):
             sizes = struct.unpack_from(f"<{self._num_sizes}I", sequence)
-            first += sum(sizes[: place.variable_columns_before])
-            size = sizes[place.variable_columns_before] if place.size_bytes is None else place.size_bytes
+            first += sum(sizes[: layout.variable_columns_before])
+            size = sizes[layout.variable_columns_before] if layout.size_bytes is None else layout.size_bytes
         if first + size > len(sequence):
             raise ValueError(f"{where}, column {column!r} ends beyond the sequence: it is corrupt")
         return sequence[first : first + size]
@@ -188,15 +188,15 @@ class MdsShards:
 
     def _cells(self, number: int, column: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns where a column's cells begin in one shard, and their sizes, in bytes: int64 [n] both."""
-        shard, mapped, place = self._shards[number], self._map(number), self._places[column]
+        shard, mapped, layout = self._shards[number], self._map(number), self._layouts[column]
         begins = np.frombuffer(mapped, "<u4", shard.num_sequences, 4).astype(np.int64)
         ends = np.frombuffer(mapped, "<u4", shard.num_sequences, 8).astype(np.int64)
-        firsts = begins + 4 * self._num_sizes + place.fixed_bytes_before
-        for size in range(place.variable_columns_before):
+        firsts = begins + 4 * self._num_sizes + layout.fixed_bytes_before
+        for size in range(layout.variable_columns_before):
             firsts += self._numbers(number, column, begins + 4 * size, np.dtype("<u4"))
-        sizes = np.full(len(firsts), place.size_bytes or 0, dtype=np.int64)
-        if place.size_bytes is None:
-            at = begins + 4 * place.variable_columns_before
+        sizes = np.full(len(firsts), layout.size_bytes or 0, dtype=np.int64)
+        if layout.size_bytes is None:
+            at = begins + 4 * layout.variable_columns_before
             sizes = self._numbers(number, column, at, np.dtype("<u4")).astype(np.int64)
         beyond = firsts + sizes > ends
         if beyond.any():
@@ -206,9 +206,9 @@ class MdsShards:
             )
         return firsts, sizes
 
-    def _numbers(self, number: int, column: str, places: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _numbers(self, number: int, column: str, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
         try:
-            return _numbers_at(self._map(number), places, dtype)
+            return _numbers_at(self._map(number), offsets, dtype)
         except IndexError:
             raise ValueError(
                 f"{self._shards[number].where}: column {column!r} ends beyond the file: it is corrupt"
@@ -244,7 +244,7 @@ def _map_shard(shard: Shard) -> mmap.mmap | bytes:
     return mapped
 
 
-def _numbers_at(mapped: mmap.mmap | bytes, places: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Reads numbers that need not be aligned: dtype [n], at byte places int64 [n]."""
+def _numbers_at(mapped: mmap.mmap | bytes, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Reads numbers that need not be aligned: dtype [n], at byte offsets int64 [n]."""
     data = np.frombuffer(mapped, np.uint8)
-    return data[places[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+    return data[offsets[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]

@@ -28,7 +28,7 @@ class Shard:
     num_sequences: int
 
 
-class Place(NamedTuple):
+class ColumnLayout(NamedTuple):
     """Where a column is in a sequence."""
 
     fixed_bytes_before: int
@@ -45,7 +45,7 @@ class MdsIndex:
     """A str is a URL."""
     columns: dict[str, str]
     """Name -> encoding, in the order of a sequence's bytes."""
-    places: dict[str, Place]
+    layouts: dict[str, ColumnLayout]
     """Name -> where the column is."""
     shards: list[Shard]
 
@@ -57,7 +57,7 @@ class MdsIndex:
     @property
     def num_sizes(self) -> int:
         """Sizes that stand before each sequence."""
-        return sum(place.size_bytes is None for place in self.places.values())
+        return sum(layout.size_bytes is None for layout in self.layouts.values())
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> "MdsIndex":
@@ -83,7 +83,7 @@ class MdsIndex:
                 raise ValueError(f"{index_path}: shard {number} has other columns than shard 0")
             shards.append(_shard(folder, entry))
         columns = dict(zip(names, encodings, strict=True))
-        return cls(folder=folder, columns=columns, places=_places(names, sizes), shards=shards)
+        return cls(folder=folder, columns=columns, layouts=_layouts(names, sizes), shards=shards)
 
 
 def _folder_of(path: str | os.PathLike[str]) -> Path | str:
@@ -118,14 +118,14 @@ def _entries(path: Path | str) -> list[dict[str, Any]]:
     return entries
 
 
-def _places(names: list[str], sizes: list[int | None]) -> dict[str, Place]:
-    places = {}
+def _layouts(names: list[str], sizes: list[int | None]) -> dict[str, ColumnLayout]:
+    layouts = {}
     fixed_bytes = variable_columns = 0
     for name, size in zip(names, sizes, strict=True):
-        places[name] = Place(fixed_bytes, variable_columns, size or None)
+        layouts[name] = ColumnLayout(fixed_bytes, variable_columns, size or None)
         fixed_bytes += size or 0
         variable_columns += not size
-    return places
+    return layouts
 
 
 def _shard(folder: Path | str, entry: dict[str, Any]) -> Shard:

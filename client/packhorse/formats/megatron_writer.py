@@ -29,7 +29,7 @@ _BUFFERED_TOKENS = 1 << 18
 class MegatronWriter(SequenceWriter):
     """Writes sequences one by one, each a document of its own, as a context manager.
 
-    The files are written beside their place and renamed at the end: after an exception nothing is left. Memory is
+    The files are written beside their final paths and renamed at the end: after an exception nothing is left. Memory is
     4 bytes a sequence and a buffer.
 
     Example:

@@ -134,7 +134,7 @@ class _Generation(jinja2.ext.Extension):
         return jinja2.nodes.Scope(self.wrap(body), lineno=line)
 
     def wrap(self, body: list[jinja2.nodes.Node]) -> list[jinja2.nodes.Node]:
-        """Returns what stands in the tag's place."""
+        """Returns what replaces the tag."""
         return body
 
 

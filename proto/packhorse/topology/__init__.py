@@ -6,7 +6,7 @@ Plain Python without a dependency, so that server, client and command line share
 from packhorse.topology.checks import checked_integer
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice
 from packhorse.topology.rooms import RoomRule
-from packhorse.topology.schedule import BatchSchedule, BatchStage, as_batch_size
+from packhorse.topology.schedule import BatchPhase, BatchSchedule, as_batch_size
 from packhorse.topology.skips import Skips
 from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Stretch, Topology
 
@@ -14,8 +14,8 @@ __all__ = [
     "ADDED",
     "DEFAULT_COST_LINEAR",
     "Balance",
+    "BatchPhase",
     "BatchSchedule",
-    "BatchStage",
     "RemainderPolicy",
     "RoomRule",
     "Skips",

@@ -1,6 +1,6 @@
 """A batch size that changes as training goes on: the global batch size as a function of the run's position.
 
-Owns the stages, their text form, and where they lie in an epoch. Leaves ranks, and the steps that follow, to
+Owns the phases, their text form, and where they lie in an epoch. Leaves ranks, and the steps that follow, to
 `Topology`.
 """
 
@@ -15,16 +15,16 @@ from packhorse.topology.checks import checked_integer, quoted
 _SUFFIXES = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
-class BatchStage(NamedTuple):
+class BatchPhase(NamedTuple):
     """From where on which global batch size holds.
 
     Example:
-        >>> BatchStage(begin=250_000_000_000, in_tokens=True, size=1536)
-        BatchStage(begin=250000000000, in_tokens=True, size=1536)
+        >>> BatchPhase(begin=250_000_000_000, in_tokens=True, size=1536)
+        BatchPhase(begin=250000000000, in_tokens=True, size=1536)
     """
 
     begin: int
-    """Where the stage begins, counted from the run's beginning over all epochs; at least 0."""
+    """Where the phase begins, counted from the run's beginning over all epochs; at least 0."""
     in_tokens: bool
     """Whether `begin` counts tokens of full bins; else bins."""
     size: int
@@ -37,53 +37,53 @@ class BatchSchedule:
 
     A point is a number of bins that the run has taken since its beginning, over all epochs, or with a suffix K, M, B or
     T a number of tokens, where every bin counts max_seq_len of them, as Megatron counts. An optimizer step has the
-    size of the stage in which it begins.
+    size of the phase in which it begins.
 
     Example:
         >>> schedule = BatchSchedule.parse("0:768 250B:1536")
-        >>> schedule.stages[1].size, str(schedule)
+        >>> schedule.phases[1].size, str(schedule)
         (1536, '0:768 250B:1536')
         >>> str(schedule.of_epoch(3, num_bins=50_000_000, max_seq_len=2048))  # by positions of epoch 3
         '0:1536'
 
     Raises:
-        ValueError: there is no stage, the first does not begin at 0, or they do not ascend.
+        ValueError: there is no phase, the first does not begin at 0, or they do not ascend.
     """
 
-    stages: tuple[BatchStage, ...]
+    phases: tuple[BatchPhase, ...]
     """By where they begin, ascending."""
 
     def __post_init__(self) -> None:
-        """Checks every stage."""
-        for begin, _, size in self.stages:
-            checked_integer("batch_size: where a stage begins", begin, 0)
-            checked_integer("batch_size: a stage's global batch size", size, 1)
-        if not self.stages or self.stages[0].begin != 0:
-            raise ValueError(f"batch_size {quoted(str(self))} must begin with a stage at 0, e.g. 0:768 250B:1536")
-        for before, after in pairwise(self.stages):
+        """Checks every phase."""
+        for begin, _, size in self.phases:
+            checked_integer("batch_size: where a phase begins", begin, 0)
+            checked_integer("batch_size: a phase's global batch size", size, 1)
+        if not self.phases or self.phases[0].begin != 0:
+            raise ValueError(f"batch_size {quoted(str(self))} must begin with a phase at 0, e.g. 0:768 250B:1536")
+        for before, after in pairwise(self.phases):
             if after.begin <= before.begin and after.in_tokens == before.in_tokens:
-                raise ValueError(f"batch_size {quoted(str(self))} has stages that do not ascend; write them in order")
+                raise ValueError(f"batch_size {quoted(str(self))} has phases that do not ascend; write them in order")
 
     @classmethod
     def parse(cls, text: str) -> "BatchSchedule":
-        """Reads `BEGIN:SIZE` for every stage, with spaces or commas between.
+        """Reads `BEGIN:SIZE` for every phase, with spaces or commas between.
 
         Raises:
             ValueError: the text is something else.
         """
-        return cls(tuple(map(_stage, text.replace(",", " ").split())))
+        return cls(tuple(map(_phase, text.replace(",", " ").split())))
 
     def __str__(self) -> str:
-        """`BEGIN:SIZE` of every stage, with spaces between; `parse` reads it."""
-        return " ".join(f"{_written(begin, in_tokens)}:{size}" for begin, in_tokens, size in self.stages)
+        """`BEGIN:SIZE` of every phase, with spaces between; `parse` reads it."""
+        return " ".join(f"{_written(begin, in_tokens)}:{size}" for begin, in_tokens, size in self.phases)
 
     @property
     def sizes(self) -> Iterable[int]:
-        """Global batch size of every stage."""
-        return tuple(stage.size for stage in self.stages)
+        """Global batch size of every phase."""
+        return tuple(phase.size for phase in self.phases)
 
     def of_epoch(self, epoch: int, *, num_bins: int, max_seq_len: int) -> "BatchSchedule":
-        """Returns the stages of this epoch and of those to come, by this epoch's positions.
+        """Returns the phases of this epoch and of those to come, by this epoch's positions.
 
         Args:
             epoch: 0-based.
@@ -91,21 +91,21 @@ class BatchSchedule:
             max_seq_len: a bin's capacity in tokens.
 
         Raises:
-            ValueError: stages in tokens and stages in bins do not ascend together.
+            ValueError: phases in tokens and phases in bins do not ascend together.
         """
-        begins = [begin // max_seq_len if in_tokens else begin for begin, in_tokens, _ in self.stages]
-        for (before, after), stage in zip(pairwise(begins), self.stages[1:], strict=True):
+        begins = [begin // max_seq_len if in_tokens else begin for begin, in_tokens, _ in self.phases]
+        for (before, after), phase in zip(pairwise(begins), self.phases[1:], strict=True):
             if after <= before:
                 raise ValueError(
-                    f"batch_size has stages that do not ascend: {_written(stage.begin, stage.in_tokens)} comes to "
-                    f"{after} bins of {max_seq_len} tokens, and the stage before it begins at {before}"
+                    f"batch_size has phases that do not ascend: {_written(phase.begin, phase.in_tokens)} comes to "
+                    f"{after} bins of {max_seq_len} tokens, and the phase before it begins at {before}"
                 )
         of_epoch = [begin - epoch * num_bins for begin in begins]
         now = sum(begin <= 0 for begin in of_epoch) - 1
         return BatchSchedule(
             tuple(
-                BatchStage(max(begin, 0), False, stage.size)
-                for begin, stage in zip(of_epoch[now:], self.stages[now:], strict=True)
+                BatchPhase(max(begin, 0), False, phase.size)
+                for begin, phase in zip(of_epoch[now:], self.phases[now:], strict=True)
             )
         )
 
@@ -130,18 +130,18 @@ def as_batch_size(value: object) -> "int | BatchSchedule":
     return checked_integer("batch_size", value, 1)
 
 
-def _stage(text: str) -> BatchStage:
+def _phase(text: str) -> BatchPhase:
     """Reads `BEGIN:SIZE`."""
     begin, colon, size = text.partition(":")
     in_tokens = begin[-1:].upper() in _SUFFIXES
     try:
         count = Decimal(begin[:-1]) * _SUFFIXES[begin[-1:].upper()] if in_tokens else Decimal(int(begin))
         if colon and count == int(count):
-            return BatchStage(int(count), in_tokens, int(size))
+            return BatchPhase(int(count), in_tokens, int(size))
     except (InvalidOperation, ValueError, OverflowError):
         pass
     raise ValueError(
-        f"batch_size has a stage {quoted(text)}, which is not BEGIN:SIZE: BEGIN in bins, or in tokens with K, M, B or "
+        f"batch_size has a phase {quoted(text)}, which is not BEGIN:SIZE: BEGIN in bins, or in tokens with K, M, B or "
         "T behind it, and SIZE in bins of all ranks, e.g. 250B:1536"
     )
 

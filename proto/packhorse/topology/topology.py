@@ -1,7 +1,7 @@
 """How an epoch's bins are divided over ranks and workers.
 
-Owns the arithmetic of steps, ranks, workers, slots and windows. Leaves which bin of a window goes to which rank, and
-what a last step that is not full holds, to the server's assignments.
+Owns the arithmetic of steps, ranks, workers, slots and optimizer steps. Leaves which bin of an optimizer step goes to
+which rank, and what a last step that is not full holds, to the server's assignments.
 """
 
 from bisect import bisect_right
@@ -51,10 +51,10 @@ class Topology:
     start_position + s·G + r·batch_size + [0, batch_size). Worker s mod workers_per_rank serves step s, which is the
     order in which a PyTorch DataLoader asks its workers, so a rank's batches do not depend on their number.
 
-    With a `balance`, the positions of `accumulation` steps form a window, and change places within it.
+    With a `balance`, bins are exchanged within the positions of an optimizer step, which has `accumulation` steps.
 
-    Where `batch_size` is a schedule, a window is an optimizer step of its size: the first one that begins at or behind
-    a stage's first position has the stage's size. It counts from the run's beginning, so ask `of_epoch` for the
+    Where `batch_size` is a schedule, the first optimizer step that begins at or behind a phase's first position has the
+    phase's size. It counts from the run's beginning, so ask `of_epoch` for the
     topology of an epoch before asking for steps. Steps of one size in a row are a stretch; in each, step s and position
     are the formula above, counted from the stretch's beginning.
 
@@ -115,31 +115,31 @@ class Topology:
         """Steps of the same size in a row, from step 0 on; the last one has no end.
 
         Raises:
-            ValueError: a stage's size does not divide among the ranks, or begins at a number of tokens.
+            ValueError: a phase's size does not divide among the ranks, or begins at a number of tokens.
         """
         if not isinstance(self.batch_size, BatchSchedule):
             bins = self.batch_size * (self.world_size if self.mode is StreamMode.PARTITION else 1)
             return (Stretch(0, 0, self.batch_size, bins),)
-        stages = self.batch_size.stages
-        if any(stage.in_tokens for stage in stages):
-            raise ValueError("batch_size has stages in tokens: ask of_epoch for the topology of an epoch")
+        phases = self.batch_size.phases
+        if any(phase.in_tokens for phase in phases):
+            raise ValueError("batch_size has phases in tokens: ask of_epoch for the topology of an epoch")
         found: list[Stretch] = []
         step = offset = 0
-        for stage, following in zip(stages, (*stages[1:], None), strict=True):
+        for phase, following in zip(phases, (*phases[1:], None), strict=True):
             until = None if following is None else following.begin - self.start_position - offset
             if until is not None and until <= 0:
-                continue  # done before start_position, or within the optimizer step that another stage began
-            batch_size, rest = divmod(stage.size, self.world_size * self.accumulation)
+                continue  # done before start_position, or within the optimizer step that another phase began
+            batch_size, rest = divmod(phase.size, self.world_size * self.accumulation)
             if rest:
                 raise ValueError(
-                    f"batch_size {stage.size}, from position {stage.begin} on, does not divide among world_size "
+                    f"batch_size {phase.size}, from position {phase.begin} on, does not divide among world_size "
                     f"{self.world_size} times accumulation {self.accumulation}; take a multiple of "
                     f"{self.world_size * self.accumulation}, or other numbers of ranks or steps"
                 )
             found.append(Stretch(step, offset, batch_size, batch_size * self.world_size))
             if until is not None:
-                windows = -(-until // stage.size)
-                step, offset = step + windows * self.accumulation, offset + windows * stage.size
+                num_optimizer_steps = -(-until // phase.size)
+                step, offset = step + num_optimizer_steps * self.accumulation, offset + num_optimizer_steps * phase.size
         return tuple(found)
 
     @property
@@ -154,15 +154,15 @@ class Topology:
         return max(stretch.bins_per_step for stretch in self.stretches)
 
     @property
-    def steps_per_window(self) -> int:
+    def steps_per_optimizer_step(self) -> int:
         """Steps that make an optimizer step: `accumulation` with a balance or a schedule, else 1."""
         is_plain = self.balance is Balance.NONE and not isinstance(self.batch_size, BatchSchedule)
         return 1 if is_plain else self.accumulation
 
     @property
-    def bins_per_window(self) -> int:
-        """Positions of an optimizer step, which may change places; of a schedule's, in the largest."""
-        return self.steps_per_window * self.bins_per_step
+    def bins_per_optimizer_step(self) -> int:
+        """Positions of an optimizer step, whose bins may be exchanged; of a schedule's, in the largest."""
+        return self.steps_per_optimizer_step * self.bins_per_step
 
     @property
     def step_stride(self) -> int:
@@ -260,23 +260,23 @@ class Topology:
     def position_after(self, step: int, num_bins: int) -> int:
         """The position to resume at once `step` has been consumed by every rank, under any topology.
 
-        Within a window that is its beginning: the window's other bins have not all been consumed. After the last step
-        of a schedule it is the epoch's end: a smaller stage would make steps of bins that are dropped.
+        Within an optimizer step that is its beginning: its other bins have not all been consumed. After the last step
+        of a schedule it is the epoch's end: a smaller phase would make steps of bins that are dropped.
         """
         stretch = self.stretch_of(step + 1)
         if step + 1 == self.num_steps(num_bins):
             if step >= 0 and isinstance(self.batch_size, BatchSchedule):
                 return num_bins
             return min(self.start_position + stretch.offset_of(step + 1), num_bins)
-        steps_into = (step + 1 - stretch.first_step) % self.steps_per_window
+        steps_into = (step + 1 - stretch.first_step) % self.steps_per_optimizer_step
         return self.start_position + stretch.offset_of(step + 1 - steps_into)
 
-    def steps_into_window(self, step: int, num_bins: int) -> int:
-        """How many steps of an unfinished window have been consumed once `step` has."""
+    def steps_into_optimizer_step(self, step: int, num_bins: int) -> int:
+        """How many steps of an unfinished optimizer step have been consumed once `step` has."""
         if step + 1 == self.num_steps(num_bins):
             return 0
-        return (step + 1 - self.stretch_of(step + 1).first_step) % self.steps_per_window
+        return (step + 1 - self.stretch_of(step + 1).first_step) % self.steps_per_optimizer_step
 
-    def place(self, offset: int, step: int = 0) -> tuple[int, int]:
+    def rank_and_slot(self, offset: int, step: int = 0) -> tuple[int, int]:
         """(rank, slot) of the bin at `offset` in [0, G) of a step."""
         return divmod(offset, self.stretch_of(step).batch_size)

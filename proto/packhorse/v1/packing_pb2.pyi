@@ -239,13 +239,13 @@ class Stage(_message.Message):
     def __init__(self, first_position: _Optional[int] = ..., digest: _Optional[str] = ..., shares: _Optional[_Iterable[str]] = ..., bins_per_draw: _Optional[int] = ...) -> None: ...
 
 class Bins(_message.Message):
-    __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "defined_datasets", "position_offsets", "base_position", "first_tokens", "group_ids", "redacted", "redacted_tokens", "rows", "checksum")
+    __slots__ = ("ids", "templates", "defined_templates", "defined_sizes", "defined_lengths", "defined_components", "position_offsets", "base_position", "first_tokens", "group_ids", "redacted", "redacted_tokens", "rows", "checksum")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_SIZES_FIELD_NUMBER: _ClassVar[int]
     DEFINED_LENGTHS_FIELD_NUMBER: _ClassVar[int]
-    DEFINED_DATASETS_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_COMPONENTS_FIELD_NUMBER: _ClassVar[int]
     POSITION_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     BASE_POSITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -259,7 +259,7 @@ class Bins(_message.Message):
     defined_templates: bytes
     defined_sizes: bytes
     defined_lengths: bytes
-    defined_datasets: bytes
+    defined_components: bytes
     position_offsets: bytes
     base_position: int
     first_tokens: bytes
@@ -268,7 +268,7 @@ class Bins(_message.Message):
     redacted_tokens: bytes
     rows: bytes
     checksum: int
-    def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., defined_datasets: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., group_ids: _Optional[bytes] = ..., redacted: _Optional[bytes] = ..., redacted_tokens: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, ids: _Optional[bytes] = ..., templates: _Optional[bytes] = ..., defined_templates: _Optional[bytes] = ..., defined_sizes: _Optional[bytes] = ..., defined_lengths: _Optional[bytes] = ..., defined_components: _Optional[bytes] = ..., position_offsets: _Optional[bytes] = ..., base_position: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., group_ids: _Optional[bytes] = ..., redacted: _Optional[bytes] = ..., redacted_tokens: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Topology(_message.Message):
     __slots__ = ("world_size", "workers_per_rank", "batch_size", "start_position", "remainder", "mode", "balance", "accumulation", "cost_linear", "batch_schedule")
@@ -291,10 +291,10 @@ class Topology(_message.Message):
     balance: Balance
     accumulation: int
     cost_linear: int
-    batch_schedule: _containers.RepeatedCompositeFieldContainer[BatchStage]
-    def __init__(self, world_size: _Optional[int] = ..., workers_per_rank: _Optional[int] = ..., batch_size: _Optional[int] = ..., start_position: _Optional[int] = ..., remainder: _Optional[_Union[RemainderPolicy, str]] = ..., mode: _Optional[_Union[StreamMode, str]] = ..., balance: _Optional[_Union[Balance, str]] = ..., accumulation: _Optional[int] = ..., cost_linear: _Optional[int] = ..., batch_schedule: _Optional[_Iterable[_Union[BatchStage, _Mapping]]] = ...) -> None: ...
+    batch_schedule: _containers.RepeatedCompositeFieldContainer[BatchPhase]
+    def __init__(self, world_size: _Optional[int] = ..., workers_per_rank: _Optional[int] = ..., batch_size: _Optional[int] = ..., start_position: _Optional[int] = ..., remainder: _Optional[_Union[RemainderPolicy, str]] = ..., mode: _Optional[_Union[StreamMode, str]] = ..., balance: _Optional[_Union[Balance, str]] = ..., accumulation: _Optional[int] = ..., cost_linear: _Optional[int] = ..., batch_schedule: _Optional[_Iterable[_Union[BatchPhase, _Mapping]]] = ...) -> None: ...
 
-class BatchStage(_message.Message):
+class BatchPhase(_message.Message):
     __slots__ = ("bins", "tokens", "global_batch_size")
     BINS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -481,13 +481,13 @@ class LocateSequencesResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., locations: _Optional[_Iterable[_Union[SequenceLocation, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class SequenceLocation(_message.Message):
-    __slots__ = ("id", "found", "length", "position", "index_in_bin", "place", "first_token", "component", "key")
+    __slots__ = ("id", "found", "length", "position", "index_in_bin", "stream_location", "first_token", "component", "key")
     ID_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     INDEX_IN_BIN_FIELD_NUMBER: _ClassVar[int]
-    PLACE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_LOCATION_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -496,13 +496,13 @@ class SequenceLocation(_message.Message):
     length: int
     position: int
     index_in_bin: int
-    place: StreamPlace
+    stream_location: StreamLocation
     first_token: int
     component: str
     key: str
-    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., place: _Optional[_Union[StreamPlace, _Mapping]] = ..., first_token: _Optional[int] = ..., component: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., found: _Optional[bool] = ..., length: _Optional[int] = ..., position: _Optional[int] = ..., index_in_bin: _Optional[int] = ..., stream_location: _Optional[_Union[StreamLocation, _Mapping]] = ..., first_token: _Optional[int] = ..., component: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
-class StreamPlace(_message.Message):
+class StreamLocation(_message.Message):
     __slots__ = ("step", "rank", "worker", "slot")
     STEP_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -567,9 +567,9 @@ class PackStreamRequest(_message.Message):
     def __init__(self, options: _Optional[_Union[PackStreamOptions, _Mapping]] = ..., sequences: _Optional[_Union[PackStreamSequences, _Mapping]] = ..., flush: _Optional[_Union[PackStreamFlush, _Mapping]] = ...) -> None: ...
 
 class PackStreamOptions(_message.Message):
-    __slots__ = ("max_seq_len", "window_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty", "wire_version")
+    __slots__ = ("max_seq_len", "lookahead_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty", "wire_version")
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
-    WINDOW_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    LOOKAHEAD_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
     ALIGN_FIELD_NUMBER: _ClassVar[int]
     EXTRA_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -580,7 +580,7 @@ class PackStreamOptions(_message.Message):
     ALLOW_EMPTY_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     max_seq_len: int
-    window_sequences: int
+    lookahead_sequences: int
     max_sequences_per_bin: int
     align: int
     extra_tokens: int
@@ -590,7 +590,7 @@ class PackStreamOptions(_message.Message):
     cost_linear: int
     allow_empty: bool
     wire_version: int
-    def __init__(self, max_seq_len: _Optional[int] = ..., window_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_seq_len: _Optional[int] = ..., lookahead_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class PackStreamSequences(_message.Message):
     __slots__ = ("ids", "lengths", "groups")

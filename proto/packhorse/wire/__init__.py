@@ -25,7 +25,7 @@ from packhorse.wire.checksums import (
 )
 from packhorse.wire.freed_memory import give_back_freed_memory, keep_freed_memory
 from packhorse.wire.ids import ids_sum
-from packhorse.wire.progress import Run, steps_of_ranks
+from packhorse.wire.progress import EpochKey, steps_of_ranks
 
 __all__ = [
     "ADDED_OFFSET",
@@ -34,9 +34,9 @@ __all__ = [
     "MASKED_TOKEN",
     "PLAIN_WIRE_VERSION",
     "WIRE_VERSION",
+    "EpochKey",
     "HeaderChecksums",
     "LocationsChecksum",
-    "Run",
     "arrays_checksum",
     "bins_checksum",
     "block_context",

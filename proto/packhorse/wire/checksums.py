@@ -19,7 +19,7 @@ BIN_ARRAYS = (
     "defined_templates",
     "defined_sizes",
     "defined_lengths",
-    "defined_datasets",
+    "defined_components",
     "position_offsets",
     "first_tokens",
     "group_ids",
@@ -34,7 +34,7 @@ _LATER = ("group_ids", "redacted", "redacted_tokens", "rows")
 before these were there."""
 
 _LOCATION = struct.Struct("<q?qqqq?qiii")
-"""A SequenceLocation in the order of its fields, as little-endian bytes; its place comes last."""
+"""A SequenceLocation in the order of its fields, as little-endian bytes; its stream location comes last."""
 
 
 def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> int:
@@ -161,7 +161,7 @@ class LocationsChecksum:
 
     def add(self, location: pb.SequenceLocation) -> None:
         """Adds the next location."""
-        place = location.place
+        streamed = location.stream_location
         self._state.update(
             _LOCATION.pack(
                 location.id,
@@ -170,11 +170,11 @@ class LocationsChecksum:
                 location.position,
                 location.index_in_bin,
                 location.first_token,
-                location.HasField("place"),
-                place.step,
-                place.rank,
-                place.worker,
-                place.slot,
+                location.HasField("stream_location"),
+                streamed.step,
+                streamed.rank,
+                streamed.worker,
+                streamed.slot,
             )
             + location.component.encode()
             + location.key.encode()
@@ -268,12 +268,12 @@ def _topology(topology: pb.Topology) -> tuple[str | int, ...]:
         topology.balance,
         topology.accumulation,
         topology.cost_linear,
-        *(_stage(stage) for stage in topology.batch_schedule),
+        *(_phase(phase) for phase in topology.batch_schedule),
     )
 
 
-def _stage(stage: pb.BatchStage) -> str:
-    return f"{stage.WhichOneof('begin')}:{stage.bins}:{stage.tokens}:{stage.global_batch_size}"
+def _phase(phase: pb.BatchPhase) -> str:
+    return f"{phase.WhichOneof('begin')}:{phase.bins}:{phase.tokens}:{phase.global_batch_size}"
 
 
 def _numbers(numbers: Iterable[int]) -> int:

@@ -41,8 +41,8 @@ class Streaming(Protocol):
         ...
 
 
-class Run(NamedTuple):
-    """The streams that go through one epoch together."""
+class EpochKey(NamedTuple):
+    """What the streams that go through one epoch together have in common."""
 
     dataset: str
     epoch: int
@@ -50,19 +50,19 @@ class Run(NamedTuple):
     world_size: int
 
 
-def steps_of_ranks(streams: Iterable[Streaming]) -> dict[Run, dict[int, int]]:
-    """Returns the next step of each rank of each run: of a rank's workers, the one that is furthest behind counts.
+def steps_of_ranks(streams: Iterable[Streaming]) -> dict[EpochKey, dict[int, int]]:
+    """Returns the next step of each rank of each epoch: of a rank's workers, the one that is furthest behind counts.
 
     Example:
         >>> from packhorse.v1 import packing_pb2 as pb
         >>> def stream(rank, next_step):
         ...     return pb.StreamActivity(dataset="corpus", world_size=2, rank=rank, next_step=next_step)
         >>> steps_of_ranks([stream(0, 40), stream(0, 41), stream(1, 7)])
-        {Run(dataset='corpus', epoch=0, seed=0, world_size=2): {0: 40, 1: 7}}
+        {EpochKey(dataset='corpus', epoch=0, seed=0, world_size=2): {0: 40, 1: 7}}
     """
-    runs: dict[Run, dict[int, int]] = {}
+    epochs: dict[EpochKey, dict[int, int]] = {}
     for stream in streams:
         if stream.dataset:
-            steps = runs.setdefault(Run(stream.dataset, stream.epoch, stream.seed, stream.world_size), {})
+            steps = epochs.setdefault(EpochKey(stream.dataset, stream.epoch, stream.seed, stream.world_size), {})
             steps[stream.rank] = min(steps.get(stream.rank, stream.next_step), stream.next_step)
-    return runs
+    return epochs

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from packhorse.client import ServerActivity, StreamActivity
-from packhorse.wire import Run, steps_of_ranks
+from packhorse.wire import EpochKey, steps_of_ranks
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -87,11 +87,11 @@ def _stream_facts(
     server: ServerActivity,
     earlier: ServerActivity | None,
     seconds: float,
-    steps: dict[Run, dict[int, int]],
+    steps: dict[EpochKey, dict[int, int]],
 ) -> dict[str, Any]:
     then = {each.id: each for each in earlier.streams}.get(stream.id) if earlier else None
     period = seconds if then else stream.open_seconds
-    ranks = steps.get(Run(stream.dataset, stream.epoch, stream.seed, stream.world_size), {})
+    ranks = steps.get(EpochKey(stream.dataset, stream.epoch, stream.seed, stream.world_size), {})
     blocked = (
         stream.blocked_seconds + stream.waiting_seconds - (then.blocked_seconds + then.waiting_seconds if then else 0)
     )
@@ -106,7 +106,7 @@ def _stream_facts(
     return facts
 
 
-def _run_facts(run: Run, ranks: dict[int, int], streams: list[dict[str, Any]]) -> dict[str, Any]:
+def _run_facts(run: EpochKey, ranks: dict[int, int], streams: list[dict[str, Any]]) -> dict[str, Any]:
     ours = [stream for stream in streams if all(stream[name] == value for name, value in run._asdict().items())]
     slowest = min(ranks, key=lambda rank: ranks[rank])
     return {

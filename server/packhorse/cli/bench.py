@@ -61,7 +61,7 @@ def command(
     than the server's, or both share the processor. With --steps-per-second the wait for a block should be near 0 at
     every percentile; without, the rate is what the server, the network or this machine can do at most.
 
-    Exits with 1 where a stream failed, or found no place because servers take no more (--max-streams of serve).
+    Exits with 1 where a stream failed, or was not admitted because servers take no more (--max-streams of serve).
     """
     if target.startswith("embedded:"):
         raise click.UsageError("TARGET embedded:DIR is no server; give one by HOST:PORT")
@@ -95,7 +95,7 @@ def command(
 
 def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_cores: int) -> dict[str, Any]:
     good = [stream for stream in streams if not stream.error]
-    took = max(stream.seconds for stream in good or streams)  # one that found no place waits beyond the others' end
+    took = max(stream.seconds for stream in good or streams)  # one that was not admitted waits beyond the others' end
     rates = [stream.num_ids / stream.seconds for stream in good]
     median = statistics.median(rates) if rates else 0.0
     return {

@@ -59,7 +59,7 @@ class EpochCount:
     tokens: int = 0
     """Tokens in them, padding left out."""
     checksum: int = 0
-    """Sum modulo 2^64 of hashes of (token, place in its sequence, length of its sequence)."""
+    """Sum modulo 2^64 of hashes of (token, index in its sequence, length of its sequence)."""
     first_batch_seconds: float = 0.0
     """From asking the DataLoader to its first batch; starting its workers included."""
     seconds: float = 0.0
@@ -78,16 +78,16 @@ class EpochCount:
         self.checksum = (self.checksum + checksum) % 2**64
 
 
-def token_checksum(tokens: NDArray[np.int64], places: NDArray[np.int64], lengths: NDArray[np.integer]) -> int:
+def token_checksum(tokens: NDArray[np.int64], indices: NDArray[np.int64], lengths: NDArray[np.integer]) -> int:
     """Returns a sum of hashes that does not depend on the order of sequences.
 
     Args:
         tokens: int64 [T], sequences end to end.
-        places: int64 [T], each token's place in its sequence.
+        indices: int64 [T], each token's index in its sequence.
         lengths: [n], of the sequences.
     """
     value = tokens.astype(np.uint64) << np.uint64(40)
-    value ^= places.astype(np.uint64) << np.uint64(20)
+    value ^= indices.astype(np.uint64) << np.uint64(20)
     value ^= np.repeat(lengths, lengths).astype(np.uint64)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

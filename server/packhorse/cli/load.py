@@ -20,7 +20,7 @@ PATIENT = RetryPolicy(deadline_seconds=60)
 """A server that takes longer than the bench is measured, too."""
 
 NO_PLACE = "it was never let in"
-"""What is told of a stream that found no place as long as the others were read."""
+"""What is told of a stream that was not admitted as long as the others were read."""
 
 START_SECONDS = 120.0
 """How long the processes may take to start."""
@@ -42,7 +42,7 @@ class Load:
     """Of each rank; None for as fast as they come."""
 
     @property
-    def places(self) -> list[tuple[int, int]]:
+    def coordinates(self) -> list[tuple[int, int]]:
         """(rank, worker) of every stream."""
         shape = self.topology
         return [(rank, worker) for rank in range(shape.world_size) for worker in range(shape.workers_per_rank)]
@@ -62,7 +62,7 @@ class Measured:
     seconds: float = 0.0
     """From the first request to the last block."""
     was_refused: bool = False
-    """Whether servers had as many streams as they take when it asked for its place."""
+    """Whether servers had as many streams as they take when it asked."""
     error: str = ""
     """Why it ended early, or read nothing."""
 
@@ -81,14 +81,14 @@ def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
         RuntimeError: a process ended without an answer.
     """
     spawning = multiprocessing.get_context("spawn")
-    places = load.places
-    num_processes = min(num_processes, len(places))
+    coordinates = load.coordinates
+    num_processes = min(num_processes, len(coordinates))
     barrier = spawning.Barrier(num_processes)
     pipes, processes = [], []
     for number in range(num_processes):
         ours, theirs = spawning.Pipe(duplex=False)
         process = spawning.Process(
-            target=_read_part, args=(load, places[number::num_processes], barrier, theirs), daemon=True
+            target=_read_part, args=(load, coordinates[number::num_processes], barrier, theirs), daemon=True
         )
         process.start()
         theirs.close()
@@ -110,14 +110,14 @@ def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
     return measured, processor_seconds
 
 
-def _read_part(load: Load, places: Sequence[tuple[int, int]], barrier: Barrier, answer: Connection) -> None:
+def _read_part(load: Load, coordinates: Sequence[tuple[int, int]], barrier: Barrier, answer: Connection) -> None:
     """Reads some of the streams, each in a thread, and sends what they measured."""
-    measured = [Measured() for _ in places]
+    measured = [Measured() for _ in coordinates]
     barrier.wait(START_SECONDS)
     used, began = time.process_time(), time.perf_counter()
     threads = [
         Thread(target=_read, args=(load, rank, worker, began, into), daemon=True)
-        for (rank, worker), into in zip(places, measured, strict=True)
+        for (rank, worker), into in zip(coordinates, measured, strict=True)
     ]
     for thread in threads:
         thread.start()

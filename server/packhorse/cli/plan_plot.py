@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 _LINEAR_PERCENT = 0.001
-"""Below this the axis is linear, so that a gap of 0 has a place."""
+"""Below this the axis is linear, so that a gap of 0 is shown."""
 
 
 def save_comparison(rows: Mapping[str, int], bound: int, name: str, max_seq_len: int, path: Path) -> None:

@@ -12,8 +12,8 @@ from packhorse.dataset import (
     MixtureDataset,
     Redaction,
     TakedownFile,
-    ids_reader,
     parse_ids,
+    read_ids_of,
     redact,
     takedown_text,
 )
@@ -47,7 +47,7 @@ from packhorse.topology.checks import counted
     "token",
     type=click.IntRange(0, 2**31 - 1),
     metavar="TOKEN",
-    help="Put this token in place of each of theirs; without, they are only masked from the loss.",
+    help="Replace each of their tokens with this one; without it, they are only masked from the loss.",
 )
 @click.option("--seed", type=click.IntRange(0), help="The run of this seed had them before --from-position.")
 @click.option(
@@ -181,7 +181,7 @@ def _is_right(served: Served, path: Path) -> bool:
     """Says of every redaction of a file how many ids it names, and which of them are not there."""
     from packhorse.server.datasets.takedowns import unknown_names
 
-    file = TakedownFile.parse(takedown_text(path), path.name, ids_reader(path))
+    file = TakedownFile.parse(takedown_text(path), path.name, read_ids_of(path))
     _check_fields(file, served)
     click.echo(f"{path.name}: {counted(len(file.redactions), 'redaction')}, {counted(len(file.skips), 'skip')}")
     is_right = True

@@ -87,7 +87,7 @@ class _Line(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Shows a record's first line."""
         text = record.getMessage().partition("\n")[0]
-        # Where bars are drawn, rich has taken stderr's place and puts lines above them.
+        # Where bars are drawn, rich has replaced stderr and puts lines above them.
         if sys.stderr.isatty() and not isinstance(sys.stderr, FileProxy):
             width = shutil.get_terminal_size().columns
             sys.stderr.write(_CLEAR_LINE + (text if len(text) < width else text[: width - 2] + "…"))

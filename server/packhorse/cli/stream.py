@@ -40,13 +40,13 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
         client.stream_bins(name, **options) as stream,
     ):
         for block in stream:
-            places = (
+            slots = (
                 (step, slot)
                 for stretch, steps in stream.topology.by_stretch(block.steps)
                 for step in steps
                 for slot in range(stretch.batch_size)
             )
-            for number, ((step, slot), (ids, lengths)) in enumerate(zip(places, block.bins(), strict=True)):
+            for number, ((step, slot), (ids, lengths)) in enumerate(zip(slots, block.bins(), strict=True)):
                 if left == 0:
                     return
                 line: dict[str, Any] = {
@@ -56,8 +56,8 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
                     "ids": ids.tolist(),
                     "lengths": lengths.tolist(),
                 }
-                if block.dataset_ids is not None:
-                    number_of = int(block.dataset_ids[number])
+                if block.component_ids is not None:
+                    number_of = int(block.component_ids[number])
                     line["component"] = None if number_of < 0 else stream.header.components[number_of].name
                 if block.first_tokens is not None:
                     end = int(block.bin_ends[number])

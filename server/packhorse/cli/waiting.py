@@ -13,7 +13,7 @@ from rich.table import Table
 from packhorse.cli.context_lengths import ContextLength
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import (
-    MAX_BINS_PER_WINDOW,
+    MAX_BINS_PER_OPTIMIZER_STEP,
     EpochView,
     GroupedSource,
     PlanIndex,
@@ -79,7 +79,7 @@ def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, top
         ValueError: an optimizer step of the run has more bins than can be balanced.
     """
     ranks = topology.world_size
-    most = MAX_BINS_PER_WINDOW // (topology.stretches[0].batch_size * topology.accumulation)
+    most = MAX_BINS_PER_OPTIMIZER_STEP // (topology.stretches[0].batch_size * topology.accumulation)
     sizes = sorted({max(1, ranks // 4), ranks, max(ranks, min(4 * ranks, most))})
     return [
         WaitingRow(
@@ -113,7 +113,7 @@ def advice(row: WaitingRow, topology: Topology) -> str:
     at_steps = _sentence("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
     accumulation = topology.accumulation
     if accumulation == 1:
-        return f"{at_steps} A larger --accumulation leaves less: more bins can change places."
+        return f"{at_steps} A larger --accumulation leaves less: more bins can be exchanged."
     where = f"once in {accumulation} steps (DDP)"
     return at_steps + " " + _sentence(where, row, Balance.OPTIMIZER_STEP, at_steps=False)
 

@@ -45,7 +45,7 @@ from packhorse.dataset.mixture_file import (
     StageEntry,
     render_stage,
 )
-from packhorse.dataset.redacting import ids_reader, redact, takedown_text
+from packhorse.dataset.redacting import read_ids_of, redact, takedown_text
 from packhorse.dataset.replaceable import refuse_holding, refuse_output
 from packhorse.dataset.seqpack_layout import (
     Loaded,
@@ -128,7 +128,6 @@ __all__ = [
     "differing_parts",
     "find_version",
     "growing_array",
-    "ids_reader",
     "is_seqpack_layout",
     "left_aside",
     "link_versions",
@@ -140,6 +139,7 @@ __all__ = [
     "parts_at",
     "pools_by_length",
     "prune_version",
+    "read_ids_of",
     "read_records",
     "redact",
     "refuse_holding",

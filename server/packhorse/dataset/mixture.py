@@ -39,7 +39,7 @@ class MixtureDataset:
         >>> from packhorse.dataset import open_prepared
         >>> file = MixtureFile.parse("epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}", "some.mixture.toml")
         >>> mixture = MixtureDataset("some", file, [open_prepared("datasets/corpus")])
-        >>> mixture.epoch(0, seed=1).bins(range(8)).dataset_ids.tolist()
+        >>> mixture.epoch(0, seed=1).bins(range(8)).component_ids.tolist()
         [0, 0, 0, 0, 0, 0, 0, 0]
 
     Args:

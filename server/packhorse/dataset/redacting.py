@@ -40,7 +40,7 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
     """
     with locked_folder(path.parent):
         text = takedown_text(path) if path.exists() else ""
-        read_ids = ids_reader(path)
+        read_ids = read_ids_of(path)
         edited = append_redaction(text, path.name, redaction, read_ids)
         if len(edited.encode()) > MOST_TAKEDOWN_BYTES:
             raise TakedownError(f"{path.name} would have more than {MOST_TAKEDOWN_BYTES:,} bytes; use ids_file there")
@@ -50,12 +50,12 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
     return after
 
 
-def ids_reader(path: Path, refuse: Callable[[Path], None] = lambda _: None) -> ReadIds:
+def read_ids_of(path: Path, refuse: Callable[[Path], None] = lambda _: None) -> ReadIds:
     """Returns what reads the files of ids that a takedown's file names: they lie beside it.
 
     Example:
         >>> size = Path("gone.txt").write_text("3 4")
-        >>> ids_reader(Path("web.takedown.toml"))("gone.txt")
+        >>> read_ids_of(Path("web.takedown.toml"))("gone.txt")
         '3 4'
 
     Args:

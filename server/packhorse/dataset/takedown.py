@@ -33,7 +33,7 @@ class Redacted:
     entries: NDArray[np.int64]
     """Their indices among all sequences of the bins: int64 [n], ascending."""
     tokens: NDArray[np.int64]
-    """What stands in place of each of their tokens, `MASKED` where they keep their own: int64 [n]."""
+    """What replaces each of their tokens, `MASKED` where they keep their own: int64 [n]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +158,7 @@ class Takedown:
         """Returns which sequences of bins are redacted; None where none is.
 
         Args:
-            bins: of one epoch; those of a mixture with `dataset_ids`.
+            bins: of one epoch; those of a mixture with `component_ids`.
             epoch: 0-based.
             seed: of the run; None where positions are not those of a run.
             num_bins: of the whole epoch.
@@ -171,8 +171,8 @@ class Takedown:
         for number, named in self._named.items():
             entries = None
             ids = bins.ids
-            if bins.dataset_ids is not None:
-                entries = np.flatnonzero(np.repeat(bins.dataset_ids == number, sizes))
+            if bins.component_ids is not None:
+                entries = np.flatnonzero(np.repeat(bins.component_ids == number, sizes))
                 ids = ids[entries]
             hits = named.hits(ids)
             if not len(hits):

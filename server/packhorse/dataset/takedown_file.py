@@ -62,7 +62,7 @@ class Redaction:
     keys: tuple[str, ...] = ()
     """Of more sequences, in a dataset that has keys: ascending, distinct. `resolved` makes ids of them."""
     token: int | None = None
-    """What stands in place of each of their tokens; None where they are masked only."""
+    """What replaces each of their tokens; None where they are masked only."""
     component: str = ""
     """Of a mixture, the component that they are of."""
     seed: int | None = None

@@ -39,7 +39,7 @@ def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Puts a text into a file's place at once; the file's permissions stay, where there is one.
+    """Replaces a file with a text at once; the file's permissions stay, where there is one.
 
     Callers hold `locked_folder`: what one of them writes, and leaves where it is killed, has the same name each time.
 

@@ -214,7 +214,7 @@ class _Comparison:
 
         Args:
             ids: theirs: int64 [S].
-            entries: their places among the dataset's ids: int64 [S]; None for those that were dropped.
+            entries: their indices among the dataset's ids: int64 [S]; None for those that were dropped.
         """
         for first, last, found in self._found(ids, 0, len(ids)):
             some = slice(first, last)
@@ -290,7 +290,7 @@ class _Comparison:
 
 
 def _entries(dataset: PreparedDataset, stretch: _Stretch) -> Iterator[NDArray[np.int64]]:
-    """Yields places among the dataset's ids, some at a time."""
+    """Yields indices among the dataset's ids, some at a time."""
     if stretch.chosen is not None:
         for first in range(0, len(stretch.chosen), _ENTRIES_AT_ONCE):
             yield stretch.chosen[first : first + _ENTRIES_AT_ONCE]

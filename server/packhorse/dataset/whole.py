@@ -33,7 +33,7 @@ def written_whole(
 
     After an exception nothing is left behind and an existing `output` is as it was. Files are made durable before the
     rename, so a crash leaves the old folder or the new one, never half of one; where it came between two renames, the
-    next call gives the old one its name back. Signals wait while folders trade places
+    next call gives the old one its name back. Signals wait while folders are exchanged
     and while leftovers are removed.
 
     Example:

@@ -1,7 +1,7 @@
 """The epoch as a function: which sequence sits where, for any seed, epoch, rank and worker. NumPy and Numba."""
 
-from packhorse.epoch.assignment import Assignment, Places
-from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
+from packhorse.epoch.assignment import Assignment, StreamLocations
+from packhorse.epoch.balance import MAX_BINS_PER_OPTIMIZER_STEP, arrange
 from packhorse.epoch.bin_mates import bin_mates_again
 from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compilation import compile_drawing, compile_finding, compile_kernels
@@ -23,7 +23,7 @@ from packhorse.epoch.windows import MAX_WINDOWS, WindowedView
 from packhorse.topology import Topology
 
 __all__ = [
-    "MAX_BINS_PER_WINDOW",
+    "MAX_BINS_PER_OPTIMIZER_STEP",
     "MAX_ROWS",
     "MAX_WINDOWS",
     "Assignment",
@@ -39,13 +39,13 @@ __all__ = [
     "Mixture",
     "MixtureEpoch",
     "Permutation",
-    "Places",
     "PlanIndex",
     "PoolArray",
     "ShuffleQuality",
     "SkipSource",
     "Source",
     "Stage",
+    "StreamLocations",
     "Topology",
     "Waiting",
     "WeightsBy",

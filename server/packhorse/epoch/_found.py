@@ -37,19 +37,19 @@ class Outline:
     """Number of sequences in every bin: int64 [N]."""
     templates: NDArray[np.int64]
     """Number of every bin's template, -1 where it is of none: int64 [N]."""
-    dataset_ids: NDArray[np.int32] | None = None
+    component_ids: NDArray[np.int32] | None = None
     """As in `Bins`; of a bin whose source is itself a mixture, that source's first dataset at first."""
 
     @classmethod
-    def of(cls, num_bins: int, dataset_ids: NDArray[np.int32] | None = None) -> "Outline":
+    def of(cls, num_bins: int, component_ids: NDArray[np.int32] | None = None) -> "Outline":
         """Returns an outline of so many bins that nobody has filled in."""
         sizes, templates = np.empty((2, num_bins), dtype=np.int64)
-        return cls(sizes=sizes, templates=templates, dataset_ids=dataset_ids)
+        return cls(sizes=sizes, templates=templates, component_ids=component_ids)
 
     def part(self, bins: slice) -> "Outline":
         """Returns the outline of some of the bins, to be filled in."""
-        dataset_ids = None if self.dataset_ids is None else self.dataset_ids[bins]
-        return Outline(sizes=self.sizes[bins], templates=self.templates[bins], dataset_ids=dataset_ids)
+        component_ids = None if self.component_ids is None else self.component_ids[bins]
+        return Outline(sizes=self.sizes[bins], templates=self.templates[bins], component_ids=component_ids)
 
     def bounds(self) -> NDArray[np.int64]:
         """Returns where each bin begins, laid end to end, and where the last one ends: int64 [N + 1]."""
@@ -119,10 +119,10 @@ def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, firs
     outline.templates[:] = -1
     if bins.templates is not None:
         outline.templates[:] = np.where(bins.templates < 0, -1, bins.templates + first_template)
-    if bins.dataset_ids is not None:
-        if outline.dataset_ids is None:
+    if bins.component_ids is not None:
+        if outline.component_ids is None:
             raise ValueError("bins of a mixture may be of several datasets: join its components, and mix them then")
-        outline.dataset_ids[:] += bins.dataset_ids
+        outline.component_ids[:] += bins.component_ids
     return Found(
         fill=partial(_copy, bins),
         num_bins=len(bins),
@@ -146,8 +146,8 @@ def rearranged(found: Found, outline: Outline, order: NDArray[np.int64], outline
     """
     bounds, begins = outline.bounds(), np.empty(len(order), dtype=np.int64)
     _rearrange(order, outline.templates, bounds, outline_out.sizes, outline_out.templates, begins)
-    if outline.dataset_ids is not None and outline_out.dataset_ids is not None:
-        outline.dataset_ids.take(order, out=outline_out.dataset_ids)
+    if outline.component_ids is not None and outline_out.component_ids is not None:
+        outline.component_ids.take(order, out=outline_out.component_ids)
     return Found(
         fill=partial(_fill_rearranged, found, bounds, begins),
         num_bins=found.num_bins,
@@ -173,7 +173,7 @@ def made(outline: Outline, found: Found, positions: NDArray[np.int64]) -> Bins:
         lengths=lengths,
         bin_ends=bounds[1:],
         positions=positions,
-        dataset_ids=outline.dataset_ids,
+        component_ids=outline.component_ids,
         templates=outline.templates if found.have_templates else None,
         known_tokens=num_tokens,
         **columns,

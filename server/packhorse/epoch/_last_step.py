@@ -59,7 +59,7 @@ def fill_last_step(source: Source, topology: Topology) -> FilledStep:
             tail.take(np.zeros(0, np.int64)),
             bin_ends=np.zeros(num_added, np.int64),
             positions=np.full(num_added, ADDED),
-            dataset_ids=None if tail.dataset_ids is None else np.full(num_added, -1, np.int32),
+            component_ids=None if tail.component_ids is None else np.full(num_added, -1, np.int32),
             templates=None,
         )
     return FilledStep(joined((tail, added)), tail.bin_ends, np.arange(len(tail.ids)))
@@ -101,18 +101,18 @@ def _dealt(tail: Bins, stretch: Stretch) -> FilledStep:
         bin_ends=bin_ends,
         positions=positions,
         first_tokens=None if tail.first_tokens is None else tail.first_tokens[order],
-        dataset_ids=None if tail.dataset_ids is None else _dataset_ids(tail, order, bin_ends),
+        component_ids=None if tail.component_ids is None else _component_ids(tail, order, bin_ends),
         group_ids=None if tail.group_ids is None else tail.group_ids[order],
         rows=None if tail.rows is None else tail.rows[order],
     )
     return FilledStep(bins, tail.bin_ends, dealt_index)
 
 
-def _dataset_ids(tail: Bins, order: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> NDArray[np.int32]:
+def _component_ids(tail: Bins, order: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> NDArray[np.int32]:
     """Returns the dataset of every dealt bin; its sequences come from one bin of the tail."""
-    assert tail.dataset_ids is not None
-    of_sequences = np.repeat(tail.dataset_ids, tail.sizes())[order]
+    assert tail.component_ids is not None
+    of_sequences = np.repeat(tail.component_ids, tail.sizes())[order]
     sizes = np.diff(bin_ends, prepend=0)
-    dataset_ids = np.full(len(bin_ends), -1, dtype=np.int32)
-    dataset_ids[sizes > 0] = of_sequences[(bin_ends - sizes)[sizes > 0]]
-    return dataset_ids
+    component_ids = np.full(len(bin_ends), -1, dtype=np.int32)
+    component_ids[sizes > 0] = of_sequences[(bin_ends - sizes)[sizes > 0]]
+    return component_ids

@@ -36,7 +36,7 @@ _MOST_BINS_AT_ONCE = _MOST_BINS // 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class StreamLocations:
     """Where sequences are streamed. Every array is int64 [n]; -1 before start_position and where a bin is dropped."""
 
     steps: NDArray[np.int64]
@@ -55,7 +55,7 @@ class Assignment:
     Args:
         source: the epoch.
         topology: how it is divided; of PARTITION mode, and where it has a schedule, `of_epoch`.
-        seed: of the run; with the epoch it decides which rank gets which share of a balanced window.
+        seed: of the run; with the epoch it decides which rank gets which share of a balanced optimizer step.
         epoch: 0-based.
 
     Raises:
@@ -106,7 +106,7 @@ class Assignment:
 
     @property
     def most_steps(self) -> int | None:
-        """How many steps `bins` may be asked for so that their windows are arranged once; None for any number."""
+        """How many steps `bins` may be asked for to arrange each optimizer step once; None for any number."""
         return (
             None if self.topology.balance is Balance.NONE else max(1, _MOST_BINS_AT_ONCE // self.topology.bins_per_step)
         )
@@ -116,7 +116,7 @@ class Assignment:
         return next(self._not_arranged(steps), None) is None
 
     def arrange(self, steps: range) -> Iterator[None]:
-        """Computes what `bins` of some steps looks up; yields after every piece, each of a few milliseconds.
+        """Computes what `bins` of some steps looks up; yields after every time slice, each of a few milliseconds.
 
         One window of more than _CHUNK_BINS bins, or a last step that is not full, takes longer in proportion.
         """
@@ -140,12 +140,12 @@ class Assignment:
                 yield self.topology.stretches[number], of_chunk
             steps = steps[len(range(steps.start, min(steps.stop, of_chunk.stop), steps.step)) :]
 
-    def bins_to_place(self) -> int:
-        """How many bins are arranged, at most, to find the place of one sequence; 0 where none are."""
+    def bins_to_locate(self) -> int:
+        """How many bins are arranged, at most, to locate one sequence; 0 where none are."""
         topology = self.topology
-        return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_window)
+        return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_optimizer_step)
 
-    def places(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> Places:
+    def locate(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> StreamLocations:
         """Returns where sequences are streamed, given their bins' positions and their indices in these bins.
 
         Args:
@@ -175,7 +175,7 @@ class Assignment:
         steps, offsets = np.divmod(offsets - first_offsets, per_step)
         steps += first_steps
         ranks, slots = np.divmod(offsets, per_rank)
-        return Places(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
+        return StreamLocations(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
 
     @property
     def _filled(self) -> FilledStep:
@@ -237,7 +237,7 @@ class Assignment:
 
         The last window is arranged alone: it may have fewer steps, or a filled one.
         """
-        stretches, per_window = self.topology.stretches, self.topology.steps_per_window
+        stretches, per_window = self.topology.stretches, self.topology.steps_per_optimizer_step
         stretch = stretches[number]
         per_chunk = max(1, _CHUNK_BINS // (per_window * stretch.bins_per_step)) * per_window
         begin = stretch.first_step
@@ -277,7 +277,7 @@ class Assignment:
         costs = self.source.costs(positions, topology.cost_linear)
         if steps.stop > self._num_full_steps:
             costs = np.concatenate((costs, self._filled.bins.costs(topology.cost_linear)))
-        per_window = min(topology.steps_per_window, len(steps))
+        per_window = min(topology.steps_per_optimizer_step, len(steps))
         costs = costs.reshape(-1, per_window * stretch.bins_per_step)
         begins = begin + np.arange(len(costs)) * per_window * stretch.bins_per_step
         arranged = arrange(costs, topology.balance, per_window, topology.world_size, self._keys(begins))

@@ -18,8 +18,8 @@ from packhorse.topology import Balance
 _INDEX_BITS = 20
 """A window has at most 2^20 bins."""
 
-MAX_BINS_PER_WINDOW = 1 << _INDEX_BITS
-"""More bins than this cannot change places with each other."""
+MAX_BINS_PER_OPTIMIZER_STEP = 1 << _INDEX_BITS
+"""More bins than this cannot be exchanged with each other."""
 
 _SWAPS_PER_RANK = 16
 """Exchanges that even out a step; each about halves a difference."""
@@ -39,7 +39,7 @@ _HALF = np.uint64(32)
 def arrange(
     costs: NDArray[np.int64], balance: Balance, num_steps: int, world_size: int, keys: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
-    """Returns which bin of its window each rank takes at each step.
+    """Returns which bin of its optimizer step each rank takes at each step.
 
     MICRO_STEP sorts a window by cost and cuts it into steps, whose bins are dealt to ranks so that sums agree; the
     steps then come in a keyed order. OPTIMIZER_STEP deals the whole window to ranks. In both a key decides which rank
@@ -57,10 +57,10 @@ def arrange(
         balance: MICRO_STEP or OPTIMIZER_STEP.
         num_steps: A.
         world_size: D.
-        keys: uint64 [n], one a window.
+        keys: uint64 [n], one an optimizer step.
 
     Returns:
-        int64 [n, A, D, b]: indices into the window, each once. What a rank takes lies together in memory.
+        int64 [n, A, D, b]: indices into the optimizer step, each once. What a rank takes lies together in memory.
     """
     num_windows, num_bins = costs.shape
     arranged = np.empty((world_size, num_windows, num_steps, num_bins // (num_steps * world_size)), dtype=np.int64)
@@ -103,7 +103,7 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
         for step in range(num_cuts):
             end = num_bins - cuts[step] * size
             for i in range(size):
-                bins[i] = num_bins - 1 - (packed[window, end - 1 - i] & (MAX_BINS_PER_WINDOW - 1))
+                bins[i] = num_bins - 1 - (packed[window, end - 1 - i] & (MAX_BINS_PER_OPTIMIZER_STEP - 1))
             state = _shuffle(state, ranks)
             if is_micro and size == num_ranks:  # one bin a rank: there is nothing to even out
                 for i in range(size):

@@ -42,8 +42,8 @@ class Bins:
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
     first_tokens: PoolArray | None = None
     """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
-    dataset_ids: NDArray[np.int32] | None = None
-    """Which of a mixture's datasets each bin is of, -1 for an empty bin: int32 [N]; None where there is one dataset."""
+    component_ids: NDArray[np.int32] | None = None
+    """A mixture's component that each bin is of, -1 for an empty bin: int32 [N]; None where there is one dataset."""
     templates: NDArray[np.int64] | None = None
     """Number of each bin's template in the source, -1 where it is of none: int64 [N]; None where no bin is of one."""
     group_ids: NDArray[np.int64] | None = None
@@ -100,7 +100,7 @@ class Bins:
             bin_ends=ends,
             positions=self.positions[which],
             first_tokens=None if self.first_tokens is None else self.first_tokens[members],
-            dataset_ids=None if self.dataset_ids is None else self.dataset_ids[which],
+            component_ids=None if self.component_ids is None else self.component_ids[which],
             templates=None if self.templates is None else self.templates[which],
             group_ids=None if self.group_ids is None else self.group_ids[members],
             rows=None if self.rows is None else self.rows[members],
@@ -130,7 +130,7 @@ def joined(parts: Sequence[Bins]) -> Bins:
         first_tokens = np.concatenate(
             [zeros[: len(part.ids)] if part.first_tokens is None else part.first_tokens for part in parts]
         )
-    dataset_ids = [part.dataset_ids for part in parts if part.dataset_ids is not None]
+    component_ids = [part.component_ids for part in parts if part.component_ids is not None]
     templates = None
     if any(part.templates is not None for part in parts):
         templates = np.concatenate(
@@ -152,7 +152,7 @@ def joined(parts: Sequence[Bins]) -> Bins:
         bin_ends=np.concatenate(ends),
         positions=np.concatenate([part.positions for part in parts]),
         first_tokens=first_tokens,
-        dataset_ids=np.concatenate(dataset_ids) if dataset_ids else None,
+        component_ids=np.concatenate(component_ids) if component_ids else None,
         templates=templates,
         group_ids=group_ids,
         rows=rows,

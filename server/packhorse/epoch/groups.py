@@ -60,12 +60,12 @@ class Groups:
         """Returns which members have some ids, -1 where none has: int64 [len(ids)]."""
         order, num_members = self.order, len(self.members)
 
-        def at(places: NDArray[np.int64]) -> NDArray[np.int64]:
-            return places if order is None else order[places]
+        def at(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+            return indices if order is None else order[indices]
 
-        places = _first_not_below(lambda some: self.members[at(some), 0], num_members, ids)
-        found = at(np.minimum(places, num_members - 1))
-        return np.where((places < num_members) & (self.members[found, 0] == ids), found, -1)
+        indices = _first_not_below(lambda some: self.members[at(some), 0], num_members, ids)
+        found = at(np.minimum(indices, num_members - 1))
+        return np.where((indices < num_members) & (self.members[found, 0] == ids), found, -1)
 
     def groups_of(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the numbers of members' groups: int64 [len(members)]."""
@@ -175,13 +175,13 @@ class GroupedSource:
 def _first_not_below(
     values: Callable[[NDArray[np.int64]], NDArray[np.int64]], size: int, wanted: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Returns the first place whose value is not below each wanted one, `size` where all are: int64 [n].
+    """Returns the first index whose value is not below each wanted one, `size` where all are: int64 [n].
 
     Bisects for all at once and reads only what it compares, so a mapped column is never copied.
 
     Args:
-        values: of places: ascending.
-        size: how many places there are, at least 1.
+        values: of indices: ascending.
+        size: how many indices there are, at least 1.
         wanted: int64 [n].
     """
     low = np.zeros(len(wanted), dtype=np.int64)

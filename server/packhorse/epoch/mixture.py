@@ -90,11 +90,11 @@ class Mixture:
         ...     for name in ("web", "code")
         ... ]
         >>> mixture = Mixture(parts, [Stage({"web": 2, "code": 1})], seed=7, num_bins=90)
-        >>> np.bincount(mixture.epoch(0).bins(range(90)).dataset_ids)
+        >>> np.bincount(mixture.epoch(0).bins(range(90)).component_ids)
         array([60, 30])
 
     Args:
-        components: of distinct names; their order gives `Bins.dataset_ids`.
+        components: of distinct names; their order gives `Bins.component_ids`.
         stages: in order; the last has no `until`.
         seed: decides which positions each component gets; in [0, 2^64).
         num_bins: bins of an epoch. By default, under STOP as many as there are before a component runs out, else the

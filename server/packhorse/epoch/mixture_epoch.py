@@ -51,7 +51,7 @@ class Segment:
 
 
 class Given(NamedTuple):
-    """The bins that a component gives in one epoch of a mixture: a stretch of its own epochs, laid end to end."""
+    """The bins that a component gives in one epoch of a mixture: a range of its own epochs, laid end to end."""
 
     epoch: int
     """The component's epoch in which it begins."""
@@ -99,7 +99,7 @@ class MixtureEpoch:
         self._first_epochs = [epoch for epoch, _ in begins]
         self._first_positions = np.array([position for _, position in begins], dtype=np.int64)
         num_datasets = [component.num_datasets for component in components]
-        self._first_dataset = np.concatenate(([0], np.cumsum(num_datasets))).astype(np.int32)
+        self._first_component = np.concatenate(([0], np.cumsum(num_datasets))).astype(np.int32)
         self._first_template = np.cumsum([0, *(component.num_templates for component in components)]).tolist()
 
     @property
@@ -132,12 +132,12 @@ class MixtureEpoch:
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside.
 
-        They have dataset_ids: which dataset, in the order of the components and of theirs.
+        They have component_ids: which prepared dataset, in the order of the components and of theirs.
         """
         wanted = checked_positions(positions, self.num_bins)
         order, parts = self._parts(*self._dealt(wanted))
         sizes = [len(part.positions) for part in parts]
-        first_datasets = self._first_dataset[[part.component for part in parts]]
+        first_datasets = self._first_component[[part.component for part in parts]]
         outline = Outline.of(len(wanted), np.repeat(first_datasets, sizes))
         found = Found.together([self._find_part(part, outline) for part in parts])
         if len(parts) > 1:
@@ -168,7 +168,9 @@ class MixtureEpoch:
         wanted = np.ascontiguousarray(ids, dtype=np.int64)
         unique, which_of = np.unique(wanted, return_inverse=True)
         parts = [_rows(unique, np.full(len(unique), -1), _nowhere(unique))]
-        for component, (first_dataset, epoch) in enumerate(zip(self._first_dataset, self._first_epochs, strict=False)):
+        for component, (first_dataset, epoch) in enumerate(
+            zip(self._first_component, self._first_epochs, strict=False)
+        ):
             num_bins = max(self._components[component].num_bins, 1)
             begin = int(self._first_positions[component])
             end = begin + int(self._given[component])
@@ -177,7 +179,7 @@ class MixtureEpoch:
                 numbers = np.where(found.positions < 0, -1, found.positions + ahead * num_bins - begin)
                 numbers[numbers >= end - begin] = -1
                 positions = self._find(component, numbers)
-                own = np.zeros(len(found.ids), np.int64) if found.dataset_ids is None else found.dataset_ids
+                own = np.zeros(len(found.ids), np.int64) if found.component_ids is None else found.component_ids
                 rows = _rows(unique, np.where(found.lengths < 0, -1, own + first_dataset), found)
                 rows[4] = positions
                 rows[5] = np.where(positions < 0, -1, found.index_in_bin)
@@ -187,14 +189,14 @@ class MixtureEpoch:
         ends = np.cumsum(sizes)
         begins = np.searchsorted(rows[0], which_of)
         rows = rows[:, np.repeat(begins - (ends - sizes), sizes) + np.arange(int(sizes.sum()))]
-        which, dataset_ids, first_tokens, lengths, found_at, index_in_bin = rows
+        which, component_ids, first_tokens, lengths, found_at, index_in_bin = rows
         return Locations(
             ids=unique[which],
             first_tokens=first_tokens,
             lengths=lengths,
             positions=found_at,
             index_in_bin=index_in_bin,
-            dataset_ids=dataset_ids,
+            component_ids=component_ids,
         )
 
     def _parts(
@@ -296,10 +298,10 @@ def _nowhere(ids: NDArray[np.int64]) -> Locations:
     return Locations(ids=ids, first_tokens=missing, lengths=missing, positions=missing, index_in_bin=missing)
 
 
-def _rows(unique: NDArray[np.int64], dataset_ids: NDArray[np.int64], found: Locations) -> NDArray[np.int64]:
+def _rows(unique: NDArray[np.int64], component_ids: NDArray[np.int64], found: Locations) -> NDArray[np.int64]:
     """Locations as a table: which id, dataset, first token, length, position, index in bin: int64 [6, n]."""
     which = np.searchsorted(unique, found.ids)
-    return np.stack((which, dataset_ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin))
+    return np.stack((which, component_ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin))
 
 
 def _without_needless(rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ class Locations:
     """Where ids are in an epoch; every array is int64 [n], and -1 but for its id where the dataset lacks one.
 
     One row an id, in the order asked for; an id whose sequence was split has a row for each piece, one after the other
-    by ascending start. In a mixture an id has rows for every dataset that has it, and in each for every time that it
+    by ascending start. In a mixture an id has rows for every component that has it, and in each for every time that it
     comes in the epoch, ascending by (dataset, first token, position); one with position -1 where it does not come.
     """
 
@@ -32,8 +32,8 @@ class Locations:
     """Position of the bin that holds the id; -1 also where the bin is left out of the epoch."""
     index_in_bin: NDArray[np.int64]
     """The id's index among the sequences of that bin."""
-    dataset_ids: NDArray[np.int64] | None = None
-    """Which of a mixture's datasets the row is of, -1 where none has the id; None where there is one dataset."""
+    component_ids: NDArray[np.int64] | None = None
+    """Which of a mixture's components the row is of, -1 where none has the id; None where there is one dataset."""
 
 
 def checked_positions(positions: ArrayLike, num_bins: int) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.source import Locations, checked_positions
 
-Place = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+LocateEntries = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 class EpochView:
@@ -56,7 +56,7 @@ class EpochView:
         self.seed = checked_seed("seed", seed)
         self.epoch = checked_seed("epoch", epoch)
         if len(pool) != plan.pool_size:
-            raise ValueError(f"the pool has {len(pool)} ids, but the plan places {plan.pool_size}")
+            raise ValueError(f"the pool has {len(pool)} ids, but the plan uses {plan.pool_size}")
         if first_tokens is not None and len(first_tokens) != len(pool):
             raise ValueError(f"there are {len(first_tokens)} first_tokens for {len(pool)} ids")
         self._plan = plan
@@ -110,7 +110,7 @@ class EpochView:
         return made(outline, self.find(wanted, outline), wanted)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> Found:
-        """Finds the bins at the given positions, to be made where the caller wants them.
+        """Finds the bins at the given positions, to be made in memory that `outline` names.
 
         Args:
             positions: int64 [n], each in [0, num_bins); repeats allowed.
@@ -186,9 +186,9 @@ class EpochView:
         Args:
             ids: int [n].
         """
-        return located(self._plan, self._pool, self._first_tokens, ids, self.place)
+        return located(self._plan, self._pool, self._first_tokens, ids, self.locate_entries)
 
-    def place(
+    def locate_entries(
         self, length_index: NDArray[np.int64], entries: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns where entries of the pool are: positions, and indices in their bins; -1 for an entry of -1.
@@ -213,7 +213,7 @@ class EpochView:
 
 
 def located(
-    plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None, ids: ArrayLike, place: Place
+    plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None, ids: ArrayLike, locate_entries: LocateEntries
 ) -> Locations:
     """Returns where ids stand, given where the pool's entries do.
 
@@ -222,7 +222,7 @@ def located(
         pool: ids of all lengths, as `EpochView` takes them.
         first_tokens: as `EpochView` takes them.
         ids: int [n].
-        place: as `EpochView.place`.
+        locate_entries: as `EpochView.locate_entries`.
     """
     wanted = np.ascontiguousarray(ids, dtype=np.int64)
     which, length_index, entries = _entries(plan, pool, first_tokens is not None, wanted)
@@ -231,7 +231,7 @@ def located(
         begins[entries >= 0] = first_tokens[entries[entries >= 0]]
         order = np.lexsort((begins, which))
         which, length_index, entries, begins = which[order], length_index[order], entries[order], begins[order]
-    positions, index_in_bin = place(length_index, entries)
+    positions, index_in_bin = locate_entries(length_index, entries)
     lengths = np.full(len(which), -1, dtype=np.int64)
     lengths[entries >= 0] = plan.lengths[length_index[entries >= 0]]
     return Locations(

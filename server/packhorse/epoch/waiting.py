@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.epoch.balance import MAX_BINS_PER_WINDOW, arrange
+from packhorse.epoch.balance import MAX_BINS_PER_OPTIMIZER_STEP, arrange
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.source import Source
 from packhorse.epoch.view import EpochView
@@ -61,7 +61,7 @@ def idle_share(excess: float) -> float:
 def waiting_of(
     source: Source, topology: Topology, balances: Collection[Balance] = tuple(Balance)
 ) -> dict[Balance, Waiting] | None:
-    """Measures how long the ranks of a topology wait, under some balances, on the first windows of a real epoch.
+    """Measures how long ranks wait, under some balances, on the first optimizer steps of a real epoch.
 
     Example:
         >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)
@@ -81,9 +81,10 @@ def waiting_of(
         ValueError: an optimizer step has more bins than can be balanced.
     """
     window = topology.accumulation * topology.bins_per_step
-    if window > MAX_BINS_PER_WINDOW:
+    if window > MAX_BINS_PER_OPTIMIZER_STEP:
         raise ValueError(
-            f"world_size · batch_size · accumulation is {window:,}, over the {MAX_BINS_PER_WINDOW:,} bins that one "
+            f"world_size · batch_size · accumulation is {window:,}, "
+            f"over the {MAX_BINS_PER_OPTIMIZER_STEP:,} bins that one "
             "optimizer step may have: lower one of them"
         )
     num_windows = min(source.num_bins // window, max(1, _SAMPLED_BINS // window))

@@ -71,7 +71,7 @@ class WindowedView:
         self.seed = checked_seed("seed", seed)
         self.epoch = checked_seed("epoch", epoch)
         if len(pool) != plan.pool_size:
-            raise ValueError(f"the pool has {len(pool)} ids, but the plan places {plan.pool_size}")
+            raise ValueError(f"the pool has {len(pool)} ids, but the plan uses {plan.pool_size}")
         self._plan = plan
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
@@ -168,8 +168,8 @@ class WindowedView:
         index_in_bin = np.full(len(entries), -1, dtype=np.int64)
         for window in np.unique(windows[windows >= 0]).tolist():
             inside = windows == window
-            placed, index_in_bin[inside] = self._view(window).place(length_index[inside], entries[inside])
-            positions[inside] = self._starts[self._order.inverse(window)] + placed
+            there, index_in_bin[inside] = self._view(window).locate_entries(length_index[inside], entries[inside])
+            positions[inside] = self._starts[self._order.inverse(window)] + there
         return positions, index_in_bin
 
     def _each_window(self, ascending: NDArray[np.int64]) -> Iterator[tuple[EpochView, slice, NDArray[np.int64]]]:

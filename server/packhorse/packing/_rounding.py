@@ -73,19 +73,19 @@ class Packed:
     def use_filled(self, column: Column) -> bool:
         """Packs one bin with what is left of `column`'s sequences, filled up with the longest that fit."""
         content: Counter[int] = Counter()
-        room, places = self._capacity, self._limit
+        room, slots = self._capacity, self._limit
         for index, copies in column:
             content[index] = min(copies, self.left[index])
             room -= content[index] * self._lengths[index]
-            places -= content[index]
+            slots -= content[index]
         if not content.total():
             return False
         for index, length in enumerate(self._lengths):
-            if length <= room and places and self.left[index] > content[index]:
-                copies = min(room // length, places, self.left[index] - content[index])
+            if length <= room and slots and self.left[index] > content[index]:
+                copies = min(room // length, slots, self.left[index] - content[index])
                 content[index] += copies
                 room -= copies * length
-                places -= copies
+                slots -= copies
         return self.use(tuple(sorted((index, copies) for index, copies in content.items() if copies)), 1) == 1
 
     def completed(self) -> Counter[Template]:
@@ -151,23 +151,23 @@ def enumerate_bins(
     found: list[Column] = []
     steps = 0
 
-    def extend(first: int, room: int, places: int, runs: Column, smallest_left_out: int) -> bool:
+    def extend(first: int, room: int, slots: int, runs: Column, smallest_left_out: int) -> bool:
         nonlocal steps
         steps += 1
         if steps > most:
             return False
         while first < len(lengths) and (lengths[first] > room or not counts[first]):
             first += 1
-        if first == len(lengths) or not places:
-            if runs and (not places or room < smallest_left_out):
+        if first == len(lengths) or not slots:
+            if runs and (not slots or room < smallest_left_out):
                 found.append(runs)
             return True
         length = lengths[first]
-        fitting = min(counts[first], room // length, places)
+        fitting = min(counts[first], room // length, slots)
         for copies in range(fitting, -1, -1):
             out = smallest_left_out if copies == counts[first] else min(smallest_left_out, length)
             longer = (*runs, (first, copies)) if copies else runs
-            if not extend(first + 1, room - copies * length, places - copies, longer, out):
+            if not extend(first + 1, room - copies * length, slots - copies, longer, out):
                 return False
         return True
 

@@ -1,6 +1,6 @@
 """Online packing: sequences arrive one by one or in groups, and full bins leave.
 
-Owns the bounded window of sequences held back and the choice of the bins made from it. Leaves where sequences come from
+Owns the bounded look-ahead of sequences held back and the bins made from it. Leaves where sequences come from
 and where bins go to its callers, and the packing of the rest, at a flush, to `_best_fit`.
 
 An item is a sequence, or a group of sequences that share a bin. Shape letters: n items held, C capacity in units.
@@ -29,9 +29,9 @@ MAX_TRIES = 64
 MAX_WORK = 1 << 24
 """64-bit words after which no further length is tried, so that no bin takes longer than some 10 ms."""
 
-PATIENCE_WINDOWS = 2
+PATIENCE_LOOKAHEADS = 2
 """How many windows of bins may pass a sequence by. Measured: with less, short sequences are forced out before the long
-ones that need them arrive; with more, long ones that nothing fits crowd the window."""
+ones that need them arrive; with more, long ones that nothing fits crowd the look-ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,21 @@ _Held = tuple[tuple[int, ...], tuple[int, ...], int, int]
 
 
 class OnlinePacker:
-    """Packs sequences as they arrive, holding back at most `window_sequences` of them.
+    """Packs sequences as they arrive, holding back at most `lookahead_sequences` of them.
 
-    As soon as one more is held, a bin leaves: the longest sequence that others fill up exactly (subset sum over the
-    window), long ones before short ones, because short ones fill later gaps. Where none of the longest can be filled up
-    exactly, the fullest of their bins leaves. A sequence that has seen PATIENCE_WINDOWS · window_sequences bins leave
-    is overdue, and the oldest of the overdue is in the next bin whatever it costs; at most window_sequences are older,
-    so every sequence is in one of the (PATIENCE_WINDOWS + 1) · window_sequences + 1 bins that follow its arrival.
+    As soon as one more is held, a bin leaves: the longest sequence that others fill up exactly (subset sum over all
+    that are held), long ones before short ones, because short ones fill later gaps. Where none of the longest can be
+    filled up exactly, the fullest of their bins leaves. A sequence that has seen
+    PATIENCE_LOOKAHEADS · lookahead_sequences bins leave is overdue, and the oldest of the overdue is in the next bin
+    whatever it costs; at most lookahead_sequences are older, so every sequence is in one of the
+    (PATIENCE_LOOKAHEADS + 1) · lookahead_sequences + 1 bins that follow its arrival.
 
-    A group is packed as one sequence of its members' rooms together; in the window all its members count.
+    A group is packed as one sequence of its members' rooms together; in the look-ahead all its members count.
 
     The same sequences in the same order give the same bins.
 
     Example:
-        >>> packer = OnlinePacker(10, window_sequences=2)
+        >>> packer = OnlinePacker(10, lookahead_sequences=2)
         >>> [[bin_.ids for bin_ in packer.add(*each)] for each in [(7, 6), (8, 5), (9, 4)]]
         [[], [], [[7, 9]]]
         >>> [bin_.ids for bin_ in packer.add_group([1, 2], [4, 1])], [bin_.ids for bin_ in packer.flush()]
@@ -72,7 +73,7 @@ class OnlinePacker:
 
     Args:
         max_seq_len: a bin's capacity, in tokens.
-        window_sequences: the most sequences held back, at least 1; several bins' worth packs well.
+        lookahead_sequences: the most sequences held back, at least 1; several bins' worth packs well.
         max_sequences_per_bin: the most sequences in a bin; None for no limit. Under a limit, the search keeps for every
             sum the first way that reaches it, and is no longer exact. There are no groups then.
         align: every sequence takes a multiple of so many tokens in its bin.
@@ -86,13 +87,13 @@ class OnlinePacker:
         self,
         max_seq_len: int,
         *,
-        window_sequences: int = 1000,
+        lookahead_sequences: int = 1000,
         max_sequences_per_bin: int | None = None,
         align: int = 1,
         extra_tokens: int = 0,
     ) -> None:
         self._capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
-        self._window = checked_integer("window_sequences", window_sequences, 1)
+        self._lookahead = checked_integer("lookahead_sequences", lookahead_sequences, 1)
         self._limit = self._capacity
         self._takes_groups = max_sequences_per_bin is None
         if max_sequences_per_bin is not None:
@@ -121,7 +122,7 @@ class OnlinePacker:
             length: in tokens.
 
         Returns:
-            The bins that leave: none until the window is full, then at most one.
+            The bins that leave: none until the look-ahead is full, then at most one.
 
         Raises:
             ValueError: the length is no integer in [1, max_seq_len], or does not fit with `align` and `extra_tokens`.
@@ -137,7 +138,7 @@ class OnlinePacker:
             lengths: in tokens, one for each.
 
         Returns:
-            The bins that leave, as many as it takes for no more than the window to be held.
+            The bins that leave, as many as it takes for no more than the look-ahead to be held.
 
         Raises:
             ValueError: a length is out of range, they do not fit a bin together, or bins have a limit of sequences.
@@ -189,14 +190,14 @@ class OnlinePacker:
         self._num_arrived += 1
         self._num_held += len(ids)
         leaving = []
-        while self._num_held > self._window:
+        while self._num_held > self._lookahead:
             leaving.append(self._next_bin())
         return leaving
 
     def _next_bin(self) -> OnlineBin:
         rooms = -np.array([room for room, _ in self._by_room], dtype=np.int64)  # [n], descending
         arrival, (_, _, room, left_before) = next(iter(self._held.items()))
-        overdue = self._num_left - left_before >= PATIENCE_WINDOWS * self._window
+        overdue = self._num_left - left_before >= PATIENCE_LOOKAHEADS * self._lookahead
         forced = bisect_left(self._by_room, (-room, arrival)) if overdue else -1
         capacity = self._capacity // self._unit
         units = np.minimum(-(-rooms // self._unit), capacity)  # what fills a bin alone, still does
@@ -277,7 +278,7 @@ def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[n
 
 @kernel
 def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int) -> NDArray[np.int64]:
-    """Returns the window's next bin.
+    """Returns the look-ahead's next bin.
 
     Args:
         sizes: int64 [n], descending, each in [1, capacity].

@@ -88,7 +88,7 @@ def pack_sequences(
         max_seq_len: a bin's capacity in tokens.
         algorithm: "auto", a name of `PACKERS`, or one of `LIST_ONLY`.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        seed: in [0, 2^64): equal lengths change places at random, bins keep their templates; None keeps equal lengths
+        seed: in [0, 2^64): equal lengths are exchanged at random, bins keep their templates; None keeps equal lengths
             in the order given. "random-order" takes its order from it (None: a new one), "next-fit" ignores it.
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before rounding.

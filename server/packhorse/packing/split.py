@@ -28,9 +28,9 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
         ([0, 1], [1, 2])
 
     Args:
-        members: int64 [S], each bin's sequences, as indices into `lengths`, by descending length; reordered in place.
-        starts: int64 [N], changed in place.
-        sizes: int64 [N], changed in place; 0 for an empty bin.
+        members: int64 [S], each bin's sequences, as indices into `lengths`, by descending length; reordered.
+        starts: int64 [N], overwritten.
+        sizes: int64 [N], overwritten; 0 for an empty bin.
         lengths: int [S], in tokens.
         empty: int64 [E], the empty bins, in the order in which they are filled.
 

@@ -96,7 +96,7 @@ def fill_pool(
 
 @kernel
 def sort_pairs(firsts: Any, seconds: Any) -> None:
-    """Sorts (firsts[i], seconds[i]) ascending, in place and without memory of its own (heapsort)."""
+    """Sorts (firsts[i], seconds[i]) ascending, in scatter and without memory of its own (heapsort)."""
     size = len(firsts)
     root = size // 2
     while size > 1:
@@ -124,7 +124,7 @@ def sort_pairs(firsts: Any, seconds: Any) -> None:
 
 
 @kernel
-def place(values: Any, edges: Any, cursors: Any, out: Any) -> None:
+def scatter(values: Any, edges: Any, cursors: Any, out: Any) -> None:
     """Copies each segment values[edges[s]:edges[s + 1]] to out[cursors[s]:], and advances the cursors."""
     for s in range(len(cursors)):
         at = cursors[s]

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset import write_entries
-from packhorse.prepare._kernels import place
+from packhorse.prepare._kernels import scatter
 from packhorse.prepare._passes import PoolMap, map_pool, sort_segments
 from packhorse.wire import ids_sum
 
@@ -127,8 +127,8 @@ def merge_task(task: MergeTask) -> Merged:
     cursors = merged_edges[:-1].copy()
     for (run_ids, run_seconds), of_run in zip(columns, edges, strict=True):
         if seconds is not None and run_seconds is not None:
-            place(run_seconds, of_run, cursors.copy(), seconds)
-        place(run_ids, of_run, cursors, ids)
+            scatter(run_seconds, of_run, cursors.copy(), seconds)
+        scatter(run_ids, of_run, cursors, ids)
     if task.sort:
         sort_segments(ids, seconds, merged_edges)
     entries, sums = ids, (0, 0)

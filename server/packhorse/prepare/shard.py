@@ -305,9 +305,9 @@ def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
             "letters, digits and ._-, up to 100 of them"
         )
     names = sorted(map(str, number_of))
-    place_of = {value: place for place, value in enumerate(names)}
-    places = np.array([place_of[str(value)] for value in number_of], dtype=np.int64)
-    return names, places[numbers]
+    index_of = {value: index for index, value in enumerate(names)}
+    indices = np.array([index_of[str(value)] for value in number_of], dtype=np.int64)
+    return names, indices[numbers]
 
 
 def _column(found: Found, by: str) -> Iterator[Any]:

@@ -86,7 +86,7 @@ class RunsOn:
 
 
 class Work:
-    """Finished parts, and a place for those to come. Made by `open_work`."""
+    """Finished parts, and a folder for those to come. Made by `open_work`."""
 
     def __init__(self, folder: Path, job: Job, description: dict[str, Any]) -> None:
         self._folder = folder.absolute()  # a cluster's processes have another working directory

@@ -69,7 +69,7 @@ def test_everything_equals_a_loop_over_rows(case):
     assert layout.segments.tolist() == sorted(bounds)
 
     padding = [0] * total
-    for start, end in layout.padding_spans:
+    for start, end in layout.padding_ranges:
         assert start < end
         padding[start:end] = [1] * (end - start)
     assert padding == [1 - token for token in is_token]
@@ -82,7 +82,7 @@ def test_flattened_has_the_same_sequences_and_no_padding(case):
     assert flat.lengths.tolist() == layout.lengths.tolist()
     assert flat.cu_seqlens.tolist() == layout.cu_seqlens.tolist()
     assert (flat.num_rows, flat.row_tokens) == (1, max(layout.num_tokens, 1))
-    assert flat.padding_spans == ([] if layout.num_tokens else [(0, 1)])
+    assert flat.padding_ranges == ([] if layout.num_tokens else [(0, 1)])
     assert flat.segments.tolist() == (flat.cu_seqlens.tolist() if layout.num_tokens else [0, 1])
 
 
@@ -96,13 +96,13 @@ def test_parts_are_the_layouts_of_their_rows(case, num_rows):
         for mine, expected in ((part, layout), (part.flattened(), layout.flattened())):
             assert mine == expected
             assert (mine.num_tokens, mine.max_seqlen) == (expected.num_tokens, expected.max_seqlen)
-            for name in ("cu_seqlens", "run_labels", "segments"):
+            for name in ("cu_seqlens", "extent_labels", "segments"):
                 array = getattr(mine, name)
                 assert array.dtype == np.int32
                 assert array.tolist() == getattr(expected, name).tolist()
             assert mine.sequence_ids().tolist() == expected.sequence_ids().tolist()
             is_padding = np.zeros((2, mine.num_rows * mine.row_tokens), dtype=np.bool_)
-            for row, spans in zip(is_padding, (mine.padding_spans, expected.padding_spans), strict=True):
+            for row, spans in zip(is_padding, (mine.padding_ranges, expected.padding_ranges), strict=True):
                 for start, end in spans:
                     assert start < end
                     row[start:end] = True
@@ -115,9 +115,9 @@ def test_flattened_is_the_layout_of_one_full_row(case):
     tokens = max(layout.num_tokens, 1)
     flat, expected = layout.flattened(), PackLayout.of_rows(layout.lengths, [layout.num_sequences], tokens)
     assert flat == expected
-    for name in ("num_tokens", "max_seqlen", "padding_spans"):
+    for name in ("num_tokens", "max_seqlen", "padding_ranges"):
         assert getattr(flat, name) == getattr(expected, name)
-    for name in ("cu_seqlens", "run_labels"):
+    for name in ("cu_seqlens", "extent_labels"):
         assert getattr(flat, name).tolist() == getattr(expected, name).tolist()
 
 

@@ -77,8 +77,8 @@ def test_every_batch_s_cursor_goes_on_exactly(ranks, assert_same_batches, caplog
             cursor = first[0][step]["cursor"]
             assert first[1][step]["cursor"] == cursor
             into = (step + 1) % ACCUMULATION if step + 1 < num_steps else 0
-            assert cursor.get("window_steps", 0) == into
-            assert ("window_shape" in cursor) == (into > 0)
+            assert cursor.get("steps_into_optimizer_step", 0) == into
+            assert ("optimizer_step_shape" in cursor) == (into > 0)
             if step + 1 < num_steps:
                 assert cursor["position"] == (step + 1 - into) * 4
             for batches, rest in zip(first, resumed(ranks(balance, remainder=remainder), cursor), strict=True):
@@ -114,7 +114,7 @@ def test_under_another_topology_an_optimizer_step_begins_again(ranks, sequences_
     num_steps = len(first[0])
     for step in range(num_steps):
         cursor = first[0][step]["cursor"]
-        done = cursor.get("window_steps", 0)
+        done = cursor.get("steps_into_optimizer_step", 0)
         caplog.clear()
         with caplog.at_level(logging.WARNING, logger="packhorse.client.service.cursor"):
             rest = resumed(ranks(**({"balance": balance} | other)), cursor)
@@ -123,7 +123,7 @@ def test_under_another_topology_an_optimizer_step_begins_again(ranks, sequences_
         for message in messages:
             assert "the optimizer step begins again" in message
             assert f"{done} of its steps come twice" in message
-            assert cursor["window_shape"] in message
+            assert cursor["optimizer_step_shape"] in message
         consumed = [batch for batches in first for batch in batches[: step + 1 - done]]
         assert sequences_of(consumed) + sum(map(sequences_of, rest), Counter()) == whole("named")
 

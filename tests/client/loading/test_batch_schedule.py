@@ -25,10 +25,10 @@ def num_bins(client):
 
 def sizes_counted_out(num_bins, epoch):
     """Bins of every step's optimizer step in order."""
-    stages = [(0, 12), (20_000 // MAX_SEQ_LEN, 24), (1_000_000 // MAX_SEQ_LEN, 6)]
+    phases = [(0, 12), (20_000 // MAX_SEQ_LEN, 24), (1_000_000 // MAX_SEQ_LEN, 6)]
     sizes, position = [], 0
     while position < num_bins:
-        sizes.append([size for begin, size in stages if begin <= epoch * num_bins + position][-1])
+        sizes.append([size for begin, size in phases if begin <= epoch * num_bins + position][-1])
         position += sizes[-1]
     return sizes
 
@@ -83,7 +83,7 @@ def test_accumulated_steps_share_a_global_batch(make_dataset, num_bins):
     sizes = [size // 6 for size in sizes_counted_out(num_bins, 0) for _ in range(3)]
     assert [len(batch["input_ids"]) for batch in whole] == sizes[: len(whole)]
     inside = whole[19]["cursor"]
-    assert inside["window_steps"] == 2
+    assert inside["steps_into_optimizer_step"] == 2
     assert inside["position"] == whole[17]["cursor"]["position"]
     same, other = make_dataset(**options), make_dataset(**(options | {"world_size": 1}))
     for dataset in (same, other):
@@ -155,7 +155,7 @@ def test_the_command_line_takes_one(running_server, client):
     assert "step 9" in run("explain", "rows", "--step", "9", "--rank", "1", "--world-size", "2")
     result = CliRunner().invoke(main, ["stream", "rows", "--batch-size", "0:8 5"])
     assert result.exit_code == 2
-    assert "batch_size has a stage '5'" in result.output
+    assert "batch_size has a phase '5'" in result.output
 
 
 def test_trainers_that_count_by_one_size_refuse():

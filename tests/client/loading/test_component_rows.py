@@ -67,7 +67,7 @@ def rows_of(batch):
     layout, ids = batch["layout"], batch["ids"].tolist()
     starts = np.concatenate(([0], layout.row_ends[:-1])).tolist()
     parts = [ids[a:b] for a, b in zip(starts, layout.row_ends.tolist(), strict=True)]
-    return list(zip(batch["bin_dataset_ids"].tolist(), parts, batch["input_ids"].tolist(), strict=True))
+    return list(zip(batch["bin_component_ids"].tolist(), parts, batch["input_ids"].tolist(), strict=True))
 
 
 def own_rows(root, tokens, number, epoch=0):
@@ -95,7 +95,7 @@ def test_rows_of_one_component_are_its_own_bins(root, tokens):
 
 def test_rows_of_several_components_are_as_short_as_all_allow(root, tokens):
     for batch in list(batches_of(root, tokens))[10:]:
-        kinds = set(batch["bin_dataset_ids"].tolist()) - {-1}
+        kinds = set(batch["bin_component_ids"].tolist()) - {-1}
         assert batch["input_ids"].shape[1] == {(0,): 16, (2,): 48, (0, 2): 48}[tuple(sorted(kinds))]
     batches = list(batches_of(root, tokens, batch_size=40))
     assert [tuple(batch["input_ids"].shape) for batch in batches] == [(40, 48), (40, 48)]  # gcd(3, 2) is 1
@@ -108,7 +108,7 @@ def test_drawn_steps_have_one_component_and_one_shape_on_all_ranks(root, tokens)
     ranks = [batches(batch_size=2, rank=rank, world_size=2) for rank in range(2)]
     kinds = []
     for step in zip(*ranks, strict=True):
-        [kind] = {kind for batch in step for kind in batch["bin_dataset_ids"].tolist()} - {-1}
+        [kind] = {kind for batch in step for kind in batch["bin_component_ids"].tolist()} - {-1}
         assert {tuple(batch["input_ids"].shape) for batch in step} == {[(6, 16), (4, 24), (2, 48)][kind]}
         kinds.append(kind)
     assert np.bincount(kinds).tolist() == [7, 5, 3]
@@ -126,7 +126,7 @@ def test_rows_hold_what_bins_hold(root, tokens, remainder):
     for one, other in zip(short, long, strict=True):
         assert one["cursor"] == other["cursor"]
         assert one["input_ids"].numel() == other["input_ids"].numel()
-        for key in ("ids", "dataset_ids", "cu_seqlens"):
+        for key in ("ids", "component_ids", "cu_seqlens"):
             assert torch.equal(one[key], other[key])
         is_token = [batch["attention_mask"] == 1 for batch in (one, other)]
         pairs = [(one[key], other[key]) for key in ("input_ids", "labels", "position_ids")]
@@ -154,7 +154,7 @@ def test_a_run_resumes_in_any_stage_under_other_ranks(root, tokens):
 
 
 def ids_of(batch):
-    return list(zip(batch["dataset_ids"].tolist(), batch["ids"].tolist(), strict=True))
+    return list(zip(batch["component_ids"].tolist(), batch["ids"].tolist(), strict=True))
 
 
 def test_a_dataset_that_is_no_mixture_is_refused(root, tokens):

@@ -162,7 +162,7 @@ def test_a_mixture_of_groups_and_single_sequences(root, groups, target):
     tokens = {name: str(root / "rollouts.parquet") for name in ("rollouts", "plain")}
     dataset = PackedDataset(target, "both", tokens, batch_size=6, seed=2, rank=0, world_size=1)
     for batch in dataset:
-        of_groups = batch["group_ids"][batch["dataset_ids"] == list(batch["dataset_names"]).index("rollouts")]
+        of_groups = batch["group_ids"][batch["component_ids"] == list(batch["component_names"]).index("rollouts")]
         assert set(of_groups.tolist()) <= set(groups)
         assert (batch["group_ids"] >= 0).sum() == len(of_groups)
     with connect(target) as client:

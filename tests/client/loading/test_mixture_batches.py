@@ -17,7 +17,7 @@ from packhorse.client import (
     as_token_source,
     connect,
     explain_step,
-    per_dataset_metrics,
+    per_component_metrics,
 )
 from packhorse.dataset import StageEntry, append_to_mixture
 from packhorse.prepare import prepare
@@ -98,15 +98,15 @@ def test_every_sequence_has_the_tokens_of_its_component(root, tokens, sequences,
     for batch in dataset_of(root, tokens, flatten=flatten):
         layout = batch["layout"]
         input_ids = batch["input_ids"].numpy().ravel()
-        assert batch["dataset_names"] == ("web", "code", "chat")
-        of_bins = batch["bin_dataset_ids"].numpy()
+        assert batch["component_names"] == ("web", "code", "chat")
+        of_bins = batch["bin_component_ids"].numpy()
         assert (of_bins.dtype, len(of_bins), of_bins.min() >= 0) == (np.int32, 4, True)
         if not flatten:
             of_rows = of_bins.repeat(np.diff(layout.row_ends, prepend=0))
-            assert batch["dataset_ids"].tolist() == of_rows.tolist()
-        columns = (batch["ids"].tolist(), batch["dataset_ids"].tolist(), layout.starts, layout.lengths)
-        for sequence_id, dataset_id, start, length in zip(*columns, strict=True):
-            name = batch["dataset_names"][dataset_id]
+            assert batch["component_ids"].tolist() == of_rows.tolist()
+        columns = (batch["ids"].tolist(), batch["component_ids"].tolist(), layout.starts, layout.lengths)
+        for sequence_id, component_id, start, length in zip(*columns, strict=True):
+            name = batch["component_names"][component_id]
             whole = [*sequences[name][rows_of.get(name, {}).get(sequence_id, sequence_id)].tolist(), 0]
             piece = input_ids[start : start + length].tolist()
             if name == "code":
@@ -121,7 +121,7 @@ def test_a_components_loss_mask_leaves_the_others_predicted(root, tokens, sequen
     masks = {name: np.arange(len(tokens)) % 2 for name, tokens in zip(names.tolist(), sequences["chat"], strict=True)}
     for batch in dataset_of(root, tokens, loss_mask={"chat": masks}):
         plain = next(each for each in dataset_of(root, tokens) if each["cursor"] == batch["cursor"])
-        of_tokens = batch["bin_dataset_ids"][:, None].expand_as(batch["labels"])
+        of_tokens = batch["bin_component_ids"][:, None].expand_as(batch["labels"])
         assert torch.equal(batch["labels"][of_tokens != 2], plain["labels"][of_tokens != 2])
         if (of_tokens == 2).any():
             assert (batch["labels"] != -100)[of_tokens == 2].sum() < (plain["labels"] != -100)[of_tokens == 2].sum()
@@ -160,7 +160,7 @@ def test_a_loss_mask_of_an_unknown_component_is_refused(root, tokens):
 def test_batches_cross_from_workers_and_resume_under_another_shape(root, tokens):
     loader = DataLoader(dataset_of(root, tokens), batch_size=None, num_workers=2)
     whole = list(loader)
-    assert [tuple(batch["dataset_names"]) for batch in whole] == [("web", "code", "chat")] * 30
+    assert [tuple(batch["component_names"]) for batch in whole] == [("web", "code", "chat")] * 30
     cursor = whole[13]["cursor"]
     parts = []
     for rank in range(2):
@@ -172,7 +172,7 @@ def test_batches_cross_from_workers_and_resume_under_another_shape(root, tokens)
 
 
 def pairs_of(batch):
-    return list(zip(batch["dataset_ids"].tolist(), batch["ids"].tolist(), strict=True))
+    return list(zip(batch["component_ids"].tolist(), batch["ids"].tolist(), strict=True))
 
 
 def test_rows_by_position_say_their_component(root, tokens):
@@ -180,8 +180,8 @@ def test_rows_by_position_say_their_component(root, tokens):
         f"embedded:{root}", "mix", tokens, seed=1, num_bins_multiple_of=7, separators=Separators(eos_token_id=0)
     )
     [*batches] = dataset_of(root, tokens)
-    of_bins = torch.cat([batch["bin_dataset_ids"] for batch in batches]).tolist()
-    assert [int(row["dataset_id"]) for row in bins] == [*of_bins, *[-1] * (126 - 120)]
+    of_bins = torch.cat([batch["bin_component_ids"] for batch in batches]).tolist()
+    assert [int(row["component_id"]) for row in bins] == [*of_bins, *[-1] * (126 - 120)]
     collated = next(iter(DataLoader(bins, batch_size=4, collate_fn=bins.collate)))
     assert pairs_of(collated) == pairs_of(batches[0])
 
@@ -205,7 +205,7 @@ def test_a_step_is_explained_with_its_documents(root, tokens):
         named = explain_step(client, "mix", step=40, seed=1, tokens=as_token_source(tokens))
     [batch] = [batch for batch in dataset_of(root, tokens, batch_size=1) if batch["cursor"]["position"] == 41]
     assert plain.ids == named.ids == batch["ids"].tolist()
-    name = batch["dataset_names"][int(batch["bin_dataset_ids"][0])]
+    name = batch["component_names"][int(batch["bin_component_ids"][0])]
     assert all(sequence.origin.endswith(f" of {name}") for sequence in plain.rows[0].sequences)
     first = named.rows[0].sequences[0]
     assert list(first.first_tokens) == batch["input_ids"][0, : len(first.first_tokens)].tolist()
@@ -222,12 +222,12 @@ def test_a_component_that_a_stage_brings_needs_its_tokens(root, tokens, tmp_path
     first = [next(all_batches), next(web_batches)]
     append_to_mixture(path, StageEntry(weights={"chat": 1}), 60, LazyCatalog(path.parent, set()).get)
     rest = list(all_batches)
-    assert first[0]["dataset_names"] == ("web",)
-    assert rest[-1]["dataset_names"] == ("web", "chat")
-    assert set(rest[-1]["dataset_ids"].tolist()) == {1}
+    assert first[0]["component_names"] == ("web",)
+    assert rest[-1]["component_names"] == ("web", "chat")
+    assert set(rest[-1]["component_ids"].tolist()) == {1}
     assert rest[-1]["cursor"]["digest"].startswith(first[0]["cursor"]["digest"])
     with pytest.raises(TokenSourceError, match="the mixture's chat has no source of tokens; given are web"):
         list(web_batches)
-    metrics = sum(per_dataset_metrics(torch.ones(batch["labels"].shape), batch) for batch in [first[0], rest[-1]])
+    metrics = sum(per_component_metrics(torch.ones(batch["labels"].shape), batch) for batch in [first[0], rest[-1]])
     assert metrics.names == ("web", "chat")
     assert metrics.mean_losses.tolist() == [1.0, 1.0]

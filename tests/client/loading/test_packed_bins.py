@@ -207,14 +207,16 @@ def test_a_cursor_of_something_else_is_refused(make_bins):
     with pytest.raises(DigestMismatchError, match="are to be skipped"):
         skipping[0]
     with pytest.raises(ValueError, match="within an optimizer step"):
-        make_bins().load_state_dict(cursor | {"window_steps": 1, "window_shape": window_shape_of_one()})
+        make_bins().load_state_dict(
+            cursor | {"steps_into_optimizer_step": 1, "optimizer_step_shape": window_shape_of_one()}
+        )
 
 
 def window_shape_of_one():
-    from packhorse.client.service.cursor import window_shape
+    from packhorse.client.service.cursor import optimizer_step_shape
     from packhorse.topology import Topology
 
-    return window_shape(Topology())
+    return optimizer_step_shape(Topology())
 
 
 def test_a_stateful_loader_goes_on_where_it_stood(make_bins):

@@ -81,7 +81,7 @@ def _expected(batch, *, num_before=0):
     batch = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
     layout, ids = batch["layout"], batch["ids"].tolist()
     flat, labels = batch["input_ids"].view(-1), batch["labels"].view(-1)
-    of_plain = batch["dataset_ids"].tolist() if "dataset_ids" in batch else [0] * len(ids)
+    of_plain = batch["component_ids"].tolist() if "component_ids" in batch else [0] * len(ids)
     for sequence_id, start, length, dataset in zip(
         ids, layout.starts.tolist(), layout.lengths.tolist(), of_plain, strict=True
     ):

@@ -46,7 +46,7 @@ def test_every_preset_says_what_it_does(name):
     preset = get_preset(name)
     assert preset.labels.startswith("shifted" if preset.shift_labels else "unshifted")
     shown = str(preset)
-    for words in (f"{name}: {preset.consumer}", f"labels: {preset.labels}", f"padding: {preset.padding}"):
+    for words in (f"{name}: {preset.trainer}", f"labels: {preset.labels}", f"padding: {preset.padding}"):
         assert words in shown
 
 
@@ -121,7 +121,7 @@ def test_unknown_names_of_jax_are_refused():
 def test_a_preset_of_ones_own(make_dataset):
     preset = Preset(
         name="mine",
-        consumer="my loop",
+        trainer="my loop",
         shift_labels=True,
         labels="shifted",
         flatten=False,

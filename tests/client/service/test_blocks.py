@@ -15,7 +15,7 @@ def block_of(sizes, *, is_whole=True):
         bin_ends=np.cumsum(sizes, dtype=np.int64),
         positions=np.arange(len(sizes)) + 7,
         first_tokens=None if is_whole else ids + 5,
-        dataset_ids=None if is_whole else np.arange(len(sizes), dtype=np.int32) % 2,
+        component_ids=None if is_whole else np.arange(len(sizes), dtype=np.int32) % 2,
     )
 
 

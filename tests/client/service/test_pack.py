@@ -74,7 +74,7 @@ def test_a_stream_returns_every_sequence_once(either):
     lengths = some(3000)
     ids = np.random.default_rng(2).integers(-(2**63), 2**63 - 1, 3000)
     bins, sizes = [], []
-    with either.pack_stream(512, window_sequences=100, max_sequences_per_bin=5) as stream:
+    with either.pack_stream(512, lookahead_sequences=100, max_sequences_per_bin=5) as stream:
         assert isinstance(stream, PackStream)
         for start in range(0, 3000, 250):
             ready = stream.send(ids[start : start + 250], lengths[start : start + 250])
@@ -92,7 +92,7 @@ def test_a_stream_returns_every_sequence_once(either):
 
 def test_both_transports_give_the_same_bins(client, embedded):
     def bins(one):
-        with one.pack_stream(512, window_sequences=64, align=8, extra_tokens=2) as stream:
+        with one.pack_stream(512, lookahead_sequences=64, align=8, extra_tokens=2) as stream:
             made = stream.send(range(900), np.minimum(some(900), 500)) + stream.flush()
         return [(ids.tolist(), lengths.tolist()) for ids, lengths in made]
 
@@ -101,7 +101,7 @@ def test_both_transports_give_the_same_bins(client, embedded):
 
 def test_more_sequences_than_one_message_takes(embedded):
     count = 2 * SEQUENCES_PER_MESSAGE + 5
-    with embedded.pack_stream(100, window_sequences=10) as stream:
+    with embedded.pack_stream(100, lookahead_sequences=10) as stream:
         bins = stream.send(range(count), [50] * count) + stream.flush()
     assert sorted(i for ids, _ in bins for i in ids.tolist()) == list(range(count))
 
@@ -126,7 +126,7 @@ def test_more_sequences_than_one_message_takes(embedded):
     ],
 )
 def test_bad_sequences_are_refused_and_none_is_kept(either, ids, lengths, field):
-    with either.pack_stream(100, window_sequences=5, extra_tokens=3) as stream:
+    with either.pack_stream(100, lookahead_sequences=5, extra_tokens=3) as stream:
         assert stream.send([7], [20]) == []
         with pytest.raises(InvalidRequestError, match=field) as caught:
             stream.send(ids, lengths)
@@ -139,9 +139,9 @@ def test_bad_sequences_are_refused_and_none_is_kept(either, ids, lengths, field)
     ("options", "field"),
     [
         ({"max_seq_len": 0}, "max_seq_len"),
-        ({"window_sequences": 0}, "window_sequences"),
-        ({"window_sequences": 10**6}, "window_sequences"),
-        ({"window_sequences": "many"}, "window_sequences"),
+        ({"lookahead_sequences": 0}, "lookahead_sequences"),
+        ({"lookahead_sequences": 10**6}, "lookahead_sequences"),
+        ({"lookahead_sequences": "many"}, "lookahead_sequences"),
         ({"max_sequences_per_bin": -1}, "max_sequences_per_bin"),
         ({"align": 101}, "align"),
         ({"extra_tokens": 1.5}, "extra_tokens"),
@@ -162,7 +162,7 @@ def test_a_server_that_dies_loses_and_repeats_nothing(corpus, make_server, end):
     lengths = some(4000, seed=9)
     bins = []
     with make_server(corpus.root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=60)) as client:
-        with client.pack_stream(512, window_sequences=200) as stream:
+        with client.pack_stream(512, lookahead_sequences=200) as stream:
             for number, start in enumerate(range(0, 4000, 100)):
                 if number in (7, 20):
                     getattr(server, end)()
@@ -194,7 +194,7 @@ def test_an_idle_stream_does_not_hold_up_a_shutdown(corpus, make_server):
 
 def test_without_a_server_the_sequences_are_kept(corpus, make_server):
     with make_server(corpus.root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=0.3)) as client:
-        stream = client.pack_stream(100, window_sequences=2)
+        stream = client.pack_stream(100, lookahead_sequences=2)
         assert stream.send([1, 2], [60, 50]) == []
         server.kill()
         with pytest.raises(ServerUnavailableError):
@@ -243,7 +243,7 @@ def test_an_older_server_without_the_method():
 
 @pytest.mark.parametrize("at", range(1, 9))
 def test_an_interrupt_leaves_a_stream_that_goes_on(embedded, at):
-    options = pb.PackStreamOptions(max_seq_len=100, window_sequences=2)
+    options = pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=2)
     stream = PackStream(Interrupted(embedded._transport._backend, at), options, RetryPolicy())
     bins, sent = [], Counter()
     for number in range(6):

@@ -133,7 +133,7 @@ def test_bad_options_of_a_stream(either, options, field):
 def test_a_stream_in_groups(either, balance):
     lengths, bins = some(3000), []
     with either.pack_stream(
-        512, window_sequences=100, num_bins_multiple_of=4, accumulation=5, balance=balance, cost_linear=COST_LINEAR
+        512, lookahead_sequences=100, num_bins_multiple_of=4, accumulation=5, balance=balance, cost_linear=COST_LINEAR
     ) as stream:
         group = 4 if balance is Balance.NONE else 20
         for start in range(0, 3000, 100):
@@ -182,7 +182,7 @@ def test_a_server_that_dies_loses_and_repeats_nothing(corpus, make_server, end):
     with (
         make_server(corpus.root) as server,
         connect(server.target, retry=RetryPolicy(deadline_seconds=60)) as client,
-        client.pack_stream(512, window_sequences=100, **options) as stream,
+        client.pack_stream(512, lookahead_sequences=100, **options) as stream,
     ):
         for number, start in enumerate(range(0, 2000, 100)):
             if number == 7:
@@ -205,7 +205,11 @@ def test_a_server_that_dies_loses_and_repeats_nothing(corpus, make_server, end):
 @pytest.mark.parametrize("at", range(1, 14))
 def test_an_interrupt_within_a_group(embedded, at):
     options = pb.PackStreamOptions(
-        max_seq_len=100, window_sequences=2, num_bins_multiple_of=2, accumulation=2, balance=pb.BALANCE_OPTIMIZER_STEP
+        max_seq_len=100,
+        lookahead_sequences=2,
+        num_bins_multiple_of=2,
+        accumulation=2,
+        balance=pb.BALANCE_OPTIMIZER_STEP,
     )
     stream = PackStream(Interrupted(embedded._transport._backend, at), options, RetryPolicy())
     bins = []

@@ -43,7 +43,7 @@ def cases(draw):
     lengths = st.lists(st.integers(1, 14), min_size=1, max_size=3)  # 16 tokens each with align and extra_tokens
     calls = draw(st.lists(st.lists(lengths, min_size=1, max_size=8), min_size=1, max_size=5))
     options = {
-        "window_sequences": draw(st.integers(1, 9)),
+        "lookahead_sequences": draw(st.integers(1, 9)),
         "num_bins_multiple_of": draw(st.sampled_from([1, 2, 3])),
         "balance": draw(st.sampled_from(["none", "micro-step"])),
         "align": align,
@@ -69,7 +69,7 @@ def test_groups_leave_whole(embedded):
                 groups += [(number, group) for group, _ in rows]
                 bins += stream.send(ids, lengths[ids.start :], groups=[group for group, _ in rows])
                 if options["num_bins_multiple_of"] == 1:
-                    assert stream.num_held <= options["window_sequences"]
+                    assert stream.num_held <= options["lookahead_sequences"]
             bins += stream.flush()
             assert stream.num_held == 0
         assert len(bins) % options["num_bins_multiple_of"] == 0
@@ -83,7 +83,7 @@ def test_a_server_and_none_give_the_same_bins(client, embedded):
     lengths, groups = random.integers(1, 20, 900), np.repeat(np.arange(300), 3)
 
     def bins(one):
-        with one.pack_stream(CAPACITY, window_sequences=64) as stream:
+        with one.pack_stream(CAPACITY, lookahead_sequences=64) as stream:
             made = stream.send(range(900), lengths, groups) + stream.flush()
         check_groups(made, groups.tolist(), lengths.tolist())
         return [(ids.tolist(), held.tolist()) for ids, held in made]
@@ -94,7 +94,7 @@ def test_a_server_and_none_give_the_same_bins(client, embedded):
 def test_a_message_ends_between_groups(embedded, monkeypatch):
     monkeypatch.setattr(pack_stream, "SEQUENCES_PER_MESSAGE", 4)
     groups = [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 4]
-    with embedded.pack_stream(CAPACITY, window_sequences=3) as stream:
+    with embedded.pack_stream(CAPACITY, lookahead_sequences=3) as stream:
         bins = stream.send(range(14), [5] * 14, groups) + stream.flush()
     check_groups(bins, groups, [5] * 14)
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_kept(embedded, options, groups
 )
 def test_the_service_refuses_it_too_and_takes_none_of_the_message(options, groups, message):
     session = PackSession()
-    options = pb.PackStreamOptions(max_seq_len=CAPACITY, window_sequences=5, **options)
+    options = pb.PackStreamOptions(max_seq_len=CAPACITY, lookahead_sequences=5, **options)
     session.answer(pb.PackStreamRequest(options=options))
     sequences = pb.PackStreamSequences(ids=[1, 2], lengths=[31, 31], groups=groups)
     with pytest.raises(Exception, match=message) as caught:
@@ -159,7 +159,7 @@ class Breaking:
 def test_after_a_break_groups_are_sent_again_whole():
     transport = Breaking()
     stream = PackStream(
-        transport, pb.PackStreamOptions(max_seq_len=CAPACITY, window_sequences=8), RetryPolicy(deadline_seconds=30)
+        transport, pb.PackStreamOptions(max_seq_len=CAPACITY, lookahead_sequences=8), RetryPolicy(deadline_seconds=30)
     )
     lengths = np.random.default_rng(0).integers(1, 20, 240).tolist()
     groups = [number // 3 for number in range(240)]
@@ -181,13 +181,13 @@ class Tearing(PackSession):
 
 
 def test_a_torn_group_is_noticed():
-    options = pb.PackStreamOptions(max_seq_len=CAPACITY, window_sequences=2)
+    options = pb.PackStreamOptions(max_seq_len=CAPACITY, lookahead_sequences=2)
     stream = PackStream(Breaking(Tearing), options, RetryPolicy(deadline_seconds=0))
     with pytest.raises(DamagedAnswerError, match="other sequences"):
         stream.send([1, 2, 3, 4], [30, 10, 30, 10], groups=[1, 1, 2, 2])
 
 
 def test_calls_do_not_share_groups(either):
-    with either.pack_stream(CAPACITY, window_sequences=1) as stream:
+    with either.pack_stream(CAPACITY, lookahead_sequences=1) as stream:
         bins = stream.send([1, 2], [30, 30], groups=[7, 7]) + stream.send([3], [40], groups=[7]) + stream.flush()
     assert Counter(tuple(ids.tolist()) for ids, _ in bins) == {(1, 2): 1, (3,): 1}

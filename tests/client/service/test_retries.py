@@ -133,7 +133,7 @@ def test_the_deadline_counts_from_the_first_failure_without_progress(backend, cl
     stream = stream_of(Breaking(backend, 2, 2, 0, 2), policy)
     for _ in range(4):
         next(stream)
-        clock.now += 1000  # a consumer may take its time
+        clock.now += 1000  # a client may take its time
     broken = stream_of(Breaking(backend, 3, *[1] * 1000), policy)
     next(broken)
     next(broken)

@@ -222,7 +222,7 @@ def test_an_optimizer_step_that_has_begun_keeps_its_bins(make_dataset, sequences
     balanced = {"balance": "optimizer-step", "accumulation": 4, "batch_size": 5}
     batches = list(make_dataset(**balanced))
     cursor = batches[5]["cursor"]
-    assert (cursor["position"], cursor["window_steps"]) == (20, 2)
+    assert (cursor["position"], cursor["steps_into_optimizer_step"]) == (20, 2)
     dataset = make_dataset(**balanced, skip="35:37")
     dataset.load_state_dict(cursor)
     with pytest.raises(DigestMismatchError, match=r"now 35:37"):

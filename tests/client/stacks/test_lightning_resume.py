@@ -195,7 +195,7 @@ def test_another_trainer_begins_at_the_beginning():
     assert model.by_epoch() == whole(1)
 
 
-def test_a_tuner_takes_nothing_from_training():
+def test_a_tuner_takes_nothing_from_training(tmp_path):
     """It trains a while, and sets the Trainer's counts back."""
     from lightning.pytorch.tuner import Tuner
 
@@ -206,7 +206,9 @@ def test_a_tuner_takes_nothing_from_training():
             return torch.optim.SGD(self.parameters(), self.lr)
 
     data, model = module(), Tuned()
-    trainer = Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False)
+    trainer = Trainer(
+        max_epochs=2, accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_progress_bar=False
+    )
     Tuner(trainer).lr_find(model, data, num_training=9)
     model.trained.clear()
     trainer.fit(model, data)

@@ -52,12 +52,12 @@ def test_every_bin_is_rows_of_one_component_and_says_which(client, root):
     ]
     assert [each.num_bins for each in info.components] == list(mixture.component_bins)
     block = client.get_bins("course", epoch=0, seed=3, positions=range(150))
-    assert block.dataset_ids[:90].tolist() == [0] * 40 + [1] * 50
+    assert block.component_ids[:90].tolist() == [0] * 40 + [1] * 50
     assert block.rows.tolist() == mixture.epoch(0, 3).bins(range(150)).rows.tolist()
-    of_sequences = block.dataset_of_sequences()
+    of_sequences = block.component_of_sequences()
     bins = np.repeat(np.arange(150), np.diff(block.bin_ends, prepend=0))
     tokens = np.bincount(8 * bins + block.rows, weights=block.lengths, minlength=8 * 150)
-    capacities = np.array([each.max_seq_len for each in info.components])[block.dataset_ids]
+    capacities = np.array([each.max_seq_len for each in info.components])[block.component_ids]
     assert (tokens.reshape(150, 8).max(axis=1) <= capacities).all()
     assert [int(block.rows[of_sequences == d].max()) for d in range(3)] == [7, 2, 1]
     with client.stream_bins("course", epoch=0, seed=3) as stream:

@@ -100,7 +100,7 @@ def _pairs(bins, remainder):
     """(dataset, id) of all sequences; copies left out."""
     sizes = np.diff(bins.bin_ends, prepend=0)
     own = np.repeat((bins.positions >= 0) | (remainder is not RemainderPolicy.REPEAT), sizes)
-    datasets = np.repeat(bins.dataset_ids, sizes)
+    datasets = np.repeat(bins.component_ids, sizes)
     return list(zip(datasets[own].tolist(), bins.ids[own].tolist(), strict=True))
 
 
@@ -165,7 +165,7 @@ def test_ids_are_located_in_every_component_and_each_time_that_they_come(client,
     places = [
         (staged.datasets[dataset].name, position)
         for dataset, position, ids in zip(
-            bins.dataset_ids, bins.positions.tolist(), np.split(bins.ids, bins.bin_ends[:-1]), strict=True
+            bins.component_ids, bins.positions.tolist(), np.split(bins.ids, bins.bin_ends[:-1]), strict=True
         )
         if wanted in ids
     ]

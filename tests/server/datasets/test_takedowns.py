@@ -51,7 +51,7 @@ def redacted(blocks):
     found = {}
     for block in blocks:
         if block.redactions is not None:
-            datasets = block.dataset_of_sequences()
+            datasets = block.component_of_sequences()
             for i in np.flatnonzero(block.redactions != AS_IT_IS).tolist():
                 found[None if datasets is None else int(datasets[i]), int(block.ids[i])] = int(block.redactions[i])
     return found
@@ -124,11 +124,11 @@ def test_what_no_trainer_got_is_told_apart_by_component(root, client):
     assert {name: each.bins for name, each in report.left_out.items()} == {"staged.takedown.toml": 20, "--until": 180}
     positions = [*range(40), *range(60, 320)]
     trained = client.get_bins("staged", epoch=1, seed=7, positions=positions, is_whole=True)
-    of_sequences = trained.dataset_of_sequences()
+    of_sequences = trained.component_of_sequences()
     assert report.masked == (trained.redactions == MASKED).sum() > 0
     for number, each in enumerate(report.components):
         ids = trained.ids[of_sequences == number].tolist()
-        assert each.bins == (trained.dataset_ids == number).sum()
+        assert each.bins == (trained.component_ids == number).sum()
         assert each.bins + each.bins_left_out == each.component.num_taken
         assert each.tokens == trained.lengths[of_sequences == number].sum()
         assert each.times == Counter(Counter(ids).values())
@@ -155,7 +155,7 @@ def test_an_audit_counts_redactions_by_component(root, client, remainder):
     )
     info = client.get_dataset("staged")
     block = client.get_bins("staged", seed=7, epoch=1, positions=range(info.num_bins))
-    came = list(zip(block.dataset_of_sequences().tolist(), block.redactions.tolist(), strict=True))
+    came = list(zip(block.component_of_sequences().tolist(), block.redactions.tolist(), strict=True))
     topology = Topology(world_size=7, batch_size=11, remainder=remainder)
     report = EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology).audit()
     assert report.problems == []

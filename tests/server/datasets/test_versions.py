@@ -23,7 +23,7 @@ CALLS = {
     "StreamBins": lambda version: pb.StreamBinsRequest(dataset="rows", wire_version=version),
     "GetBins": lambda version: pb.GetBinsRequest(dataset="rows", positions=[0], wire_version=version),
     "PackStream": lambda version: iter(
-        [pb.PackStreamRequest(options=pb.PackStreamOptions(max_seq_len=5, window_sequences=2, wire_version=version))]
+        [pb.PackStreamRequest(options=pb.PackStreamOptions(max_seq_len=5, lookahead_sequences=2, wire_version=version))]
     ),
 }
 

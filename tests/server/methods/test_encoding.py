@@ -132,7 +132,7 @@ def test_sources_number_templates_by_their_lengths(corpus):
     for source in (parts[0].source_of(0), windowed(0), SkipSource(windowed(1), Skips.of([(3, 9)])), mixture.epoch(0)):
         bins = source.bins(np.arange(source.num_bins))
         lengths_of, start = {}, 0
-        datasets = [0] * len(bins) if bins.dataset_ids is None else bins.dataset_ids.tolist()
+        datasets = [0] * len(bins) if bins.component_ids is None else bins.component_ids.tolist()
         for dataset, number, end in zip(datasets, bins.templates.tolist(), bins.bin_ends.tolist(), strict=True):
             lengths = dataset, tuple(bins.lengths[start:end].tolist())
             assert (number < 0) == (dataset == 1)

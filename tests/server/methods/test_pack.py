@@ -8,7 +8,7 @@ from packhorse.server.base.faults import ServiceError
 from packhorse.server.methods import bins_of_ranks, pack, pack_session
 from packhorse.v1 import packing_pb2 as pb
 
-OPTIONS = pb.PackStreamRequest(options=pb.PackStreamOptions(max_seq_len=100, window_sequences=3))
+OPTIONS = pb.PackStreamRequest(options=pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=3))
 FLUSH = pb.PackStreamRequest(flush=pb.PackStreamFlush())
 
 
@@ -161,15 +161,15 @@ def test_messages_out_of_turn(backend, messages):
     ("options", "field"),
     [
         ({"max_seq_len": 0}, "max_seq_len"),
-        ({"window_sequences": 0}, "window_sequences"),
-        ({"window_sequences": pack_session.MAX_WINDOW_SEQUENCES + 1}, "window_sequences"),
+        ({"lookahead_sequences": 0}, "lookahead_sequences"),
+        ({"lookahead_sequences": pack_session.MAX_LOOKAHEAD_SEQUENCES + 1}, "lookahead_sequences"),
         ({"max_sequences_per_bin": -1}, "max_sequences_per_bin"),
         ({"align": -1}, "align"),
         ({"extra_tokens": 100}, "extra_tokens"),
     ],
 )
 def test_stream_options_out_of_range(backend, options, field):
-    message = pb.PackStreamOptions(**({"max_seq_len": 100, "window_sequences": 3} | options))
+    message = pb.PackStreamOptions(**({"max_seq_len": 100, "lookahead_sequences": 3} | options))
     error = refusal(list, backend.pack_stream([pb.PackStreamRequest(options=message)]))
     assert (error.reason, error.metadata) == (pb.ERROR_REASON_INVALID_FIELD, {"field": f"options.{field}"})
 
@@ -331,13 +331,13 @@ def test_fields_of_a_balance_out_of_range(backend, fields, field):
     ],
 )
 def test_stream_options_of_a_balance_out_of_range(backend, options, field):
-    message = pb.PackStreamOptions(max_seq_len=100, window_sequences=3, **options)
+    message = pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=3, **options)
     error = refusal(list, backend.pack_stream([pb.PackStreamRequest(options=message)]))
     assert (error.reason, error.metadata) == (pb.ERROR_REASON_INVALID_FIELD, {"field": f"options.{field}"})
 
 
 def test_what_a_group_holds_counts_as_held(backend):
-    options = pb.PackStreamOptions(max_seq_len=100, window_sequences=2, num_bins_multiple_of=3)
+    options = pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=2, num_bins_multiple_of=3)
     session = backend.pack_session()
     session.answer(pb.PackStreamRequest(options=options))
     held = [session.answer(sequences([number], [100])).num_sequences_held for number in range(5)]

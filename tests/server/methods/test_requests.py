@@ -9,7 +9,7 @@ from packhorse.client import InvalidRequestError, RequestTooLargeError
 from packhorse.client.service._grpc import exception_of
 from packhorse.client.service._messages import topology_message
 from packhorse.client.service._transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
-from packhorse.epoch import MAX_BINS_PER_WINDOW
+from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP
 from packhorse.server.methods import requests
 from packhorse.server.methods.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
 from packhorse.topology import Skips, Topology
@@ -237,7 +237,7 @@ def test_locate_without_the_client_s_checks_names_the_field(either, field, messa
 def most_in_step(embedded):
     """The most bins of all ranks in one step of `rows`: fewer where a bin holds more sequences."""
     info = embedded.get_dataset("rows")
-    return min(MAX_BINS_PER_WINDOW, int(MAX_SEQUENCES_PER_STEP / (info.num_sequences / info.num_bins)))
+    return min(MAX_BINS_PER_OPTIMIZER_STEP, int(MAX_SEQUENCES_PER_STEP / (info.num_sequences / info.num_bins)))
 
 
 def test_steps_that_are_too_large(either, most_in_step):
@@ -256,9 +256,11 @@ def test_steps_that_are_too_large(either, most_in_step):
 @pytest.mark.parametrize("balance", ["micro-step", "optimizer-step"])
 def test_optimizer_steps_that_are_too_large(either, balance):
     """Bins change places within a window, so that it must be held whole; without a balance nothing is."""
-    limit = MAX_BINS_PER_WINDOW // 7
+    limit = MAX_BINS_PER_OPTIMIZER_STEP // 7
     shape = {"world_size": 7, "accumulation": limit + 1}
-    with pytest.raises(RequestTooLargeError, match=f"{MAX_BINS_PER_WINDOW} bins in one optimizer step") as caught:
+    with pytest.raises(
+        RequestTooLargeError, match=f"{MAX_BINS_PER_OPTIMIZER_STEP} bins in one optimizer step"
+    ) as caught:
         next(either.stream_bins("rows", topology=Topology(**shape, balance=balance)))
     assert caught.value.metadata == {"field": "topology.accumulation", "limit": str(limit)}
     assert either.stream_bins("rows", topology=Topology(**shape)).header.num_steps > 0

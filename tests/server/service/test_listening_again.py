@@ -80,7 +80,7 @@ def test_many_such_requests_leave_few_lines_in_the_log(corpus, make_server):
 def test_others_are_let_in_while_a_stream_stays_open(corpus, make_server, tmp_path_factory, listen):
     if listen == "unix":
         listen = f"unix:{tmp_path_factory.mktemp('s')}/s"
-    options = pb.PackStreamOptions(max_seq_len=8, window_sequences=4, wire_version=WIRE_VERSION)
+    options = pb.PackStreamOptions(max_seq_len=8, lookahead_sequences=4, wire_version=WIRE_VERSION)
     messages = queue.SimpleQueue()
     with make_server(corpus.root, listen=listen) as server, grpc.insecure_channel(server.target) as channel:
         stream = packing_pb2_grpc.PackingServiceStub(channel).PackStream(iter(messages.get, None), timeout=60)

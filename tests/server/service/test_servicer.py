@@ -10,8 +10,8 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
 
 METHOD = "/packhorse.v1.PackingService/PackStream"
-WRONG = pb.PackStreamOptions(max_seq_len=0, window_sequences=3, wire_version=WIRE_VERSION)
-OPTIONS = pb.PackStreamOptions(max_seq_len=100, window_sequences=3, wire_version=WIRE_VERSION)
+WRONG = pb.PackStreamOptions(max_seq_len=0, lookahead_sequences=3, wire_version=WIRE_VERSION)
+OPTIONS = pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=3, wire_version=WIRE_VERSION)
 REFUSED = {
     "wrong options": [pb.PackStreamRequest(options=WRONG).SerializeToString()],
     "options twice": [pb.PackStreamRequest(options=OPTIONS).SerializeToString()] * 2,

@@ -1,4 +1,4 @@
-"""A block that has waited for its consumer: sent only if nothing has changed by file meanwhile."""
+"""A block that has waited for its client: sent only if nothing has changed by file meanwhile."""
 
 import asyncio
 from types import SimpleNamespace
@@ -61,7 +61,7 @@ def test_a_block_that_has_waited_is_looked_at_again(lanes, monkeypatch):
         came = servicer.StreamBins(pb.StreamBinsRequest(dataset="data", wire_version=WIRE_VERSION), context)
         for _ in range(4):  # the header, and three blocks
             await anext(came)
-        assert stream.num_looks == 0  # the consumer is fast
+        assert stream.num_looks == 0  # the client is fast
         now[0] += 2 * LOOK_AGAIN_SECONDS
         assert (await anext(came)).block.first_step == 3
         assert stream.num_looks == 1

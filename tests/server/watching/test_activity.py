@@ -10,7 +10,7 @@ from packhorse.server.watching.calls import Call
 from packhorse.server.watching.metrics import Metrics, values_of
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import Run, steps_of_ranks
+from packhorse.wire import EpochKey, steps_of_ranks
 
 STREAM_BINS = "packhorse.v1.PackingService/StreamBins"
 
@@ -89,9 +89,9 @@ def test_runs_are_told_apart():
         for dataset, seed, rank, step in (("a", 0, 0, 5), ("a", 0, 1, 3), ("a", 1, 0, 9), ("b", 0, 0, 1), ("", 0, 0, 1))
     ]
     assert steps_of_ranks(streams) == {
-        Run("a", 0, 0, 2): {0: 5, 1: 3},
-        Run("a", 0, 1, 2): {0: 9},
-        Run("b", 0, 0, 2): {0: 1},
+        EpochKey("a", 0, 0, 2): {0: 5, 1: 3},
+        EpochKey("a", 0, 1, 2): {0: 9},
+        EpochKey("b", 0, 0, 2): {0: 1},
     }
 
 

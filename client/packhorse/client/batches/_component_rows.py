@@ -26,7 +26,7 @@ def in_rows(block: BinBlock, rows_per_bin: NDArray[np.int64], batch_size: int) -
         ...     lengths=lengths,
         ...     bin_ends=np.array([2, 3]),
         ...     positions=np.array([0, 1]),
-        ...     dataset_ids=np.array([0, 0]),
+        ...     component_ids=np.array([0, 0]),
         ...     rows=rows,
         ... )
         >>> [(num_rows, part.bin_ends.tolist()) for num_rows, part in in_rows(block, np.array([2]), batch_size=1)]
@@ -40,8 +40,8 @@ def in_rows(block: BinBlock, rows_per_bin: NDArray[np.int64], batch_size: int) -
     if not len(block):
         return
     of_bins = np.zeros(len(block), dtype=np.int64)  # 0 for bins of no component, which any number of rows suits
-    if block.dataset_ids is not None:
-        of_bins = np.where(block.dataset_ids < 0, 0, rows_per_bin[block.dataset_ids])
+    if block.component_ids is not None:
+        of_bins = np.where(block.component_ids < 0, 0, rows_per_bin[block.component_ids])
     of_batches = np.maximum(np.gcd.reduceat(of_bins, np.arange(0, len(block), batch_size)), 1)
     edges = np.flatnonzero(np.diff(of_batches, prepend=0, append=0))
     for first, last in pairwise(edges.tolist()):
@@ -58,7 +58,7 @@ def _divided(block: BinBlock, of_bins: NDArray[np.int64], num_rows: int) -> BinB
         of_bins: of how many rows each bin is, multiples of `num_rows`: int64 [N].
         num_rows: at least 1.
     """
-    if num_rows == 1 or block.rows is None or block.dataset_ids is None:
+    if num_rows == 1 or block.rows is None or block.component_ids is None:
         return block
     sizes = np.diff(block.bin_ends, prepend=0)
     rows = block.rows // np.repeat(np.maximum(of_bins // num_rows, 1), sizes)
@@ -67,6 +67,6 @@ def _divided(block: BinBlock, of_bins: NDArray[np.int64], num_rows: int) -> BinB
         block,
         bin_ends=np.cumsum(of_rows),
         positions=block.positions.repeat(num_rows),
-        dataset_ids=np.where(of_rows > 0, block.dataset_ids.repeat(num_rows), np.int32(-1)),
+        component_ids=np.where(of_rows > 0, block.component_ids.repeat(num_rows), np.int32(-1)),
         rows=None,
     )

@@ -40,7 +40,7 @@ class Content:
     has_eos: NDArray[np.bool_] | None = None
     """Which end with a separator: bool [n]; None for none."""
 
-    dataset_ids: NDArray[np.int32] | None = None
+    component_ids: NDArray[np.int32] | None = None
     """Which of a mixture's components they are of: int32 [n]; None where there is one dataset."""
     redactions: NDArray[np.int64] | None = None
     """What is taken away of each, as a block tells it: int64 [n]; None where nothing is."""
@@ -59,7 +59,7 @@ class Content:
             held=None if self.held is None else self.held[some],
             has_bos=None if self.has_bos is None else self.has_bos[some],
             has_eos=None if self.has_eos is None else self.has_eos[some],
-            dataset_ids=None if self.dataset_ids is None else self.dataset_ids[some],
+            component_ids=None if self.component_ids is None else self.component_ids[some],
             redactions=None if self.redactions is None else self.redactions[some],
         )
 
@@ -79,7 +79,7 @@ class Content:
         """Writes the loss mask likewise: a separator in front is not predicted, one behind with the token before it."""
         assert self.mask is not None
         if self.held is not None:
-            masked = loss_mask.of_sequences(self.dataset_ids).lengths(self.ids)
+            masked = loss_mask.of_sequences(self.component_ids).lengths(self.ids)
             if (masked != self.held).any():
                 i = int((masked != self.held).argmax())
                 raise TokenSourceError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class MixedDataset:
+class MixedComponent:
     """One of the components that a batch's sequences may be of."""
 
     name: str

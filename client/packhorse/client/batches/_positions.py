@@ -12,8 +12,8 @@ from packhorse.client.batches.layout import PackLayout
 
 
 def write_position_ids(position_ids: NDArray[np.int64], layout: PackLayout) -> None:
-    """Writes 0, 1, 2, … within each run of a layout of T tokens: int64 [T]."""
-    np.subtract(_integers(len(position_ids)), layout.run_starts.repeat(layout.run_lengths), out=position_ids)
+    """Writes 0, 1, 2, … within each extent of a layout of T tokens: int64 [T]."""
+    np.subtract(_integers(len(position_ids)), layout.extent_starts.repeat(layout.extent_lengths), out=position_ids)
 
 
 def continue_positions(
@@ -24,8 +24,8 @@ def continue_positions(
     A separator in front of the whole sequence has position 0, so `num_before` more for every piece but the first.
     """
     is_later = first_tokens > 0
-    spans = zip(layout.starts[is_later].tolist(), layout.rooms[is_later].tolist(), strict=True)
-    for (start, room), first_token in zip(spans, first_tokens[is_later].tolist(), strict=True):
+    ranges = zip(layout.starts[is_later].tolist(), layout.rooms[is_later].tolist(), strict=True)
+    for (start, room), first_token in zip(ranges, first_tokens[is_later].tolist(), strict=True):
         position_ids[start : start + room] += first_token + num_before
 
 

@@ -38,7 +38,7 @@ def write_causal_labels(
         shift: whether `labels[t]` is the token after `t`.
     """
     labels[:] = input_ids if is_predicted is None else np.where(is_predicted, input_ids, IGNORE_INDEX)
-    for start, end in layout.padding_spans:
+    for start, end in layout.padding_ranges:
         labels[start:end] = IGNORE_INDEX
     labels[layout.starts] = IGNORE_INDEX
     if shift:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches._content import Content
-from packhorse.client.batches._mixed import MixedDataset
+from packhorse.client.batches._mixed import MixedComponent
 from packhorse.client.batches._positions import continue_positions, follow_prefixes, write_position_ids
 from packhorse.client.batches._rooms import own_lengths
 from packhorse.client.batches._targets import write_causal_labels
@@ -71,7 +71,7 @@ class BatchAssembler:
     shared_prefix: bool = False
     """Whether each group's first sequence is a prefix that the others of the group see: masks that are built of the
     batch show it to them, and their position ids go on where it ends."""
-    datasets: tuple[MixedDataset, ...] = ()
+    components: tuple[MixedComponent, ...] = ()
     """Of a mixture, its components; `truncate` then counts for none of them."""
     pin_memory: bool = False
     """Whether tensors lie in page-locked memory, which needs CUDA in this process; not for dataloader workers."""
@@ -122,7 +122,7 @@ class BatchAssembler:
         """
         block = self._labelled(block)
         content = self._content(block, source, loss_mask)
-        return self._fill(content, self._layout(block, content), block.dataset_ids, source, loss_mask, buffers)
+        return self._fill(content, self._layout(block, content), block.component_ids, source, loss_mask, buffers)
 
     def assemble_steps(
         self, block: BinBlock, source: TokenSource, *, batch_size: int, loss_mask: TokenSource | None = None
@@ -154,7 +154,7 @@ class BatchAssembler:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         block = self._labelled(block)
         # A source that reads tokens to know their lengths is asked for one batch at a time.
-        is_known = self._is_plain(block) or source.of_sequences(block.dataset_of_sequences()).is_mapped
+        is_known = self._is_plain(block) or source.of_sequences(block.component_of_sequences()).is_mapped
         group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
         for first in range(0, len(block), group_size):
             group = block.slice(first, min(first + group_size, len(block)))
@@ -165,21 +165,21 @@ class BatchAssembler:
             begin = row = 0
             for layout in self._layout(group, content).split(batch_size):
                 end, end_row = begin + layout.num_sequences, row + layout.num_rows
-                dataset_ids = None if group.dataset_ids is None else group.dataset_ids[row:end_row]
-                yield self._fill(content.slice(begin, end), layout, dataset_ids, source, loss_mask)
+                component_ids = None if group.component_ids is None else group.component_ids[row:end_row]
+                yield self._fill(content.slice(begin, end), layout, component_ids, source, loss_mask)
                 begin, row = end, end_row
 
     def _fill(
         self,
         content: Content,
         layout: PackLayout,
-        dataset_ids: NDArray[np.int32] | None,
+        component_ids: NDArray[np.int32] | None,
         source: TokenSource,
         loss_mask: TokenSource | None,
         buffers: BatchBuffers | None = None,
     ) -> PackedBatch:
         """Writes one batch; its rows are still bins, of these components."""
-        of_mixture = self._of_mixture(layout, dataset_ids)
+        of_mixture = self._of_mixture(layout, component_ids)
         if self.flatten:
             layout = layout.flattened()
         num_tokens = layout.num_rows * layout.row_tokens
@@ -197,7 +197,7 @@ class BatchAssembler:
         content.write_tokens(input_ids, layout.starts, self.separators)
         is_predicted = None
         if loss_mask is not None:
-            for start, end in layout.padding_spans:
+            for start, end in layout.padding_ranges:
                 labels[start:end] = 0
             content.write_mask(loss_mask, labels, layout.starts)
             check_loss_mask(labels, layout, content.ids, loss_mask)
@@ -207,7 +207,7 @@ class BatchAssembler:
             for i in redacted:
                 is_predicted[layout.starts[i] : layout.starts[i] + content.lengths[i]] = False
         attention_mask.fill(1)
-        for start, end in layout.padding_spans:
+        for start, end in layout.padding_ranges:
             input_ids[start:end] = self.pad_token_id
             attention_mask[start:end] = 0
         check_tokens(input_ids, layout, content.ids, source)
@@ -229,41 +229,41 @@ class BatchAssembler:
         batch.update(of_mixture)
         return batch
 
-    def _of_mixture(self, layout: PackLayout, dataset_ids: NDArray[np.int32] | None) -> dict[str, Any]:
+    def _of_mixture(self, layout: PackLayout, component_ids: NDArray[np.int32] | None) -> dict[str, Any]:
         """Returns what a batch says of its components, given those of its rows; nothing without a mixture."""
-        if dataset_ids is None:
+        if component_ids is None:
             return {}
-        of_sequences = dataset_ids.repeat(np.diff(layout.row_ends, prepend=0))
+        of_sequences = component_ids.repeat(np.diff(layout.row_ends, prepend=0))
         return {
-            "dataset_ids": torch.from_numpy(of_sequences),
-            "bin_dataset_ids": torch.from_numpy(dataset_ids.copy()),
-            "dataset_names": tuple(dataset.name for dataset in self.datasets),
+            "component_ids": torch.from_numpy(of_sequences),
+            "bin_component_ids": torch.from_numpy(component_ids.copy()),
+            "component_names": tuple(dataset.name for dataset in self.components),
         }
 
     def _labelled(self, block: BinBlock) -> BinBlock:
         """Returns the block with the components of its bins: those that were added empty are of none."""
-        if not self.datasets or block.dataset_ids is not None:
+        if not self.components or block.component_ids is not None:
             return block
-        return replace(block, dataset_ids=np.full(len(block), -1, dtype=np.int32))
+        return replace(block, component_ids=np.full(len(block), -1, dtype=np.int32))
 
     def _is_plain(self, block: BinBlock) -> bool:
         """Whether each sequence comes whole and fills its room, so that the source need not say its length."""
-        cuts = any(each.longest is not None for each in self.datasets) if self.datasets else self.truncate
+        cuts = any(each.longest is not None for each in self.components) if self.components else self.truncate
         return self.align == 1 and self.extra_tokens == 0 and not cuts and block.first_tokens is None
 
-    def _longest(self, rule: RoomRule, dataset_ids: NDArray[np.int32] | None) -> int | NDArray[np.int64] | None:
+    def _longest(self, rule: RoomRule, component_ids: NDArray[np.int32] | None) -> int | NDArray[np.int64] | None:
         """What longer sequences were cut to: one number, one for each sequence, or None where none was."""
-        if dataset_ids is None or not self.datasets:
+        if component_ids is None or not self.components:
             return rule.longest if self.truncate else None
-        longest = [_NEVER if each.longest is None else each.longest for each in self.datasets]
-        return np.array(longest, dtype=np.int64)[dataset_ids]
+        longest = [_NEVER if each.longest is None else each.longest for each in self.components]
+        return np.array(longest, dtype=np.int64)[component_ids]
 
     def _content(self, block: BinBlock, source: TokenSource, loss_mask: TokenSource | None) -> Content:
         """Finds out what goes into each room."""
         ids, planned, firsts = block.ids, block.lengths.astype(np.int64), block.first_tokens
-        dataset_ids = block.dataset_of_sequences()
-        source = source.of_sequences(dataset_ids)
-        loss_mask = None if loss_mask is None else loss_mask.of_sequences(dataset_ids)
+        component_ids = block.component_of_sequences()
+        source = source.of_sequences(component_ids)
+        loss_mask = None if loss_mask is None else loss_mask.of_sequences(component_ids)
         if self._is_plain(block):
             tokens = source.gather_from(ids, planned)
             mask = None if loss_mask is None else loss_mask.gather_from(ids, planned)
@@ -272,7 +272,7 @@ class BatchAssembler:
             )
         rule = RoomRule(self.max_seq_len, self.align, self.extra_tokens)
         held = source.lengths(ids)
-        own = own_lengths(rule, ids, planned, held, firsts, longest=self._longest(rule, dataset_ids))
+        own = own_lengths(rule, ids, planned, held, firsts, longest=self._longest(rule, component_ids))
         begins = np.zeros_like(held) if firsts is None else firsts
         has_bos = None if self.separators.bos_token_id is None else begins == 0
         has_eos = None if self.separators.eos_token_id is None else begins + own == held
@@ -290,7 +290,7 @@ class BatchAssembler:
             held=held,
             has_bos=has_bos,
             has_eos=has_eos,
-            dataset_ids=dataset_ids,
+            component_ids=component_ids,
             redactions=block.redactions,
         )
 

@@ -53,10 +53,10 @@ class PackLayout:
     """Tokens of every room, at least its sequence's: int64 [n]."""
     row_ends: NDArray[np.int64]
     """Exclusive end of every row in the three above: int64 [B]; row 0 holds sequences [0, row_ends[0])."""
-    run_starts: NDArray[np.int64]
-    """Index in T of every run: each row's rooms, then what is left of the row: int64 [n + B]."""
-    run_lengths: NDArray[np.int64]
-    """Tokens of every run, 0 where nothing is left of a row: int64 [n + B]."""
+    extent_starts: NDArray[np.int64]
+    """Index in T of every extent: each row's rooms, then what is left of the row: int64 [n + B]."""
+    extent_lengths: NDArray[np.int64]
+    """Tokens of every extent, 0 where nothing is left of a row: int64 [n + B]."""
     group_ids: NDArray[np.int64] | None = None
     """The group of every sequence, -1 for one of none: int64 [n]; None without groups. A group's sequences are next
     to each other in one row, in their order."""
@@ -90,27 +90,27 @@ class PackLayout:
         rooms = np.asarray(rooms, dtype=np.int64)
         row_ends = np.asarray(row_ends, dtype=np.int64)
         num_rows = len(row_ends)
-        rests = row_ends + np.arange(num_rows)  # the run that is left of each row
+        rests = row_ends + np.arange(num_rows)  # the extent that is left of each row
         is_room = np.ones(len(rooms) + num_rows, dtype=np.bool_)
         is_room[rests] = False
-        run_lengths = np.zeros(len(is_room), dtype=np.int64)
-        run_lengths[is_room] = rooms
-        filled = run_lengths.cumsum()[rests]
+        extent_lengths = np.zeros(len(is_room), dtype=np.int64)
+        extent_lengths[is_room] = rooms
+        filled = extent_lengths.cumsum()[rests]
         filled[1:] -= filled[:-1].copy()
         if (filled > row_tokens).any():
             row = int((filled > row_tokens).argmax())
             raise OverfullRowError(row, int(filled[row]), row_tokens)
-        run_lengths[rests] = row_tokens - filled
-        run_starts = run_lengths.cumsum() - run_lengths
+        extent_lengths[rests] = row_tokens - filled
+        extent_starts = extent_lengths.cumsum() - extent_lengths
         return cls(
             num_rows=num_rows,
             row_tokens=row_tokens,
-            starts=run_starts[is_room],
+            starts=extent_starts[is_room],
             lengths=rooms if lengths is None else np.asarray(lengths, dtype=np.int64),
             rooms=rooms,
             row_ends=row_ends,
-            run_starts=run_starts,
-            run_lengths=run_lengths,
+            extent_starts=extent_starts,
+            extent_lengths=extent_lengths,
             group_ids=group_ids,
             shared_prefix=shared_prefix,
         )
@@ -151,14 +151,14 @@ class PackLayout:
             lengths=self.lengths,
             rooms=self.lengths,
             row_ends=np.array([self.num_sequences]),
-            run_starts=offsets,
-            run_lengths=np.append(self.lengths, num_padding),
+            extent_starts=offsets,
+            extent_lengths=np.append(self.lengths, num_padding),
             group_ids=self.group_ids,
             shared_prefix=self.shared_prefix,
         )
         flat.cu_seqlens, flat.num_tokens, flat.max_seqlen = self.cu_seqlens, self.num_tokens, self.max_seqlen
-        flat.run_labels = np.arange(self.num_sequences + 1, dtype=np.int32)
-        flat.padding_spans = [(0, 1)] * num_padding
+        flat.extent_labels = np.arange(self.num_sequences + 1, dtype=np.int32)
+        flat.padding_ranges = [(0, 1)] * num_padding
         return flat
 
     def split(self, num_rows: int) -> "list[PackLayout]":
@@ -179,12 +179,12 @@ class PackLayout:
         counts, row_counts = np.diff(sequences), np.diff(rows)
         num_before = rows[:-1] * self.row_tokens
         starts = self.starts - num_before.repeat(counts)
-        run_starts = self.run_starts - num_before.repeat(counts + row_counts)
+        extent_starts = self.extent_starts - num_before.repeat(counts + row_counts)
         row_ends = self.row_ends - sequences[:-1].repeat(row_counts)
         has_room = self._has_room
         lengths = self.lengths.tolist()
         rests = self.row_ends + np.arange(self.num_rows)
-        rest_starts, rest_lengths = run_starts[rests].tolist(), self.run_lengths[rests].tolist()
+        rest_starts, rest_lengths = extent_starts[rests].tolist(), self.extent_lengths[rests].tolist()
 
         parts = []
         sequence_bounds, row_bounds = sequences.tolist(), rows.tolist()
@@ -199,18 +199,18 @@ class PackLayout:
                 lengths=rooms if self.lengths is self.rooms else self.lengths[first:last],
                 rooms=rooms,
                 row_ends=row_ends[row:end],
-                run_starts=run_starts[first + row : last + end],
-                run_lengths=self.run_lengths[first + row : last + end],
+                extent_starts=extent_starts[first + row : last + end],
+                extent_lengths=self.extent_lengths[first + row : last + end],
                 group_ids=None if self.group_ids is None else self.group_ids[first:last],
                 shared_prefix=self.shared_prefix,
             )
             part.cu_seqlens = self.cu_seqlens[first : last + 1] - self.cu_seqlens[first]
             part.num_tokens = int(part.cu_seqlens[-1])
             part.max_seqlen = max(lengths[first:last], default=0)
-            part.run_labels = self.run_labels[first + row : last + end]
+            part.extent_labels = self.extent_labels[first + row : last + end]
             if not has_room:
                 rest = zip(rest_starts[row:end], rest_lengths[row:end], strict=True)
-                part.padding_spans = [(start, start + length) for start, length in rest if length]
+                part.padding_ranges = [(start, start + length) for start, length in rest if length]
             parts.append(part)
         return parts
 
@@ -263,24 +263,24 @@ class PackLayout:
 
         int32 [k + 1], strictly ascending from 0 to T; no segment crosses from one row into the next.
         """
-        starts = self.run_starts[self.run_lengths > 0]
+        starts = self.extent_starts[self.extent_lengths > 0]
         if self._has_room:
             starts = np.concatenate((starts, (self.starts + self.lengths)[self._is_roomy]))
             starts.sort()
         return np.append(starts, self.num_rows * self.row_tokens).astype(np.int32)
 
     @cached_property
-    def run_labels(self) -> NDArray[np.int32]:
-        """Number of every run in its row: 0, 1, 2, …, what is left of the row last: int32 [n + B]."""
+    def extent_labels(self) -> NDArray[np.int32]:
+        """Number of every extent in its row: 0, 1, 2, …, what is left of the row last: int32 [n + B]."""
         run_ends = self.row_ends + np.arange(1, self.num_rows + 1)
         firsts = np.zeros(self.num_rows, dtype=np.int32)
         firsts[1:] = run_ends[:-1]
-        labels = np.arange(len(self.run_starts), dtype=np.int32)
+        labels = np.arange(len(self.extent_starts), dtype=np.int32)
         labels -= firsts.repeat(run_ends - firsts)
         return labels
 
     @cached_property
-    def padding_spans(self) -> list[tuple[int, int]]:
+    def padding_ranges(self) -> list[tuple[int, int]]:
         """Half-open ranges of T that hold padding, in rooms and behind them; ascending and not empty."""
         begins, ends = np.zeros((2, len(self.starts) + 1), dtype=np.int64)
         np.add(self.starts, self.lengths, out=begins[1:])
@@ -294,7 +294,7 @@ class PackLayout:
 
         Sequences have 0, 1, 2, …, what is left of the row the next number, and padding inside rooms those after it.
         """
-        labels = self.run_labels.repeat(self.run_lengths)
+        labels = self.extent_labels.repeat(self.extent_lengths)
         if self._has_room:
             roomy = np.flatnonzero(self._is_roomy)
             rows = np.searchsorted(self.row_ends, roomy, side="right")
@@ -331,7 +331,7 @@ class PackLayout:
 
 
 def as_layout(where: "PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor") -> PackLayout:
-    """Finds the layout in what a caller has at hand.
+    """Finds the layout in what a trainer has at hand.
 
     Example:
         >>> as_layout(np.array([0, 2, 5])).lengths.tolist()

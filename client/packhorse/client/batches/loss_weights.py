@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.batches._saved import reduced
 from packhorse.client.batches._targets import IGNORE_INDEX
-from packhorse.client.batches.dataset_metrics import factors_of_sequences
+from packhorse.client.batches.component_metrics import factors_of_sequences
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._on_device import move, sequence_index, transfer
 
@@ -235,7 +235,7 @@ def build_loss_weights(
     counts: LossCounts | None = None,
     groups: SequenceGroups | None = None,
     gradient_divisor: int = 1,
-    dataset_weights: Mapping[str, float] | None = None,
+    component_weights: Mapping[str, float] | None = None,
 ) -> torch.Tensor:
     """Weights with which the sum over all tokens' losses is a mean, the same however sequences are packed and dealt.
 
@@ -257,7 +257,7 @@ def build_loss_weights(
         gradient_divisor: what the training loop divides gradients by: DDP and FSDP average over ranks, which is
             world_size, and a loop that averages micro-batches divides by their number too. Weights are multiplied by
             it, so that the gradient is that of the global mean; the losses of all ranks add up to it that many times.
-        dataset_weights: of a mixture, how much a target of each component counts, component → at least 0; 1 for those
+        component_weights: of a mixture, how much a target of each component counts, component → at least 0; 1 for those
             left out. Denominators stay as they are. For an objective that has the share o of a component which is
             sampled with the share s, give o / s.
 
@@ -268,7 +268,7 @@ def build_loss_weights(
 
     Raises:
         ValueError: there is no such reduction, "sample" lacks groups, shapes do not fit the layout, or
-            dataset_weights the mixture.
+            component_weights the mixture.
     """
     reduction = _reduction(reduction)
     if gradient_divisor < 1:
@@ -282,8 +282,8 @@ def build_loss_weights(
     device = counts.num_targets.device if labels.device.type == "cpu" else labels.device
     denominators = _denominators(reduction, move(targets, device), groups, counts._to(device))
     of_sequences = gradient_divisor / denominators.clamp(min=1).to(torch.float32)
-    if dataset_weights is not None:
-        of_sequences = of_sequences * factors_of_sequences(batch, dataset_weights, device)
+    if component_weights is not None:
+        of_sequences = of_sequences * factors_of_sequences(batch, component_weights, device)
     return _of_tokens(of_sequences, _layout_of(batch)) * move(labels != IGNORE_INDEX, device)
 
 
@@ -360,8 +360,8 @@ def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
             "SequenceGroups.of_ids"
         )
     keys = np.zeros((len(groups), 3), dtype=np.int64)
-    if "dataset_ids" in batch:
-        keys[:, 0] = batch["dataset_ids"].cpu().numpy()
+    if "component_ids" in batch:
+        keys[:, 0] = batch["component_ids"].cpu().numpy()
     keys[:, 1] = groups >= 0
     keys[:, 2] = np.where(groups >= 0, groups, batch["ids"].cpu().numpy())
     return keys

@@ -65,12 +65,12 @@ class PackedBatch(dict[str, Any]):
     """Where each sequence lies, in host memory: what masks are made from."""
     group_ids: torch.Tensor
     """Of a dataset with groups, the group of every sequence, -1 for one of none, in the order of `ids`: int64 [n]."""
-    dataset_ids: torch.Tensor
+    component_ids: torch.Tensor
     """Of a mixture, which component every sequence is of, in the order of `ids`: int32 [n]."""
-    bin_dataset_ids: torch.Tensor
+    bin_component_ids: torch.Tensor
     """Of a mixture, which component every bin is of, or with `component_rows` every row of a bin, -1 for one without
     sequences: int32 [bins]; a row of the batch each, unless flattened."""
-    dataset_names: Sequence[str]
+    component_names: Sequence[str]
     """Of a mixture, the components' names, by these numbers: a tuple, which PyTorch's DataLoader makes a list."""
     cursor: Any
     """Where training is after this batch; added by the dataset."""

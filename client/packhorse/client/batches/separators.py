@@ -14,7 +14,7 @@ MAX_TOKEN_ID = 2**31 - 1
 
 
 def check_token_id(name: str, value: Any) -> int:
-    """Returns a token id that a caller chose, as int.
+    """Returns a token id that a user chose, as int.
 
     Args:
         name: of the argument, for the message.

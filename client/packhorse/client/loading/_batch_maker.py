@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.batches._component_rows import in_rows
-from packhorse.client.batches._mixed import MixedDataset
+from packhorse.client.batches._mixed import MixedComponent
 from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.separators import Separators, check_token_id
@@ -75,7 +75,7 @@ class BatchMaker:
                 raise ValueError(f"{name} must be True or False, got {shortened(flag)}")
         if shared_prefix and self.preset is not None:
             raise ValueError(
-                f"shared_prefix goes without a preset: {self.preset.consumer} would not see prefixes; take the batch's "
+                f"shared_prefix goes without a preset: {self.preset.trainer} would not see prefixes; take the batch's "
                 "own keys and give the model build_block_mask or build_packing_attention_bias of the batch"
             )
         self.flatten = self._as_preset("flatten", flatten)
@@ -120,7 +120,7 @@ class BatchMaker:
             truncate=cuts_ends(plan.over_length, plan.keep),
             align=plan.align,
             extra_tokens=plan.extra_tokens,
-            datasets=tuple(_mixed(component, plan) for component in plan.components),
+            components=tuple(_mixed(component, plan) for component in plan.components),
             pin_memory=pin_memory,
         )
         if self._component_rows and not plan.components:
@@ -166,7 +166,7 @@ class BatchMaker:
         if wanted not in (None, declared):
             raise ValueError(
                 f"{name}={wanted} contradicts preset {self.preset.name!r}, which is {name}={declared}: "
-                f"{self.preset.consumer}"
+                f"{self.preset.trainer}"
             )
         return declared
 
@@ -176,6 +176,6 @@ def _of_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:
     return source.for_components(plan.components) if plan.components else source.for_ids(plan.id_column)
 
 
-def _mixed(component: Component, plan: StreamHeader) -> MixedDataset:
+def _mixed(component: Component, plan: StreamHeader) -> MixedComponent:
     longest = RoomRule(component.max_seq_len, plan.align, plan.extra_tokens).longest
-    return MixedDataset(component.name, longest if cuts_ends(component.over_length, component.keep) else None)
+    return MixedComponent(component.name, longest if cuts_ends(component.over_length, component.keep) else None)

@@ -11,7 +11,7 @@ from packhorse.client.service.cursor import Resume
 from packhorse.client.service.stream import StreamHeader
 
 
-class Place(NamedTuple):
+class BinAddress(NamedTuple):
     """What one index means."""
 
     epoch: int
@@ -42,7 +42,7 @@ class Indices:
         rows[0] -= resume.start_position
         self.ends = list(accumulate(-(-count // multiple_of) * multiple_of for count in rows))
 
-    def place(self, index: int) -> Place:
+    def find(self, index: int) -> BinAddress:
         """Finds an index; an IndexError where there is none."""
         length = self.ends[-1]
         if not -length <= index < length:
@@ -50,4 +50,4 @@ class Indices:
         index %= length
         number = bisect_right(self.ends, index)
         before = self.ends[number - 1] if number else -self._first.start_position
-        return Place(self._first.epoch + number, index - before, self.headers[number])
+        return BinAddress(self._first.epoch + number, index - before, self.headers[number])

@@ -40,7 +40,7 @@ _SIGNS_IN_ENVIRONMENT = (
 def find_rank(rank: int | None, world_size: int | None, device_mesh: Any = None) -> tuple[int, int]:
     """Returns the data-parallel (rank, world_size) of this process.
 
-    They are, in this order: as given; the place in a mesh's data dimensions; as Megatron's parallel state says, where
+    They are, in this order: as given; the rank in a mesh's data dimensions; as Megatron's parallel state says, where
     it is initialised; the process group's, or RANK and WORLD_SIZE; else (0, 1).
 
     Example:

@@ -37,7 +37,7 @@ from packhorse.client.service.cursor import (
     Cursor,
     Resume,
     bins_per_step_of,
-    window_shape,
+    optimizer_step_shape,
 )
 from packhorse.client.service.stream import BinStream
 from packhorse.formats.retry_policy import RetryPolicy
@@ -95,7 +95,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         mode: whether the ranks share the epoch. INDEPENDENT streams resume by a cursor where each rank has one worker.
         balance: where ranks wait for each other, and so what is made equal: `none`, `micro-step` (FSDP, expert
             parallelism) or `optimizer-step` (DDP with accumulation). Every optimizer step trains on the same bins.
-        accumulation: steps (micro-batches of a rank) that make one optimizer step; bins change places within it.
+        accumulation: steps (micro-batches of a rank) that make one optimizer step; bins are exchanged within it.
         cost_linear: cost of a token beside attention; `cost_linear_of(model)` gives a model's.
         skip: positions to leave out of every epoch, e.g. "1200:1300", or of some: `{3: "1200:1300"}`. Ranges may be
             added after a cursor, never before it.
@@ -166,7 +166,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             accumulation=accumulation,
             cost_linear=cost_linear,
         )
-        if accumulation > 1 and self.topology.steps_per_window == 1:
+        if accumulation > 1 and self.topology.steps_per_optimizer_step == 1:
             raise ValueError(
                 "accumulation has no effect without a balance or a batch schedule; leave it out, or give a balance"
             )
@@ -228,8 +228,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
             return self._state[1]
         resume = self._next_resume()
         state = self._state_at(resume, resume.digest, resume.first_step, resume.position)
-        if steps := resume.first_step % self.topology.steps_per_window:
-            state |= {"window_steps": steps, "window_shape": window_shape(self.topology)}
+        if steps := resume.first_step % self.topology.steps_per_optimizer_step:
+            state |= {"steps_into_optimizer_step": steps, "optimizer_step_shape": optimizer_step_shape(self.topology)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -314,7 +314,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             self.progress.mark_gone_through(iteration)
 
     def iterate(self) -> Iterator[PackedBatch]:
-        """Yields this worker's batches as `__iter__` does; its caller says when the epoch is done."""
+        """Yields this worker's batches as `__iter__` does; whoever iterates says when the epoch is done."""
         info = get_worker_info()
         worker, workers_per_rank = (info.id, info.num_workers) if info else (0, 1)
         resume = self._next_resume()
@@ -345,8 +345,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
                     epoch=resume.epoch,
                     position=stream.position_after(step) if has_position else NO_POSITION,
                 )
-                if steps := stream.topology.steps_into_window(step, header.num_bins):
-                    cursor |= {"window_steps": steps, "window_shape": window_shape(self.topology)}
+                if steps := stream.topology.steps_into_optimizer_step(step, header.num_bins):
+                    cursor |= {
+                        "steps_into_optimizer_step": steps,
+                        "optimizer_step_shape": optimizer_step_shape(self.topology),
+                    }
                 state = self._state_at(resume, header.digest, step + 1, cursor["position"])
                 self._state = choice, state | dict(cursor)
                 yield self._deliver(batch, cursor)
@@ -390,8 +393,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
             "first_step": next_step,
             "first_turn": resume.first_turn,
             "bins_per_step": bins_per_step_of(topology),
-            "steps_per_window": topology.steps_per_window,
-            "shape": window_shape(topology),
+            "steps_per_optimizer_step": topology.steps_per_optimizer_step,
+            "shape": optimizer_step_shape(topology),
         }
 
     def _stream(self, client: Client, resume: Resume, worker: int, workers_per_rank: int) -> BinStream:

@@ -30,7 +30,7 @@ from packhorse.client.loading._arguments import (
 )
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._bins_reader import BinsReader
-from packhorse.client.loading._indices import Indices, Place
+from packhorse.client.loading._indices import BinAddress, Indices
 from packhorse.client.loading._rows import Rows
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
@@ -72,8 +72,8 @@ class PackedBins(Dataset[dict[str, Any]]):
     ```
 
     A row is a dict of tensors [max_seq_len] that stack: `input_ids`, `labels`, `sequence_ids` and `position_ids` as in
-    PackedBatch, and `position`, int64 of no dimension, -1 for an empty bin; of a mixture also `dataset_id`, the number
-    of the row's component. With a preset they are that training stack's keys.
+    PackedBatch, and `position`, int64 of no dimension, -1 for an empty bin; of a mixture also `component_id`, the
+    number of the row's component. With a preset they are that training stack's keys.
     For whole batches, with the layout that masks are made from, give the DataLoader `collate_fn=bins.collate`.
     Hugging Face's Trainer takes `preset="rows"` as it is, and `preset="padding-free"` with `data_collator=bins.collate`
     and `remove_unused_columns=False`.
@@ -204,9 +204,9 @@ class PackedBins(Dataset[dict[str, Any]]):
             resume = self._resume.load()
             epoch, position, digest = resume.epoch, resume.start_position, self._indexed().headers[0].digest
         else:
-            place = self._indexed().place(num_rows - 1)
-            epoch, digest = place.epoch, place.header.digest
-            position = min(place.position + 1, place.header.num_bins)
+            address = self._indexed().find(num_rows - 1)
+            epoch, digest = address.epoch, address.header.digest
+            position = min(address.position + 1, address.header.num_bins)
         return Cursor(digest=digest, seed=self.seed, epoch=epoch, position=position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -237,7 +237,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         """
         indexed = self._indexed()
         number = as_index(index)
-        indexed.place(number)
+        indexed.find(number)
         return self._opened().rows(indexed).row(number % indexed.ends[-1])
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> "Rows":
@@ -247,7 +247,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             IndexError: there is no such row.
         """
         indexed = self._indexed()
-        return Rows(self._bins([indexed.place(as_index(index)) for index in indices]), self._rows_of)
+        return Rows(self._bins([indexed.find(as_index(index)) for index in indices]), self._rows_of)
 
     def _getitems(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The same under the name by which Grain reads many records at once."""
@@ -308,8 +308,8 @@ class PackedBins(Dataset[dict[str, Any]]):
         keys: dict[str, Any] = self._maker.convert(batch)
         if preset is None:
             keys = {name: keys[name] for name in _ROW_KEYS} | {"position": torch.tensor(bins.positions)}
-            if "bin_dataset_ids" in batch:
-                keys["dataset_id"] = batch["bin_dataset_ids"]
+            if "bin_component_ids" in batch:
+                keys["component_id"] = batch["bin_component_ids"]
         as_row: type[dict[str, Any]] = PackedBatch
         if self._output == "numpy":
             keys = {name: [np.asarray(item) for item in value] for name, value in keys.items()}
@@ -324,16 +324,16 @@ class PackedBins(Dataset[dict[str, Any]]):
                 reader.is_prepared = True
             return self._maker.assemble(bins)
 
-    def _bins(self, places: Sequence[Place]) -> BinBlock:
-        """The bins at some places: one request, or one for each epoch at the border between two."""
+    def _bins(self, addresses: Sequence[BinAddress]) -> BinBlock:
+        """The bins at some addresses: one request, or one for each epoch at the border between two."""
         parts = []
-        for (epoch, is_empty), group in groupby(places, key=lambda place: (place.epoch, place.is_empty)):
+        for (epoch, is_empty), group in groupby(addresses, key=lambda address: (address.epoch, address.is_empty)):
             some = list(group)
             if is_empty:
                 parts.append(_NO_BINS.padded(len(some)))
             else:
                 read = self._opened().epoch(epoch, some[0].header)
-                parts.append(read.bins([place.position for place in some]))
+                parts.append(read.bins([address.position for address in some]))
         return joined(parts or [_NO_BINS])
 
     def _indexed(self) -> Indices:

@@ -26,7 +26,7 @@ class DevicePrefetcher(Generic[_Batch]):
 
     One background thread takes batches from the source, so that `next` pops a local queue: what a DataLoader costs its
     process for each batch (its queue, unpickling) passes beside the model's work. On CUDA the thread copies every
-    tensor through pinned memory on a stream of its own. A batch is handed out once the consumer's current stream waits
+    tensor through pinned memory on a stream of its own. A batch is handed out once the trainer's current stream waits
     for its copies, and its memory is used again only when that stream is done with it.
 
     In dicts, lists and tuples, however nested, every tensor goes to the device; whatever else a batch holds (layouts,
@@ -100,7 +100,7 @@ class _End(NamedTuple):
 
 
 class _Copier:
-    """Copies batches to one device; to a GPU beside whatever the consumer has it compute."""
+    """Copies batches to one device; to a GPU beside whatever the trainer has it compute."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -120,7 +120,7 @@ class _Copier:
         return _Copied(moved, None if self._stream is None else self._stream.record_event())
 
     def hand_out(self, copied: _Copied) -> Any:
-        """Makes the consumer's current stream wait for a batch, and the batch's memory for that stream."""
+        """Makes the trainer's current stream wait for a batch, and the batch's memory for that stream."""
         if copied.event is not None:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(copied.event)
@@ -140,7 +140,7 @@ class _Copier:
 
 
 class _Lookahead(Generic[_Batch]):
-    """One thread that goes through one iterator, at most `depth` batches ahead of its consumer."""
+    """One thread that goes through one iterator, at most `depth` batches ahead of its trainer."""
 
     def __init__(self, source: Iterator[_Batch], copier: _Copier, depth: int) -> None:
         self._source = source
@@ -158,7 +158,7 @@ class _Lookahead(Generic[_Batch]):
         """Yields batches as they come ready."""
         while not isinstance(item := self._next(), _End):
             batch = self._copier.hand_out(item)
-            self._free.release()  # not before: the thread would contend for the interpreter while its consumer waits
+            self._free.release()  # not before: the thread would contend for the interpreter while its trainer waits
             yield batch
         if item.error is not None:
             raise item.error

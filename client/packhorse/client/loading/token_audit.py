@@ -53,7 +53,7 @@ class TokenReport:
     targets: int = 0
     """Tokens that are predicted, among `tokens` and separators."""
     differing: int = 0
-    """Sequences, and stretches of padding, that differ."""
+    """Sequences, and ranges of padding, that differ."""
     findings: list[str] = field(default_factory=list)
     """What differs."""
 
@@ -195,16 +195,16 @@ class _Check:
         start = 0
         for row, end in enumerate(bins.bin_ends.tolist()):
             is_counted = bins.positions[row] >= 0 or not self._repeats
-            dataset_id = 0 if bins.dataset_ids is None else int(bins.dataset_ids[row])
-            expected = self._row(bins, start, end, dataset_id, is_counted=is_counted)
+            component_id = 0 if bins.component_ids is None else int(bins.component_ids[row])
+            expected = self._row(bins, start, end, component_id, is_counted=is_counted)
             where = f"bin at position {bins.positions[row]}" if bins.positions[row] >= 0 else "a bin of the last step"
             for finding in expected.differences({name: tensor[row] for name, tensor in tensors.items()}):
                 self._find(f"{finding} ({where})")
             start = end
 
-    def _row(self, bins: BinBlock, start: int, end: int, dataset_id: int, *, is_counted: bool) -> "_Row":
+    def _row(self, bins: BinBlock, start: int, end: int, component_id: int, *, is_counted: bool) -> "_Row":
         """Builds what a row should hold."""
-        longest, against = self._longest[dataset_id], self._against.of_component(dataset_id)
+        longest, against = self._longest[component_id], self._against.of_component(component_id)
         row = _Row(self._info.max_seq_len, self._maker.pad_token_id)
         separators = self._maker.separators
         first_tokens = bins.first_tokens
@@ -218,7 +218,7 @@ class _Check:
                 is_predicted[:] = False
                 piece = piece if redaction == MASKED else np.full(len(piece), redaction)
             elif self._loss_against is not None:
-                loss_against = self._loss_against.of_component(dataset_id)
+                loss_against = self._loss_against.of_component(component_id)
                 is_predicted = loss_against.read(sequence_id, first, len(piece)).astype(np.bool_)
             begins, ends = first == 0, first + len(piece) == len(whole)
             row.add(
@@ -232,7 +232,7 @@ class _Check:
             )
             if is_counted:
                 self.report.tokens += len(piece)
-                if begins or not self._splits[dataset_id]:
+                if begins or not self._splits[component_id]:
                     self._num_whole += 1
                     self._whole_tokens += len(whole)
         if is_counted:

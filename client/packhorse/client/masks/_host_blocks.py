@@ -102,7 +102,7 @@ class BlockWriter:
     ) -> None:
         rows = mask.view(self._bits).numpy()[:, 0]
         rows_of, firsts = np.divmod(starts, mask.shape[-1])
-        spans = list(zip(rows_of.tolist(), firsts.tolist(), lengths.tolist(), strict=True))
+        ranges = list(zip(rows_of.tolist(), firsts.tolist(), lengths.tolist(), strict=True))
 
         def work_on(some: list[tuple[int, int, int]]) -> None:
             for row, first, length in some:
@@ -110,10 +110,10 @@ class BlockWriter:
 
         num_threads = 1 if mask.nbytes < _BYTES_FOR_THREADS else torch.get_num_threads()
         if num_threads == 1:
-            work_on(spans)
+            work_on(ranges)
         else:  # made anew each time: threads that wait for work would not survive a fork
             with ThreadPoolExecutor(num_threads) as threads:
-                list(threads.map(work_on, [spans[i::num_threads] for i in range(num_threads)]))
+                list(threads.map(work_on, [ranges[i::num_threads] for i in range(num_threads)]))
 
     def _corner(self, size: int) -> NDArray[Any]:
         """The block of a segment of so many tokens, [size, size]; its corners are those of shorter ones."""

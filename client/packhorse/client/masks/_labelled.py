@@ -29,7 +29,7 @@ def layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
         labels: integers [B, L].
 
     Returns:
-        A layout without padding whose segments are the runs of equal labels; None where a row has two runs of one
+        A layout without padding whose segments are the ranges of equal labels; None where a row has two ranges of one
         label, which no layout says.
     """
     rows = labels.numpy()

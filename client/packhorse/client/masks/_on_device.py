@@ -52,14 +52,14 @@ def sequence_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
 def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
     """Label of every token: int32 [B, L]; 1, 2, 3, … in each row for sequences, 0 for padding of either kind.
 
-    Padding is what is left of a row, and what a sequence leaves of its place.
+    Padding is what is left of a row, and what a sequence leaves of its room.
     """
     num_tokens = layout.num_rows * layout.row_tokens
     # Padding, sequence, padding, sequence, …, padding: any of them may be empty.
     bounds = np.stack([layout.starts, layout.starts + layout.lengths], axis=1).reshape(-1)
     rests = layout.row_ends + np.arange(layout.num_rows)
     of_bounds = np.zeros(len(bounds) + 1, dtype=np.int32)
-    of_bounds[1::2] = np.delete(layout.run_labels, rests) + 1
+    of_bounds[1::2] = np.delete(layout.extent_labels, rests) + 1
     (labels,) = transfer([np.repeat(of_bounds, np.diff(bounds, prepend=0, append=num_tokens))], device)
     return labels.view(layout.num_rows, layout.row_tokens)
 

@@ -44,7 +44,7 @@ def prefix_tokens(layout: PackLayout) -> NDArray[np.int64]:
 
 
 def refuse_prefixes(layout: PackLayout, what: str) -> None:
-    """Refuses a batch whose groups share prefixes, where something knows runs of tokens alone.
+    """Refuses a batch whose groups share prefixes, where something knows ranges of tokens alone.
 
     Raises:
         ValueError: it does; names what can show them.

@@ -98,7 +98,7 @@ def build_block_mask(
 def _with_prefixes(
     layout: PackLayout, device: torch.device, band: Band, block_size: tuple[int, int], num_heads: int | None
 ) -> BlockMask:
-    """The mask of a batch whose groups share prefixes: what queries see is two runs of keys, so pairs are looked at."""
+    """The mask of a batch whose groups share prefixes: queries see two ranges of keys, so pairs are looked at."""
     own = _mask_mod(segment_index(layout, device), band)
     firsts, ends = prefix_bounds(layout, device)
 
@@ -135,8 +135,8 @@ def _list_pieces(layout: PackLayout, band: Band, block: int, other_block: int) -
     """Finds, for each block of a row, which other blocks it has allowed pairs with, and with which it has no others.
 
     Told for blocks of queries and the keys they see; with the band transposed, blocks of keys and the queries that see
-    them. Query q sees the keys [see_from(q), see_to(q)): one run within its segment, q among them, whose two ends never
-    go back as q grows. So what a block's first and last query see gives both ends of what any of them sees (the blocks
+    them. Query q sees the keys [see_from(q), see_to(q)): one range of its segment, with q in it, whose ends never go
+    back as q grows. So what a block's first and last query see gives both ends of what any of them sees (the blocks
     [a, b), which are listed), and of what all see (the blocks [c, d), which are full, unless queries overhang the row).
     Where two segments meet in a block, nothing is seen by all, and c ≥ d says so by itself.
 
@@ -171,12 +171,12 @@ def _pieces(
 ) -> NDArray[np.int64]:
     """Writes the order of a list, first the blocks in [a, c) and [d, b), then all others, each part ascending.
 
-    `create_block_mask` orders them so, by a stable sort. Such a list is a few runs [a, c), [d, b), [0, a), [c, d),
-    and what follows b; in a run, index − place is the same number.
+    `create_block_mask` orders them so, by a stable sort. Such a list is a few ranges [a, c), [d, b), [0, a), [c, d),
+    and what follows b; in a range, index − slot is the same number.
 
     Returns:
-        int64 [8, …]: ends of the first four runs in the list, of which the second is how many blocks are listed; then
-        index − place in them. Behind the fourth it is 0.
+        int64 [8, …]: ends of the first four ranges in the list, of which the second is how many blocks are listed; then
+        index − slot in them. Behind the fourth it is 0.
     """
     listed = c - a + b - d
     return np.stack([c - a, listed, listed + a, b, a, d - c + a, -listed, d - b])
@@ -205,12 +205,12 @@ def _lists(pieces: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch
     Returns:
         Counts int32 [2, B, H, n] and indices int32 [2, B, H, n, m], contiguous.
     """
-    place = torch.arange(num_others, dtype=torch.int32, device=pieces.device)
+    slot = torch.arange(num_others, dtype=torch.int32, device=pieces.device)
     parts = pieces[:, :, :, None, :, None].unbind(1)
-    shift = torch.zeros_like(place)
+    shift = torch.zeros_like(slot)
     for end, of_run in reversed(list(zip(parts[:4], parts[4:], strict=True))):
-        shift = torch.where(place < end, of_run, shift)
-    counts, indices = pieces[:, 1, :, None], place + shift
+        shift = torch.where(slot < end, of_run, shift)
+    counts, indices = pieces[:, 1, :, None], slot + shift
     return (
         counts.expand(-1, -1, num_heads, -1).contiguous(),
         indices.expand(-1, -1, num_heads, -1, -1).contiguous(),

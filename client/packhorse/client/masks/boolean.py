@@ -44,7 +44,7 @@ def build_boolean_mask(
         window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
         head_dim: whether there is a dimension of size 1 for the heads.
         mask_padding: False: padding attends to itself, so that no row is all False and no softmax turns to NaN. True:
-            padding attends to nothing and nothing to it, its own sequence's in a place with padding included; for
+            padding attends to nothing and nothing to it, its own sequence's in a room with padding included; for
             kernels and losses that take such rows.
 
     Returns:
@@ -90,7 +90,7 @@ def build_labelled_mask(
         dtype: integer type of the labels.
 
     Returns:
-        `dtype` [B, L]: 1, 2, 3, … in each row for its sequences, 0 for padding, that in a sequence's place included.
+        `dtype` [B, L]: 1, 2, 3, … in each row for its sequences, 0 for padding, that in a sequence's room included.
 
     Raises:
         ValueError: there is no layout in `where`.

@@ -18,5 +18,5 @@ def open_instruct_preset() -> Preset:
     return replace(
         padding_free_preset(),
         name="open-instruct",
-        consumer="finetune.py of open-instruct (August 2026) with --packing; GRPO has rollouts.to_open_instruct",
+        trainer="finetune.py of open-instruct (August 2026) with --packing; GRPO has rollouts.to_open_instruct",
     )

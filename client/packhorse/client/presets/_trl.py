@@ -19,5 +19,5 @@ def trl_preset() -> Preset:
     return replace(
         padding_free_preset(),
         name="trl",
-        consumer="SFTTrainer of TRL (1.16), as its collator with padding_free=True feeds it",
+        trainer="SFTTrainer of TRL (1.16), as its collator with padding_free=True feeds it",
     )

@@ -46,7 +46,7 @@ def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
     segment_ids, positions = _ENDINGS[names]
     return Preset(
         name="maxtext" if names == "maxtext" else "jax",
-        consumer="MaxText (August 2026), in place of its packing and its shift"
+        trainer="MaxText (August 2026), instead of its packing and its shift"
         if names == "maxtext"
         else "JAX trainers that read the keys of Grain's packing (0.2.18)",
         shift_labels=True,

@@ -43,7 +43,7 @@ def llama_factory_preset(*, pad_token_id: int = 0) -> Preset:
     check_token_id("pad_token_id", pad_token_id)
     return Preset(
         name="llama-factory",
-        consumer="supervised stage of LLaMA-Factory (0.9.5) with neat_packing, in front of its collator",
+        trainer="supervised stage of LLaMA-Factory (0.9.5) with neat_packing, in front of its collator",
         shift_labels=False,
         labels="unshifted, since the model shifts them; -100 on the first token of each sequence and on padding",
         flatten=False,

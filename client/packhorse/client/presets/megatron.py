@@ -22,7 +22,7 @@ def megatron_preset(
 ) -> Preset:
     """Makes the preset of Megatron-LM and Transformer Engine for `qkv_format="thd"`.
 
-    Legend: T tokens, the rows of a batch end to end, the same at every step; s segments: the places of sequences and
+    Legend: T tokens, the rows of a batch end to end, the same at every step; s segments: the rooms of sequences and
     what is left of each row. Keys: `tokens`, `labels` and `position_ids` int64 [1, T]; `loss_mask` float32 [1, T]; and
     the fields of `PackedSeqParams`: `qkv_format`; `cu_seqlens_q_padded` and `cu_seqlens_kv_padded` int32 [s + 1], where
     segments lie, from 0 to T; `cu_seqlens_q` and `cu_seqlens_kv` int32 [s + 1], how many tokens each of them holds;
@@ -58,7 +58,7 @@ def megatron_preset(
     align = megatron_alignment(context_parallel_size, tensor_parallel_size)
     return Preset(
         name="megatron",
-        consumer="Megatron-LM (core 0.16) with Transformer Engine's THD layout",
+        trainer="Megatron-LM (core 0.16) with Transformer Engine's THD layout",
         shift_labels=True,
         labels="shifted; -100, and loss_mask 0, on the last token of each sequence and on padding",
         flatten=False,
@@ -82,36 +82,36 @@ def megatron_alignment(context_parallel_size: int, tensor_parallel_size: int) ->
     return lcm(2 * context_parallel_size, context_parallel_size * tensor_parallel_size)
 
 
-def check_places(places: NDArray[np.int64], align: int) -> None:
+def check_segments(segments: NDArray[np.int64], align: int) -> None:
     """Refuses segments, int64 [s] tokens each, that parallelism cannot divide evenly.
 
     Raises:
         ValueError: names the first of them, and how to prepare the dataset.
     """
-    if (places % align).any():
+    if (segments % align).any():
         raise ValueError(
-            f"a segment of {places[places % align > 0][0]} tokens is no multiple of {align}, as this context and "
+            f"a segment of {segments[segments % align > 0][0]} tokens is no multiple of {align}, as this context and "
             f"tensor parallelism needs; prepare the dataset with --align {align} and a max_seq_len that is a multiple"
         )
 
 
 def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict[str, Any]:
     layout = batch["layout"]
-    is_segment = layout.run_lengths > 0
-    places = layout.run_lengths[is_segment]
+    is_segment = layout.extent_lengths > 0
+    segments = layout.extent_lengths[is_segment]
     held = np.insert(layout.lengths, layout.row_ends, 0)[is_segment]
-    check_places(places, align)
-    max_seqlen = int(places.max(initial=0))
+    check_segments(segments, align)
+    max_seqlen = int(segments.max(initial=0))
     if num_sequences is not None:
-        if len(places) > num_sequences:
+        if len(segments) > num_sequences:
             raise ValueError(
-                f"the batch has {len(places)} segments, more than num_sequences {num_sequences}; give it at least "
+                f"the batch has {len(segments)} segments, more than num_sequences {num_sequences}; give it at least "
                 "bins · (sequences in a bin + 1), and plan with max_sequences_per_bin"
             )
-        num_empty = num_sequences - len(places)
-        places, held = np.pad(places, (0, num_empty)), np.pad(held, (0, num_empty))
+        num_empty = num_sequences - len(segments)
+        segments, held = np.pad(segments, (0, num_empty)), np.pad(held, (0, num_empty))
         max_seqlen = layout.row_tokens
-    cu_seqlens, cu_seqlens_padded = _offsets(held), _offsets(places)
+    cu_seqlens, cu_seqlens_padded = _offsets(held), _offsets(segments)
     labels = batch["labels"].view(1, -1)
     return {
         "tokens": batch["input_ids"].view(1, -1),

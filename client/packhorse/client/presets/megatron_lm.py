@@ -12,7 +12,7 @@ import torch
 
 from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.presets.megatron import check_places, megatron_alignment
+from packhorse.client.presets.megatron import check_segments, megatron_alignment
 from packhorse.client.presets.preset import Preset
 
 
@@ -46,7 +46,7 @@ def megatron_lm_preset(*, context_parallel_size: int = 1, tensor_parallel_size: 
     """
     return Preset(
         name="megatron-lm",
-        consumer="get_batch of Megatron-LM (core 0.16 to 0.20) with --sft",
+        trainer="get_batch of Megatron-LM (core 0.16 to 0.20) with --sft",
         shift_labels=True,
         labels="shifted; -100, and loss_mask 0, on the last token of each sequence and on padding",
         flatten=False,
@@ -57,18 +57,18 @@ def megatron_lm_preset(*, context_parallel_size: int = 1, tensor_parallel_size: 
 
 def _build(batch: PackedBatch, *, align: int) -> dict[str, Any]:
     layout = batch["layout"]
-    check_places(layout.run_lengths, align)
+    check_segments(layout.extent_lengths, align)
     row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)  # in runs: each row has one more, what is left of it
-    rows = [places[places > 0] for places in np.split(layout.run_lengths, row_ends[:-1])][: layout.num_rows]
+    rows = [segments[segments > 0] for segments in np.split(layout.extent_lengths, row_ends[:-1])][: layout.num_rows]
     cu_seqlens = np.full((layout.num_rows, 1 + max(map(len, rows), default=0)), layout.row_tokens, dtype=np.int32)
-    for offsets, places in zip(cu_seqlens, rows, strict=True):
+    for offsets, segments in zip(cu_seqlens, rows, strict=True):
         offsets[0] = 0
-        offsets[1 : len(places) + 1] = places.cumsum()
+        offsets[1 : len(segments) + 1] = segments.cumsum()
     return {
         "tokens": batch["input_ids"],
         "labels": batch["labels"],
         "loss_mask": (batch["labels"] != IGNORE_INDEX).float(),
         "position_ids": batch["position_ids"],
         "cu_seqlens": torch.from_numpy(cu_seqlens),
-        "max_seqlen": torch.tensor([int(places.max()) for places in rows], dtype=torch.int32),
+        "max_seqlen": torch.tensor([int(segments.max()) for segments in rows], dtype=torch.int32),
     }

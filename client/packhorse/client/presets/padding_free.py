@@ -54,7 +54,7 @@ def padding_free_preset(
         raise ValueError(f"position_ids_start must be at least 0, got {position_ids_start}")
     return Preset(
         name="padding-free",
-        consumer="models of transformers (5.23), as DataCollatorWithFlattening feeds them; use_cache=False",
+        trainer="models of transformers (5.23), as DataCollatorWithFlattening feeds them; use_cache=False",
         shift_labels=False,
         labels=UNSHIFTED,
         flatten=True,

@@ -36,10 +36,10 @@ class Preset:
 
     name: str
     """What `PackedDataset(preset=…)` takes."""
-    consumer: str
+    trainer: str
     """Who reads these batches, and which versions it was checked against."""
     shift_labels: bool
-    """Whether `labels[t]` is the token after `t`; False where the consumer shifts them itself."""
+    """Whether `labels[t]` is the token after `t`; False where the trainer shifts them itself."""
     labels: str
     """The rule for labels, in words: who shifts them, and what is left out of the loss."""
     flatten: bool
@@ -49,17 +49,17 @@ class Preset:
     is_quadratic: bool = False
     """Whether attention costs the square of all tokens of a batch where no FlashAttention is there."""
     build: Callable[[PackedBatch], dict[str, Any]]
-    """Makes the consumer's keys from a batch of the declared form, and leaves that batch as it is."""
+    """Makes the trainer's keys from a batch of the declared form, and leaves that batch as it is."""
     has_rows: bool = False
     """Whether every key holds one item for each bin, so that a bin alone is a row, which `PackedBins` can give."""
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
-        """Turns a batch, assembled with `shift_labels` and `flatten` as declared, into the consumer's keys.
+        """Turns a batch, assembled with `shift_labels` and `flatten` as declared, into the trainer's keys.
 
         Tensors may share the batch's memory.
 
         Raises:
-            ValueError: the batch was assembled in another form, lacks what the consumer needs, or is on a GPU already.
+            ValueError: the batch was assembled in another form, lacks what the trainer needs, or is on a GPU already.
         """
         self._check_form(batch)
         return self.build(batch)
@@ -97,4 +97,4 @@ class Preset:
 
     def __str__(self) -> str:
         form = "one row for all sequences" if self.flatten else "one row for each bin"
-        return f"{self.name}: {self.consumer}\n  form: {form}\n  labels: {self.labels}\n  padding: {self.padding}"
+        return f"{self.name}: {self.trainer}\n  form: {form}\n  labels: {self.labels}\n  padding: {self.padding}"

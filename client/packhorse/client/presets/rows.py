@@ -29,7 +29,7 @@ def rows_preset() -> Preset:
     """
     return Preset(
         name="rows",
-        consumer="models of transformers (5.23) with eager, SDPA or FlexAttention; use_cache=False",
+        trainer="models of transformers (5.23) with eager, SDPA or FlexAttention; use_cache=False",
         shift_labels=False,
         labels=UNSHIFTED + " and on padding",
         flatten=False,

@@ -16,7 +16,7 @@ def torchtune_preset(*, shift_labels: bool = True) -> Preset:
     """Makes the preset of torchtune's `PackedDataset`.
 
     Legend: B rows, L tokens in a row. Keys: `tokens`, `labels` and `input_pos` int64 [B, L]; `seq_lens`, a list of B
-    tensors int64 [segments of the row], each with the sum L. torchtune's collator puts a mask in place of `seq_lens`:
+    tensors int64 [segments of the row], each with the sum L. torchtune's collator puts a mask instead of `seq_lens`:
     `batch["mask"] = packed_block_causal_mask(batch.pop("seq_lens"))`, which wants CUDA.
 
     Recipes changed sides: up to 0.6.1, which is what PyPI has, they shift labels themselves, later ones (0.7 and the
@@ -35,7 +35,7 @@ def torchtune_preset(*, shift_labels: bool = True) -> Preset:
     """
     return Preset(
         name="torchtune" if shift_labels else "torchtune-0.6",
-        consumer=f"recipes of torchtune {'since 0.7 (main branch of 2026)' if shift_labels else 'up to 0.6.1'}",
+        trainer=f"recipes of torchtune {'since 0.7 (main branch of 2026)' if shift_labels else 'up to 0.6.1'}",
         shift_labels=shift_labels,
         labels="shifted; -100 on the last token of each sequence and on padding"
         if shift_labels
@@ -52,7 +52,7 @@ def _build(batch: PackedBatch) -> dict[str, Any]:
     input_pos = batch["position_ids"].clone()
     row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)  # in runs: each row has one more, its padding
     seq_lens = []
-    for positions, lengths in zip(input_pos, np.split(layout.run_lengths, row_ends[:-1]), strict=False):
+    for positions, lengths in zip(input_pos, np.split(layout.extent_lengths, row_ends[:-1]), strict=False):
         num_padding = int(lengths[-1])
         if 0 < num_padding < layout.row_tokens:
             positions[-num_padding:] += positions[-num_padding - 1] + 1

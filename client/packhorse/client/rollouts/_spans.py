@@ -44,7 +44,7 @@ def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], N
     return np.concatenate([array for array in arrays if array.size] or [np.zeros(0, dtype=np.int64)]), lengths
 
 
-def span_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def range_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Indices of all elements of spans [starts[i], starts[i] + lengths[i]), one span after the other: int64 [total]."""
     offsets = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)

@@ -17,7 +17,7 @@ from packhorse.client.batches.loss_weights import SequenceGroups
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
 from packhorse.client.rollouts._given import GivenRollouts
-from packhorse.client.rollouts._spans import span_indices
+from packhorse.client.rollouts._spans import range_indices
 from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance
@@ -192,8 +192,8 @@ def _batch(
     response_lengths = rollouts.response_lengths[which]
     # A response's tokens and what tells of them stand so far from the row's begin: its query is never empty.
     starts = layout.starts + rollouts.query_lengths[which] - int(assembler.shift_labels)
-    there = span_indices(starts, response_lengths)  # int64 [K], in T
-    here = span_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
+    there = range_indices(starts, response_lengths)  # int64 [K], in T
+    here = range_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
 
     is_tool = rollouts.is_tool[here]
     masks = np.zeros((3, labels.numel()), dtype=np.bool_)

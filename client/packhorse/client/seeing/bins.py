@@ -258,9 +258,9 @@ class _Reader:
         first_tokens = np.zeros_like(block.ids) if block.first_tokens is None else block.first_tokens
         groups = [-1] * len(block.ids) if block.group_ids is None else block.group_ids.tolist()
         rows, start = [], 0
-        dataset_ids = [None] * len(block) if block.dataset_ids is None else block.dataset_ids.tolist()
-        for position, end, dataset_id in zip(
-            block.positions.tolist(), block.bin_ends.tolist(), dataset_ids, strict=True
+        component_ids = [None] * len(block) if block.component_ids is None else block.component_ids.tolist()
+        for position, end, component_id in zip(
+            block.positions.tolist(), block.bin_ends.tolist(), component_ids, strict=True
         ):
             sequences = tuple(
                 self._sequence(
@@ -269,7 +269,7 @@ class _Reader:
                     int(block.lengths[i]),
                     None if lengths is None else int(lengths[i]),
                     int(first_tokens[i]),
-                    dataset_id,
+                    component_id,
                     groups[i] if groups[i] >= 0 else None,
                     AS_IT_IS if block.redactions is None else int(block.redactions[i]),
                 )
@@ -283,11 +283,11 @@ class _Reader:
     def _keys(self, block: BinBlock) -> list[str]:
         """What the owner of each sequence calls it; empty texts where it has no key."""
         info, keys = self._info, [""] * len(block.ids)
-        dataset_ids = block.dataset_of_sequences()
+        component_ids = block.component_of_sequences()
         parts: Sequence[DatasetInfo | Component] = info.components or (info,)
         for number, part in enumerate(parts):
             if part.key_column:
-                ours = np.arange(len(keys)) if dataset_ids is None else np.flatnonzero(dataset_ids == number)
+                ours = np.arange(len(keys)) if component_ids is None else np.flatnonzero(component_ids == number)
                 name = part.name if info.components else ""
                 found = self._client.keys(info.name, block.ids[ours], component=name)
                 for index, key in zip(ours.tolist(), found, strict=True):
@@ -303,13 +303,13 @@ class _Reader:
             return planned if rule.is_plain else None
         from packhorse.client.batches._rooms import own_lengths
 
-        dataset_ids = block.dataset_of_sequences()
-        held = self._tokens.of_sequences(dataset_ids).lengths(block.ids)
-        longest = self._longest(info) if dataset_ids is None else self._longest(*info.components)[dataset_ids]
+        component_ids = block.component_of_sequences()
+        held = self._tokens.of_sequences(component_ids).lengths(block.ids)
+        longest = self._longest(info) if component_ids is None else self._longest(*info.components)[component_ids]
         return own_lengths(rule, block.ids, planned, held, block.first_tokens, longest=longest)
 
     def _longest(self, *parts: DatasetInfo | Component) -> NDArray[np.int64]:
-        """What each dataset's longer sequences were cut to, a number that none has where none was: int64 [datasets]."""
+        """What each component's longer sequences were cut to, a number that none has where none was: int64 [C]."""
         rules = (RoomRule(part.max_seq_len, self._info.align, self._info.extra_tokens) for part in parts)
         cuts = (cuts_ends(part.over_length, part.keep) for part in parts)
         return np.array([rule.longest if cut else 2**62 for rule, cut in zip(rules, cuts, strict=True)])
@@ -321,20 +321,20 @@ class _Reader:
         room: int,
         length: int | None,
         first_token: int,
-        dataset_id: int | None,
+        component_id: int | None,
         group: int | None,
         redaction: int,
     ) -> SeenSequence:
         first: tuple[int, ...] = ()
         info, tokens = self._info, self._tokens
         if tokens is None:
-            part = info if dataset_id is None else info.components[dataset_id]
+            part = info if component_id is None else info.components[component_id]
             name = f"{part.id_column} {sequence_id}" if part.id_column else f"row {sequence_id}"
             source = part.source if isinstance(part, DatasetInfo) else part.name
             origin = f"{name} of {source}" if source else ""
         else:
-            if dataset_id is not None:
-                tokens = tokens.of_component(dataset_id)
+            if component_id is not None:
+                tokens = tokens.of_component(component_id)
             origin = tokens.origin(sequence_id)
             count = min(FIRST_TOKENS, room if length is None else length)
             first = tuple(tokens.read(sequence_id, first_token, count).tolist())

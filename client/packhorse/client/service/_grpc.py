@@ -157,11 +157,11 @@ class _Replica:
         """Returns why no connection comes about, where that is a matter of certificates; asks now and then only."""
         if self._papers.has_credentials:  # they cannot be looked into
             return None
-        uses_tls, place, now = self._papers.uses_tls, host_and_port(self._address), time.monotonic()
-        if place is None or now - self._explained_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
+        uses_tls, endpoint, now = self._papers.uses_tls, host_and_port(self._address), time.monotonic()
+        if endpoint is None or now - self._explained_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
             return None
         self._explained_at = now
-        host, port, server_name = place
+        host, port, server_name = endpoint
         return refusal_of(host, port, server_name, self._papers.access, uses_tls=uses_tls)
 
     def close(self) -> None:

@@ -33,7 +33,9 @@ def furthest_state(state: Mapping[str, Any]) -> dict[str, Any]:
     if last.get("finished") or is_finished:
         return cursor | {"finished": True}
     if num_since == 0:
-        return cursor | {name: last[name] for name in ("window_steps", "window_shape") if name in last}
+        return cursor | {
+            name: last[name] for name in ("steps_into_optimizer_step", "optimizer_step_shape") if name in last
+        }
     if last["position"] < 0:  # of mode "independent": as it is, for whoever reads it to refuse
         return cursor
     if isinstance(last["bins_per_step"], str):
@@ -42,9 +44,9 @@ def furthest_state(state: Mapping[str, Any]) -> dict[str, Any]:
             f"{last['bins_per_step']!r}, by which they cannot be counted; resume from a batch's 'cursor', or save "
             "with snapshot_every_n_steps=1"
         )
-    windows, steps = divmod(last["first_step"] + num_since, last["steps_per_window"])
-    cursor["position"] = last["start_position"] + windows * last["steps_per_window"] * last["bins_per_step"]
-    return cursor | ({"window_steps": steps, "window_shape": last["shape"]} if steps else {})
+    windows, steps = divmod(last["first_step"] + num_since, last["steps_per_optimizer_step"])
+    cursor["position"] = last["start_position"] + windows * last["steps_per_optimizer_step"] * last["bins_per_step"]
+    return cursor | ({"steps_into_optimizer_step": steps, "optimizer_step_shape": last["shape"]} if steps else {})
 
 
 def _progress(state: Mapping[str, Any]) -> tuple[int, bool, int, int]:

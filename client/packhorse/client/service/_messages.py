@@ -40,14 +40,14 @@ def topology_message(topology: Topology) -> pb.Topology:
     if not isinstance(topology, Topology):
         raise invalid("topology", f"must be a Topology, e.g. Topology(world_size=8), got {shortened(topology)}")
     size = topology.batch_size
-    stages = _stages(size) if isinstance(size, BatchSchedule) else []
+    phases = _phases(size) if isinstance(size, BatchSchedule) else []
     return message(
         pb.Topology,
         within="topology.",
         world_size=topology.world_size,
         workers_per_rank=topology.workers_per_rank,
-        batch_size=0 if stages else size,
-        batch_schedule=stages,
+        batch_size=0 if phases else size,
+        batch_schedule=phases,
         start_position=topology.start_position,
         remainder=f"REMAINDER_POLICY_{topology.remainder.name}",
         mode=f"STREAM_MODE_{topology.mode.name}",
@@ -57,15 +57,15 @@ def topology_message(topology: Topology) -> pb.Topology:
     )
 
 
-def _stages(schedule: BatchSchedule) -> list[pb.BatchStage]:
+def _phases(schedule: BatchSchedule) -> list[pb.BatchPhase]:
     return [
         message(
-            pb.BatchStage,
+            pb.BatchPhase,
             within="topology.batch_schedule.",
             global_batch_size=size,
             **{"tokens" if in_tokens else "bins": begin},
         )
-        for begin, in_tokens, size in schedule.stages
+        for begin, in_tokens, size in schedule.phases
     ]
 
 

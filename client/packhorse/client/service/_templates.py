@@ -33,7 +33,7 @@ class Templates:
         defined: NDArray[np.uint32],
         defined_sizes: NDArray[np.uint32],
         defined_lengths: NDArray[np.int32],
-        defined_datasets: NDArray[np.uint32],
+        defined_components: NDArray[np.uint32],
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32] | None]:
         """Takes in a message's definitions, and returns the lengths of its sequences, and its bins' ends and datasets.
 
@@ -43,7 +43,7 @@ class Templates:
             defined: templates that the message defines: uint32 [M], ascending.
             defined_sizes: how many lengths each has: uint32 [M].
             defined_lengths: theirs, one template after the other: int32.
-            defined_datasets: which of a mixture's components each is of: uint32 [M]; [0] without a mixture.
+            defined_components: which of a mixture's components each is of: uint32 [M]; [0] without a mixture.
 
         Returns:
             int32 [S], int64 [N], and int32 [N] or None without a mixture.
@@ -56,11 +56,13 @@ class Templates:
             len(defined) != len(defined_sizes)
             or (ends[-1] if len(ends) else 0) != len(defined_lengths)
             or (defined[1:] <= defined[:-1]).any()
-            or len(defined_datasets) not in (0, len(defined))
+            or len(defined_components) not in (0, len(defined))
         ):
             raise DamagedAnswerError("the definitions of templates do not fit each other")
-        self._is_mixture = self._is_mixture or len(defined_datasets) > 0
-        of_defined = defined_datasets.astype(np.int32) if len(defined_datasets) else np.full(len(defined), -1, np.int32)
+        self._is_mixture = self._is_mixture or len(defined_components) > 0
+        of_defined = (
+            defined_components.astype(np.int32) if len(defined_components) else np.full(len(defined), -1, np.int32)
+        )
         num_kept = int(np.searchsorted(defined, KEPT_TEMPLATES))
         end_kept = int(ends[num_kept - 1]) if num_kept else 0
         if num_kept:

@@ -71,7 +71,7 @@ class StreamActivity:
     open_seconds: float
     """How long it has been open."""
     blocked_seconds: float
-    """How long messages that left waited for the consumer to read."""
+    """How long messages that left waited for the client to read."""
     waiting_seconds: float
     """How long the message that is ready now has waited; 0 where none waits."""
     peer: str
@@ -107,7 +107,7 @@ class ServerActivity:
     streams: tuple[StreamActivity, ...]
     """Those that are open, the oldest first."""
     waiting_in_lanes: dict[str, int]
-    """Lane → pieces of work that wait there for a thread."""
+    """Lane → time slices of work that wait there for a thread."""
     sent: dict[str, tuple[int, int, int]]
     """Dataset → bins, sequences and tokens that have left since the process began."""
     processor_seconds: float = 0.0
@@ -201,8 +201,8 @@ def _ask(address: Address, papers: Papers, timeout_seconds: float) -> ServerActi
 
 def _refusal(address: Address, papers: Papers) -> PackhorseError | None:
     """Returns why no connection comes about, where that is a matter of certificates."""
-    place = host_and_port(address)
-    if place is None:
+    endpoint = host_and_port(address)
+    if endpoint is None:
         return None
-    host, port, server_name = place
+    host, port, server_name = endpoint
     return refusal_of(host, port, server_name, papers.access, uses_tls=papers.uses_tls)

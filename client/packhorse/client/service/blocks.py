@@ -30,7 +30,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "defined_templates": np.dtype("<u4"),
     "defined_sizes": np.dtype("<u4"),
     "defined_lengths": np.dtype("<i4"),
-    "defined_datasets": np.dtype("<u4"),
+    "defined_components": np.dtype("<u4"),
     "position_offsets": np.dtype("<u4"),
     "group_ids": np.dtype("<i8"),
     "redacted": np.dtype("<u4"),
@@ -72,14 +72,14 @@ class BinBlock:
     """The worker's steps in the block; none where steps have no meaning (`get_bins`)."""
     first_tokens: NDArray[np.int64] | None = None
     """First token of each entry of `ids` in its sequence: int64 [S]; None where all of the dataset begin at token 0."""
-    dataset_ids: NDArray[np.int32] | None = None
+    component_ids: NDArray[np.int32] | None = None
     """Which of a mixture's components every bin is of, -1 for an empty bin: int32 [N]; None without a mixture."""
     group_ids: NDArray[np.int64] | None = None
     """The group of every sequence, -1 for one of none: int64 [S]; None without groups. A group's sequences are next
     to each other in one bin, in their order."""
     redactions: NDArray[np.int64] | None = None
     """What is taken away of each sequence: AS_IT_IS, MASKED where its tokens are left out of the loss, else the token
-    that stands in place of each of them: int64 [S]; None where nothing is."""
+    that replaces each of them: int64 [S]; None where nothing is."""
     rows: NDArray[np.uint16] | None = None
     """Which row of its bin every sequence is in, where a mixture joins short bins into long ones: uint16 [S]; None
     where none of the block's is joined."""
@@ -109,9 +109,9 @@ class BinBlock:
             yield self.ids[start:end], self.lengths[start:end]
             start = end
 
-    def dataset_of_sequences(self) -> NDArray[np.int32] | None:
+    def component_of_sequences(self) -> NDArray[np.int32] | None:
         """Which of a mixture's components every sequence is of: int32 [S]; None where there is one dataset."""
-        return None if self.dataset_ids is None else self.dataset_ids.repeat(np.diff(self.bin_ends, prepend=0))
+        return None if self.component_ids is None else self.component_ids.repeat(np.diff(self.bin_ends, prepend=0))
 
     def slice(self, first: int, last: int) -> "BinBlock":
         """Returns the bins [first, last) as a block of their own; arrays are views where they can be."""
@@ -123,7 +123,7 @@ class BinBlock:
             bin_ends=self.bin_ends[first:last] - start,
             positions=self.positions[first:last],
             first_tokens=None if self.first_tokens is None else self.first_tokens[start:end],
-            dataset_ids=None if self.dataset_ids is None else self.dataset_ids[first:last],
+            component_ids=None if self.component_ids is None else self.component_ids[first:last],
             group_ids=None if self.group_ids is None else self.group_ids[start:end],
             redactions=None if self.redactions is None else self.redactions[start:end],
             rows=None if self.rows is None else self.rows[start:end],
@@ -153,7 +153,7 @@ class BinBlock:
                 self.positions[first:last],
                 range(0),
                 None if self.first_tokens is None else self.first_tokens[start:end],
-                None if self.dataset_ids is None else self.dataset_ids[first:last],
+                None if self.component_ids is None else self.component_ids[first:last],
                 None if self.group_ids is None else self.group_ids[start:end],
                 None if self.redactions is None else self.redactions[start:end],
                 None if self.rows is None else self.rows[start:end],
@@ -167,9 +167,9 @@ class BinBlock:
             self,
             bin_ends=np.pad(self.bin_ends, (0, missing), constant_values=end),
             positions=np.pad(self.positions, (0, missing), constant_values=-1),
-            dataset_ids=None
-            if self.dataset_ids is None
-            else np.pad(self.dataset_ids, (0, missing), constant_values=-1),
+            component_ids=None
+            if self.component_ids is None
+            else np.pad(self.component_ids, (0, missing), constant_values=-1),
         )
 
 
@@ -186,7 +186,7 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         ends.append(block.bin_ends + num_before)
         num_before += len(block.ids)
     firsts = [block.first_tokens for block in blocks if block.first_tokens is not None]
-    datasets = _joined_dataset_ids(blocks)
+    datasets = _joined_component_ids(blocks)
     groups = None
     if any(block.group_ids is not None for block in blocks):
         groups = np.concatenate(
@@ -202,7 +202,7 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         bin_ends=np.concatenate(ends),
         positions=np.concatenate([block.positions for block in blocks]),
         first_tokens=np.concatenate(firsts) if firsts else None,
-        dataset_ids=datasets,
+        component_ids=datasets,
         group_ids=groups,
         redactions=_joined_redactions(blocks),
         rows=rows,
@@ -218,13 +218,16 @@ def _joined_redactions(blocks: Sequence[BinBlock]) -> NDArray[np.int64] | None:
     )
 
 
-def _joined_dataset_ids(blocks: Sequence[BinBlock]) -> NDArray[np.int32] | None:
+def _joined_component_ids(blocks: Sequence[BinBlock]) -> NDArray[np.int32] | None:
     """Joins those of blocks; empty bins that were added are of no dataset."""
-    if all(block.dataset_ids is None for block in blocks):
+    if all(block.component_ids is None for block in blocks):
         return None
     none = [np.full(len(block), -1, dtype=np.int32) for block in blocks]
     return np.concatenate(
-        [other if block.dataset_ids is None else block.dataset_ids for block, other in zip(blocks, none, strict=True)]
+        [
+            other if block.component_ids is None else block.component_ids
+            for block, other in zip(blocks, none, strict=True)
+        ]
     )
 
 
@@ -264,13 +267,13 @@ def decode_bins(
         raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
     arrays = {name: _array(name, data[name], dtype) for name, dtype in _DTYPES.items()}
     ids = _array("ids", data["ids"], _ID_DTYPES[id_type])
-    lengths, bin_ends, dataset_ids = (templates or Templates()).expanded(
+    lengths, bin_ends, component_ids = (templates or Templates()).expanded(
         arrays["templates"],
         len(ids),
         defined=arrays["defined_templates"],
         defined_sizes=arrays["defined_sizes"],
         defined_lengths=arrays["defined_lengths"],
-        defined_datasets=arrays["defined_datasets"],
+        defined_components=arrays["defined_components"],
     )
     first_tokens = None
     if data["first_tokens"]:
@@ -285,7 +288,7 @@ def decode_bins(
         positions=_positions(offsets, bins.base_position) if len(offsets) else positions(len(bin_ends)),
         steps=steps,
         first_tokens=first_tokens,
-        dataset_ids=dataset_ids,
+        component_ids=component_ids,
         group_ids=arrays["group_ids"].astype(np.int64, copy=False) if data["group_ids"] else None,
         redactions=_redactions(arrays["redacted"], arrays["redacted_tokens"], len(ids)),
         rows=arrays["rows"] if data["rows"] else None,

@@ -26,8 +26,8 @@ class Cursor(TypedDict):
 
     A plain dict of str and int, so that JSON and torch.load(weights_only=True) take it.
 
-    With a balance the position moves on at optimizer steps, because the bins of one change places. Within one, the
-    same topology goes on behind `window_steps`; any other begins the optimizer step again.
+    With a balance the position moves on at optimizer steps, because the bins of one are exchanged. Within one, the
+    same topology goes on behind `steps_into_optimizer_step`; any other begins the optimizer step again.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -45,20 +45,20 @@ class Cursor(TypedDict):
     """0-based."""
     position: int
     """The position to resume at; NO_POSITION where there is none."""
-    window_steps: NotRequired[int]
+    steps_into_optimizer_step: NotRequired[int]
     """Steps behind the position that have been consumed, of an optimizer step that is not done."""
-    window_shape: NotRequired[str]
-    """The topology under which they were, see `window_shape`."""
+    optimizer_step_shape: NotRequired[str]
+    """The topology under which they were, see `optimizer_step_shape`."""
 
 
 REQUIRED_FIELDS = ("digest", "seed", "epoch", "position")
 
 
-def window_shape(topology: Topology) -> str:
+def optimizer_step_shape(topology: Topology) -> str:
     """Returns what decides which rank gets which bin of an optimizer step, as text.
 
     Example:
-        >>> window_shape(Topology(world_size=4, batch_size=2, accumulation=8, balance="micro-step"))
+        >>> optimizer_step_shape(Topology(world_size=4, batch_size=2, accumulation=8, balance="micro-step"))
         '4 ranks × 2 bins × 8 steps, micro-step, 24576, spread'
     """
     return (
@@ -133,20 +133,20 @@ class Resume:
                     "stands; resume with a StatefulDataLoader's state, or train with one worker for each rank or with "
                     "mode 'partition'"
                 )
-            done = _number(state, "window_steps")
-            if done and state.get("window_shape") != window_shape(topology):
+            done = _number(state, "steps_into_optimizer_step")
+            if done and state.get("optimizer_step_shape") != optimizer_step_shape(topology):
                 _LOG.warning(
                     "the cursor stands within an optimizer step of %s, this run has %s: the optimizer step begins "
                     "again, and %d of its steps come twice",
-                    state.get("window_shape", "another topology"),
-                    window_shape(topology),
+                    state.get("optimizer_step_shape", "another topology"),
+                    optimizer_step_shape(topology),
                     done,
                 )
                 done = 0
-            elif done >= topology.steps_per_window > 1:
+            elif done >= topology.steps_per_optimizer_step > 1:
                 raise ValueError(
-                    f"the cursor's window_steps is {done}, and an optimizer step has {topology.steps_per_window} "
-                    "steps; pass a batch's 'cursor' as it was"
+                    f"the cursor's steps_into_optimizer_step is {done}, and an optimizer step has "
+                    f"{topology.steps_per_optimizer_step} steps; pass a batch's 'cursor' as it was"
                 )
             return cls(
                 epoch=epoch,
@@ -157,8 +157,8 @@ class Resume:
                 digest=digest,
                 is_resumed=True,
             )
-        then, now = state.get("shape"), window_shape(topology)
-        has_windows = max(state.get("steps_per_window", 1), topology.steps_per_window) > 1
+        then, now = state.get("shape"), optimizer_step_shape(topology)
+        has_windows = max(state.get("steps_per_optimizer_step", 1), topology.steps_per_optimizer_step) > 1
         bins_per_step = bins_per_step_of(topology)
         if state["bins_per_step"] != bins_per_step or (has_windows and then != now):
             raise ValueError(

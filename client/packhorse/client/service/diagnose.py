@@ -98,7 +98,7 @@ class _Examination:
         self._dataset = dataset
         self._seconds = timeout_seconds
         self._papers = Papers(access, (host,))
-        self._place = host_and_port(Address(host))
+        self._endpoint = host_and_port(Address(host))
         self._addresses: list[str] = []
         self._listed: pb.ListDatasetsResponse | None = None
 
@@ -121,9 +121,9 @@ class _Examination:
                 return
 
     def _dns(self) -> Finding:
-        if self._place is None:
+        if self._endpoint is None:
             return Finding("DNS", f"{self._host} needs no name to be looked up here")
-        name = self._place[0]
+        name = self._endpoint[0]
         started = time.perf_counter()
         try:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -137,7 +137,7 @@ class _Examination:
 
     def _tcp(self) -> Finding:
         started = time.perf_counter()
-        if self._place is None:
+        if self._endpoint is None:
             if not self._host.startswith("unix:"):
                 return Finding("TCP", f"{self._host} is left to gRPC")
             path = self._host.removeprefix("unix:").removeprefix("//")
@@ -151,7 +151,7 @@ class _Examination:
                     "it?"
                 ) from None
             return Finding("TCP", f"{path} answers ({_since(started)})")
-        _, port, _ = self._place
+        _, port, _ = self._endpoint
         answering, why = [], ""
         for address in self._addresses:
             try:
@@ -172,9 +172,9 @@ class _Examination:
         return Finding("TCP", text)
 
     def _tls(self) -> Finding:
-        if self._place is None:
+        if self._endpoint is None:
             return Finding("TLS", "none: nobody on the network can read a unix socket")
-        _, port, server_name = self._place
+        _, port, server_name = self._endpoint
         if self._access.cert is not None:
             self._refuse_expired(self._access.cert)
         days = []
@@ -204,7 +204,7 @@ class _Examination:
             days.append(days_until(end_of(self._access.cert)))
             text += f", and this client's fits, good for {days[-1]:.0f} days"
             if days[-1] < SOON_DAYS:
-                text += f": have another issued, and put it in place of {self._access.cert}; it is read anew"
+                text += f": have another issued, and replace {self._access.cert} with it; it is read again"
         return Finding("TLS", text, is_warning=min(days) < SOON_DAYS)
 
     def _refuse_expired(self, cert: str | Path) -> None:
@@ -215,7 +215,7 @@ class _Examination:
         if days_until(end) <= 0:
             raise _FailedError(
                 f"the client's certificate {cert} expired at {end:%Y-%m-%d %H:%M} UTC: have another issued by the CA "
-                "of the server's --tls-client-ca, and put it in its place; it is read anew"
+                "of the server's --tls-client-ca, and replace the old one; it is read again"
             )
 
     def _auth(self) -> Finding:

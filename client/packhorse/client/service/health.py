@@ -43,7 +43,7 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
     hosts = hosts_of(target)
     papers = Papers(access.or_environment(), hosts)
     address = Address(hosts[0])
-    place = host_and_port(address)
+    endpoint = host_and_port(address)
     timeout = None if math.isinf(timeout_seconds) else timeout_seconds
     with papers.open_channel(address) as channel:
         try:
@@ -52,8 +52,8 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
             )
         except grpc.RpcError as error:
             failure: PackhorseError | None = None
-            if place is not None:
-                host, port, server_name = place
+            if endpoint is not None:
+                host, port, server_name = endpoint
                 failure = refusal_of(host, port, server_name, papers.access, uses_tls=papers.uses_tls)
             raise failure or exception_of(error, target) from None
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))

@@ -125,12 +125,12 @@ class MixtureTally:
             own: which of the block's sequences these are: bool [S].
             is_left_out: whether it came to nobody.
         """
-        if block.dataset_ids is None:
+        if block.component_ids is None:
             return
-        of_sequences = block.dataset_ids.repeat(np.diff(block.bin_ends, prepend=0))[own]
+        of_sequences = block.component_ids.repeat(np.diff(block.bin_ends, prepend=0))[own]
         lengths = block.lengths[own]
         redactions = None if block.redactions is None else block.redactions[own]
-        bins = np.bincount(block.dataset_ids[block.positions >= 0] + 1, minlength=len(self._reports) + 1)[1:]
+        bins = np.bincount(block.component_ids[block.positions >= 0] + 1, minlength=len(self._reports) + 1)[1:]
         for number, report in enumerate(self._reports):
             ours = of_sequences == number
             if is_left_out:

@@ -40,7 +40,7 @@ class _Sequence(NamedTuple):
 class PackStream:
     """Sequences go in as they come, full bins come out; made by `Client.pack_stream`, best used in a `with` statement.
 
-    The service holds back at most `window_sequences` of them to make fuller bins; `flush` packs those too. When the
+    The service holds back at most `lookahead_sequences` of them to make fuller bins; `flush` packs those too. When the
     connection breaks, the stream is opened again on any replica and every sequence that no bin has held yet is sent
     again: none is lost, and none comes twice. Bins may then hold other sequences than without the break.
 
@@ -95,7 +95,7 @@ class PackStream:
             [[11, 13], [10, 12]]
 
         Args:
-            ids: int64 [S], chosen by the caller; they need not be unique.
+            ids: int64 [S], chosen by the trainer; they need not be unique.
             lengths: int [S], in tokens, each in [1, max_seq_len].
             groups: int [S]: sequences of this call with equal numbers share a bin, next to each other in their order;
                 without max_sequences_per_bin. A group is handed over whole, so equal numbers of two calls are two

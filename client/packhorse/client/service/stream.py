@@ -55,9 +55,9 @@ class StreamHeader:
     max_sequences_per_bin: int
     """The most sequences in any bin."""
     align: int
-    """A sequence's place in its bin is a multiple of so many tokens."""
+    """A sequence's room in its bin is a multiple of this many tokens."""
     extra_tokens: int
-    """Tokens kept free in every place beside the sequence's own, before rounding."""
+    """Tokens kept free in every room beside the sequence's own, before rounding."""
     over_length: str
     """What was done at prepare with sequences that do not fit a bin: error, drop, truncate or split."""
     keep: str
@@ -103,7 +103,7 @@ class BinStream:
         self._templates = Templates()
         self._facts: StreamHeader | None = None
         self.was_refused = False
-        """Whether it has had to wait for its place, because servers had as many streams as they take."""
+        """Whether it has had to wait to be admitted, because servers had as many streams as they take."""
 
     @property
     def header(self) -> StreamHeader:
@@ -255,7 +255,9 @@ class BinStream:
             position = self._resumable_position(step)
             what = "could not be opened" if self._header is None else "broke and did not come back"
             again = (
-                ", where an optimizer step begins; its steps come again" if self.topology.steps_per_window > 1 else ""
+                ", where an optimizer step begins; its steps come again"
+                if self.topology.steps_per_optimizer_step > 1
+                else ""
             )
             raise StreamInterruptedError(
                 f"the stream of {self._request.dataset!r} {what}: {error}; this worker's steps before {step} were "

@@ -24,7 +24,7 @@ class Redaction:
     component: str = ""
     """Of a mixture, the component that they are of."""
     token: int | None = None
-    """What stands in place of each of their tokens; None where they are masked from the loss only."""
+    """What replaces each of their tokens; None where they are masked from the loss only."""
     seed: int | None = None
     """The run of this seed had trained on them before `from_position`."""
     from_position: int = 0

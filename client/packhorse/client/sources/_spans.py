@@ -135,7 +135,7 @@ class SpanSource(TokenSource):
 def _write_runs(
     tokens: NDArray[np.integer], lengths: NDArray[np.integer], out: NDArray[np.integer], out_starts: NDArray[np.int64]
 ) -> None:
-    """Writes sequences that lie end to end in `tokens` to their places, those that follow one another at once."""
+    """Writes sequences that lie end to end in `tokens` to their rooms, those that follow one another at once."""
     out_ends = out_starts + lengths
     breaks = (out_starts[1:] != out_ends[:-1]).nonzero()[0]
     begins = [*out_starts[:1].tolist(), *out_starts[breaks + 1].tolist()]

@@ -44,7 +44,7 @@ class StoredShards:
 
     def expect(self, rows: NDArray[np.int64]) -> None:
         """Begins to fetch the blocks of sequences, in their order."""
-        numbers, rows_there = self._shards.places(rows)
+        numbers, rows_there = self._shards.shards_of(rows)
         chosen = np.unique(numbers)
         begins, ends = np.empty_like(rows), np.empty_like(rows)
         # Several at a time: each is a wait for its size and its offsets, before any block can be asked for.
@@ -62,7 +62,7 @@ class StoredShards:
 
     def _span(self, index: int) -> tuple[int, int, int]:
         """The shard of a sequence, and [begin, end) of its bytes there."""
-        number, row = self._shards.place(index)
+        number, row = self._shards.shard_of(index)
         _, offsets = self._opened(number)
         begin, end = offsets[row : row + 2].tolist()
         return number, begin, end

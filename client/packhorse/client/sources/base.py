@@ -116,15 +116,15 @@ class TokenSource(ABC):
             "components share one"
         )
 
-    def of_sequences(self, dataset_ids: NDArray[np.integer] | None) -> "TokenSource":
+    def of_sequences(self, component_ids: NDArray[np.integer] | None) -> "TokenSource":
         """Returns what to ask for a block's sequences: this source, unless it is a mixture's.
 
         Args:
-            dataset_ids: which component each sequence is of: integers [S]; None where there is no mixture.
+            component_ids: which component each sequence is of: integers [S]; None where there is no mixture.
         """
         return self
 
-    def of_component(self, dataset_id: int) -> "TokenSource":
+    def of_component(self, component_id: int) -> "TokenSource":
         """Returns the source of one of a mixture's components: this source, unless it is a mixture's."""
         return self
 

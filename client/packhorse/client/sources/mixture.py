@@ -33,7 +33,7 @@ class MixtureSource(TokenSource):
 
     def __init__(self, sources: Mapping[str, TokenSource]) -> None:
         self._sources = dict(sources)
-        self._of_datasets: list[TokenSource] = []
+        self._of_components: list[TokenSource] = []
 
     @property
     def where(self) -> str:
@@ -70,7 +70,7 @@ class MixtureSource(TokenSource):
             )
         own = {each.name: self._sources[each.name].for_ids(each.id_column) for each in components}
         ready = MixtureSource({**self._sources, **own})
-        ready._of_datasets = list(own.values())
+        ready._of_components = list(own.values())
         return ready
 
     def as_mask_of(self, tokens: TokenSource) -> "MixtureSource":
@@ -89,19 +89,19 @@ class MixtureSource(TokenSource):
         masks = {name: self._sources.get(name) or EveryToken(source) for name, source in tokens._sources.items()}
         return MixtureSource(masks)
 
-    def of_sequences(self, dataset_ids: NDArray[np.integer] | None) -> TokenSource:
+    def of_sequences(self, component_ids: NDArray[np.integer] | None) -> TokenSource:
         """Returns the source of a block's sequences, of which it knows the components."""
-        if dataset_ids is None:
+        if component_ids is None:
             raise TokenSourceError("these bins are of no mixture, but tokens are given by component")
-        return _OfSequences(self._of_datasets, dataset_ids)
+        return _OfSequences(self._of_components, component_ids)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
         """Refuses an id without its component; see `of_component`."""
         raise TokenSourceError(f"sequence {sequence_id}: its component is missing, and an id alone may be several's")
 
-    def of_component(self, dataset_id: int) -> TokenSource:
+    def of_component(self, component_id: int) -> TokenSource:
         """Returns one component's source."""
-        return self._of_datasets[dataset_id]
+        return self._of_components[component_id]
 
 
 class _OfSequences(TokenSource):
@@ -109,11 +109,13 @@ class _OfSequences(TokenSource):
 
     Args:
         sources: of the components.
-        dataset_ids: which of them each sequence is of: integers [S].
+        component_ids: which of them each sequence is of: integers [S].
     """
 
-    def __init__(self, sources: Sequence[TokenSource], dataset_ids: NDArray[np.integer]) -> None:
-        self._parts = [(sources[number], np.flatnonzero(dataset_ids == number)) for number in np.unique(dataset_ids)]
+    def __init__(self, sources: Sequence[TokenSource], component_ids: NDArray[np.integer]) -> None:
+        self._parts = [
+            (sources[number], np.flatnonzero(component_ids == number)) for number in np.unique(component_ids)
+        ]
 
     @property
     def where(self) -> str:
@@ -131,7 +133,7 @@ class _OfSequences(TokenSource):
         return any(source.may_be_out_of_range for source, _ in self._parts)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NoReturn:
-        """Refuses an id without its place in the block."""
+        """Refuses an id without its index in the block."""
         raise TokenSourceError(f"sequence {sequence_id}: its component is missing, and an id alone may be several's")
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:

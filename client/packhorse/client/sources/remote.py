@@ -16,7 +16,7 @@ from packhorse.client.sources._fetched_ahead import FetchedAhead
 from packhorse.client.sources._spans import Spans
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
 from packhorse.client.sources.store_cache import DEFAULT_BLOCK_BYTES, DEFAULT_READ_AHEAD_BYTES, CachedObject, StoreCache
-from packhorse.client.sources.stored import FlatPlaces, MegatronPlaces, Places, StoredSource
+from packhorse.client.sources.stored import FlatAddresses, MegatronAddresses, SequenceAddresses, StoredSource
 from packhorse.formats import MegatronIndex
 from packhorse.formats.flat import read_boundaries
 from packhorse.formats.object_store import StoredObject, StoreOptions, without_secrets
@@ -79,7 +79,7 @@ class RemoteSource(StoredSource):
         self._object = CachedObject(bin_url, store)
         self._index = CachedObject(index_url, store).copied()
         where = without_secrets(bin_url)
-        super().__init__(where, _places_of(self._index.path, self._object.size_bytes, where))
+        super().__init__(where, _addresses_of(self._index.path, self._object.size_bytes, where))
         self._blocks: FetchedAhead[int, memoryview] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class RemoteSource(StoredSource):
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns whole sequences' lengths, from the index alone; see `TokenSource.lengths`."""
-        return self._places(self._lookup.rows(ids))[1]
+        return self._addresses(self._lookup.rows(ids))[1]
 
     def gather_from(
         self,
@@ -104,7 +104,7 @@ class RemoteSource(StoredSource):
     ) -> Gather:
         """Begins to fetch all sequences in their order; see `TokenSource.gather_from`."""
         if len(ids):
-            firsts, held = self._places(self._lookup.rows(ids))
+            firsts, held = self._addresses(self._lookup.rows(ids))
             begins, ends = self._blocks_of(firsts, held)
             several = ends - begins
             offsets = np.arange(int(several.sum())) - np.repeat(np.cumsum(several) - several, several)
@@ -114,7 +114,7 @@ class RemoteSource(StoredSource):
         return TokenSource.gather_from(self, ids, lengths, first_tokens=first_tokens, truncate=truncate)
 
     def _spans(self, ids: NDArray[np.int64]) -> Spans:
-        firsts, lengths = self._places(self._lookup.rows(ids))
+        firsts, lengths = self._addresses(self._lookup.rows(ids))
         begins, ends = self._blocks_of(firsts, lengths)
         blocks = self._opened_blocks()
         size = self._block_bytes
@@ -138,12 +138,12 @@ class RemoteSource(StoredSource):
         return self._blocks
 
 
-def _places_of(index_path: Path, bin_size_bytes: int, where: str) -> Places:
+def _addresses_of(index_path: Path, bin_size_bytes: int, where: str) -> SequenceAddresses:
     """Opens a copied index, and checks that it fits its tokens."""
     if index_path.suffix == ".idx":
-        return MegatronPlaces(MegatronIndex(index_path, bin_size_bytes=bin_size_bytes))
+        return MegatronAddresses(MegatronIndex(index_path, bin_size_bytes=bin_size_bytes))
     ends, dtype = read_boundaries(index_path, bin_size_bytes, where)
-    return FlatPlaces(index_path, len(ends), dtype)
+    return FlatAddresses(index_path, len(ends), dtype)
 
 
 def _token_urls(url: str, options: StoreOptions) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from packhorse.formats import FlatTokens, MegatronIndex, MegatronTokens
 from packhorse.formats.mapping import map_file
 
 
-class Places(Protocol):
+class SequenceAddresses(Protocol):
     """Where an index says that sequences lie. Legend: S sequences asked for."""
 
     dtype: np.dtype[Any]
@@ -33,7 +33,7 @@ class Places(Protocol):
         ...
 
 
-class MegatronPlaces:
+class MegatronAddresses:
     """Those of a Megatron index; it pickles by path."""
 
     def __init__(self, index: MegatronIndex) -> None:
@@ -48,14 +48,14 @@ class MegatronPlaces:
         return {**self.__dict__, "_arrays": None}
 
     def __call__(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See `Places`."""
+        """See `SequenceAddresses`."""
         if self._arrays is None:
             self._arrays = self._index.offsets, self._index.lengths
         offsets, lengths = self._arrays
         return offsets[rows], lengths[rows].astype(np.int64)
 
 
-class FlatPlaces:
+class FlatAddresses:
     """Those of boundaries beside a flat file; it pickles by path."""
 
     def __init__(self, boundaries_path: Path, num_sequences: int, dtype: np.dtype[Any]) -> None:
@@ -71,7 +71,7 @@ class FlatPlaces:
         return {**self.__dict__, "_ends": None}
 
     def __call__(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See `Places`."""
+        """See `SequenceAddresses`."""
         # Not FlatTokens.lengths, which every worker process would compute and hold for the whole file.
         if self._ends is None:
             self._ends = np.frombuffer(map_file(self._path), "<i8")
@@ -85,16 +85,16 @@ class FlatPlaces:
 class StoredSource(SpanSource):
     """A source over one token file, whose ids are the indices of its sequences."""
 
-    def __init__(self, where: str, places: Places) -> None:
-        if places.dtype.kind not in "iu":
-            raise TokenSourceError(f"{where}: holds {places.dtype}, but tokens are integers")
+    def __init__(self, where: str, addresses: SequenceAddresses) -> None:
+        if addresses.dtype.kind not in "iu":
+            raise TokenSourceError(f"{where}: holds {addresses.dtype}, but tokens are integers")
         self._where = where
-        self._places = places
-        self._dtype = places.dtype
-        self._lookup = RowLookup(where, len(places))
+        self._addresses = addresses
+        self._dtype = addresses.dtype
+        self._lookup = RowLookup(where, len(addresses))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._addresses)
 
     @property
     def where(self) -> str:
@@ -124,8 +124,8 @@ class _MappedSource(StoredSource):
     Forks share the map; a pickled source carries paths only, and maps the files itself when first used.
     """
 
-    def __init__(self, tokens: MegatronTokens | FlatTokens, places: Places) -> None:
-        super().__init__(str(tokens.path), places)
+    def __init__(self, tokens: MegatronTokens | FlatTokens, addresses: SequenceAddresses) -> None:
+        super().__init__(str(tokens.path), addresses)
         self._tokens = tokens
         self._mapped: memoryview | None = None
 
@@ -138,7 +138,7 @@ class _MappedSource(StoredSource):
             if len(self):
                 self._tokens.read(0, 0, 0)  # the formats' own check that the file is still the one first opened
             self._mapped = memoryview(map_file(self._tokens.path))
-        firsts, lengths = self._places(rows)
+        firsts, lengths = self._addresses(rows)
         return Spans(repeat(self._mapped), firsts, lengths)
 
 
@@ -162,7 +162,7 @@ class MegatronSource(_MappedSource):
             TokenSourceError: the file holds floating-point numbers.
         """
         tokens = MegatronTokens(path)
-        super().__init__(tokens, MegatronPlaces(tokens.index))
+        super().__init__(tokens, MegatronAddresses(tokens.index))
 
 
 class FlatSource(_MappedSource):
@@ -187,4 +187,4 @@ class FlatSource(_MappedSource):
             ValueError: the two do not fit each other or the dtype.
         """
         tokens = FlatTokens(path, dtype=dtype)
-        super().__init__(tokens, FlatPlaces(tokens.boundaries_path, len(tokens), tokens.dtype))
+        super().__init__(tokens, FlatAddresses(tokens.boundaries_path, len(tokens), tokens.dtype))

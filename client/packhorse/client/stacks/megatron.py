@@ -136,7 +136,7 @@ class MegatronIterator:
             steps -= num_steps
             resume = resume.at_epoch(resume.epoch + 1)
             progress.choose(resume)
-        position = steps // topology.steps_per_window * topology.bins_per_window
+        position = steps // topology.steps_per_optimizer_step * topology.bins_per_optimizer_step
         progress.choose(replace(resume, first_step=steps, first_turn=steps, position=position, is_resumed=True))
 
     def close(self) -> None:

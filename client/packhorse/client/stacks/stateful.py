@@ -12,7 +12,7 @@ except ModuleNotFoundError:
 
 
 class PackedStatefulDataLoader(StatefulDataLoader):
-    """A StatefulDataLoader over a PackedDataset, in the place of torchdata's own.
+    """A StatefulDataLoader over a PackedDataset, instead of torchdata's own.
 
     `state_dict()` is torchdata's. `load_state_dict` takes it, or a batch's cursor, under another world size, batch size
     or number of workers too, where torchdata asks for as many workers as saved it.

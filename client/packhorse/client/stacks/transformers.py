@@ -368,7 +368,7 @@ class TrainingBatches:
         return map(_without_cursor, self._loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses an epoch; the one that is resumed keeps its place."""
+        """Chooses an epoch; the one that is resumed keeps its position."""
         self._loader.set_epoch(epoch)
         self.epoch, self.num_left = epoch, len(self._loader)
 

@@ -103,8 +103,8 @@ class _StoredArray:
 
     def __getitem__(self, some: slice) -> NDArray[Any]:
         first, stop, _ = some.indices(len(self))
-        places = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
-        return np.frombuffer(self._object.read(*places), self.dtype)
+        offsets = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
+        return np.frombuffer(self._object.read(*offsets), self.dtype)
 
 
 def load_npy(path: str) -> "NDArray[Any] | _StoredArray":

@@ -34,7 +34,7 @@ class Caller:
         """Raises a ServiceError where nobody tells callers apart: anybody could change what all runs get."""
         raise ServiceError(
             pb.ERROR_REASON_NOT_IMPLEMENTED,
-            "this server changes nothing for callers that it does not know: start it with --token-file, and give a "
+            "this server changes nothing for clients that it does not know: start it with --token-file, and give a "
             "token whose methods name AppendStage; or append on its machine, with --data-root",
         )
 

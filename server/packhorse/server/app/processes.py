@@ -27,7 +27,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
-from packhorse.server.app.sibling import REACHED, Place
+from packhorse.server.app.sibling import REACHED, ProcessSettings
 from packhorse.server.datasets.reached import make_shared_table
 from packhorse.server.lanes.stream_limit import make_shared_limit
 from packhorse.server.watching.metrics_port import listen_for_metrics
@@ -89,13 +89,15 @@ class _Process:
     """A process that was started.
 
     Args:
-        place: where it stands among its siblings.
+        settings: what it serves by.
         process: the process.
         connection: to it.
     """
 
-    def __init__(self, place: Place, process: asyncio.subprocess.Process, connection: "Connection[Any, Any]") -> None:
-        self.place = place
+    def __init__(
+        self, settings: ProcessSettings, process: asyncio.subprocess.Process, connection: "Connection[Any, Any]"
+    ) -> None:
+        self.settings = settings
         self.process = process
         self.started = time.monotonic()
         self._connection = connection
@@ -103,7 +105,7 @@ class _Process:
         self._num_asked = 0
 
     @classmethod
-    async def start(cls, place: Place) -> "_Process":
+    async def start(cls, settings: ProcessSettings) -> "_Process":
         """Starts one."""
         ours, theirs = Pipe()
         with theirs:
@@ -115,15 +117,15 @@ class _Process:
                 pass_fds=(theirs.fileno(),),
                 process_group=0,  # ^C in a terminal reaches the parent alone, which hands it on
             )
-        ours.send(place)
-        return cls(place, process, ours)
+        ours.send(settings)
+        return cls(settings, process, ours)
 
     async def datasets(self) -> list[str]:
         """Waits until it serves, and returns the names of its datasets; raises what it failed at."""
         try:
             answer: list[str] | Exception = await asyncio.to_thread(self._connection.recv)
         except (EOFError, OSError):
-            answer = OSError(f"process {self.place.slot} of the server ended before it served; the log may say why")
+            answer = OSError(f"process {self.settings.slot} of the server ended before it served; the log may say why")
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -151,8 +153,8 @@ class _Process:
     async def ended(self) -> int:
         """Waits for its end, and gives back what it held; its status, or the negative number of a signal."""
         status = await self.process.wait()
-        mark_process_dead(self.place.slot, str(self.place.folder))  # type: ignore[no-untyped-call]
-        self.place.stream_limit().clear()
+        mark_process_dead(self.settings.slot, str(self.settings.folder))  # type: ignore[no-untyped-call]
+        self.settings.stream_limit().clear()
         with self._lock:
             self._connection.close()
         return status
@@ -205,7 +207,7 @@ class _Parent:
         self._hand_on(signal.SIGKILL)
 
     async def _start(self, slot: int) -> list[str]:
-        process = await _Process.start(Place(config=self._config, slot=slot, folder=self._folder))
+        process = await _Process.start(ProcessSettings(config=self._config, slot=slot, folder=self._folder))
         self._processes[slot] = process
         if self._stopping.is_set():
             process.send_signal(signal.SIGTERM)

@@ -84,7 +84,7 @@ by Python's own 700, a tenth of the time in which a thousand streams opened went
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES + (1 << 20)),
     ("grpc.max_receive_message_length", 4 << 20),  # a PackSequences of a million lengths below 2^28
-    ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word gives its PackStream's place back
+    ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word gives its PackStream's permit back
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),

@@ -31,13 +31,13 @@ _LOG = logging.getLogger("packhorse.server.app.sibling")  # it runs as __main__
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a process stands among its siblings."""
+class ProcessSettings:
+    """What one process of several serves by."""
 
     config: ServeConfig
     """Of the whole server, with the real port."""
     slot: int
-    """Its number, in [0, config.processes). One that takes the place of another that died has the same."""
+    """Its number, in [0, config.processes). One that replaces another that died has the same."""
     folder: Path
     """What all of them share for as long as their parent lives."""
 
@@ -54,14 +54,14 @@ class Sibling:
     """What `app.serve` knows of the others.
 
     Args:
-        place: where this process stands.
+        settings: what this process serves by.
         parent: the connection to the parent.
     """
 
-    def __init__(self, place: Place, parent: "Connection[Any, Any]") -> None:
-        self.num_processes = place.config.processes
-        self.limit = place.stream_limit()
-        self.reached = place.reached()
+    def __init__(self, settings: ProcessSettings, parent: "Connection[Any, Any]") -> None:
+        self.num_processes = settings.config.processes
+        self.limit = settings.stream_limit()
+        self.reached = settings.reached()
         self.is_orphan = False
         self._parent = parent
 
@@ -83,19 +83,19 @@ class Sibling:
 
 
 def main() -> None:
-    """Serves at the place that the parent tells, and leaves without waiting for threads that are inside kernels."""
+    """Serves by the settings that the parent sends, and leaves without waiting for threads that are inside kernels."""
     parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    place: Place = parent.recv()
-    set_up_logging(place.config.log_format, place.config.log_level)
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(place.folder)
+    settings: ProcessSettings = parent.recv()
+    set_up_logging(settings.config.log_format, settings.config.log_level)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.folder)
     # before any metric is made
-    values.ValueClass = values.MultiProcessValue(lambda: place.slot)  # type: ignore[no-untyped-call]
+    values.ValueClass = values.MultiProcessValue(lambda: settings.slot)  # type: ignore[no-untyped-call]
     from packhorse.server.app.running import serve
 
-    sibling = Sibling(place, parent)
+    sibling = Sibling(settings, parent)
     status = 0
     try:
-        asyncio.run(serve(place.config, ready=lambda *_: None, sibling=sibling))
+        asyncio.run(serve(settings.config, ready=lambda *_: None, sibling=sibling))
     except (ValueError, OSError) as error:
         parent.send(error)
         status = 1
@@ -104,7 +104,7 @@ def main() -> None:
         parent.send(OSError(f"a server's process failed: {error}; its trace is in the log"))
         status = 1
     if sibling.is_orphan:
-        shutil.rmtree(place.folder, ignore_errors=True)
+        shutil.rmtree(settings.folder, ignore_errors=True)
     logging.shutdown()
     os._exit(status)
 

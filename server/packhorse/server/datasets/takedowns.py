@@ -24,7 +24,7 @@ from packhorse.dataset import (
     Takedown,
     TakedownError,
     TakedownFile,
-    ids_reader,
+    read_ids_of,
     takedown_text,
 )
 from packhorse.formats.keys import shown_key
@@ -226,7 +226,7 @@ class Takedowns:
 
     def _parsed(self, path: Path) -> TakedownFile:
         self._refuse_link(path, path.name)
-        read_ids = ids_reader(path, lambda ids_file: self._refuse_link(ids_file, ids_file.name))
+        read_ids = read_ids_of(path, lambda ids_file: self._refuse_link(ids_file, ids_file.name))
         return TakedownFile.parse(takedown_text(path), path.name, read_ids)
 
     def _passed(self, name: str, before: TakedownFile, now: TakedownFile) -> str:

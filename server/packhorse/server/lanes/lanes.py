@@ -31,7 +31,7 @@ class LaneFullError(Exception):
 
 
 class Lane:
-    """Threads, and a queue of pieces of work. Used from one event loop only.
+    """Threads, and a queue of time slices of work. Used from one event loop only.
 
     Args:
         name: of the threads.

@@ -46,7 +46,7 @@ class SharedStreamLimit(StreamLimit):
     """Counts the streams of several processes.
 
     Each writes its own number into a file that all of them map, and reads the others'. No lock is needed: a process
-    counts its stream first and looks at the sum then, so of two that ask for the last place at the same moment both may
+    counts its stream first and looks at the sum then, so of two that ask for the last permit at one moment both may
     be refused, but never both be let in.
 
     Args:

@@ -155,17 +155,17 @@ class AskedStream:
         Their positions lie within what a message tells apart, and their windows are arranged once.
         """
         stride = self.topology.step_stride
-        most = MAX_POSITION_SPREAD // (stride * self.topology.bins_per_window)
+        most = MAX_POSITION_SPREAD // (stride * self.topology.bins_per_optimizer_step)
         if self.assignment.most_steps is not None:
             most = min(most, self.assignment.most_steps // stride)
         return max(1, most)
 
     def end_of(self, step: int) -> int:
-        """One behind the last position that a step may take bins of: those of its window may change places."""
+        """One behind the last position that a step may take bins of: those of its window may be exchanged."""
         topology, num_bins = self.topology, self.header.num_bins
         end = topology.position_after(step, num_bins)
-        if topology.steps_into_window(step, num_bins):
-            end += topology.bins_per_window
+        if topology.steps_into_optimizer_step(step, num_bins):
+            end += topology.bins_per_optimizer_step
         return min(end, num_bins)
 
 
@@ -195,9 +195,9 @@ def _begin(topology: Topology, first_step: int, num_bins: int) -> int:
     if first_step == 0:
         return topology.start_position
     begin = topology.position_after(first_step - 1, num_bins)
-    if topology.steps_into_window(first_step - 1, num_bins):
+    if topology.steps_into_optimizer_step(first_step - 1, num_bins):
         # Bins of the window were consumed: all of it must be as it was.
-        begin += topology.steps_per_window * topology.stretch_of(first_step).bins_per_step
+        begin += topology.steps_per_optimizer_step * topology.stretch_of(first_step).bins_per_step
     return begin
 
 

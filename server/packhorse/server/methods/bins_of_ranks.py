@@ -103,7 +103,7 @@ class Rounds:
     def __init__(self, ranks: Topology, *, allow_empty: bool = False) -> None:
         self._ranks = ranks
         self._allow_empty = allow_empty
-        self._bins_per_round = 1 if ranks.world_size == 1 else ranks.bins_per_window
+        self._bins_per_round = 1 if ranks.world_size == 1 else ranks.bins_per_optimizer_step
         self._held: list[OnlineBin] = []
         self._num_sequences = 0
 

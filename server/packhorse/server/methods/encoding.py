@@ -40,7 +40,7 @@ def as_declared(bins: Bins, manifest: Manifest) -> Bins:
 
 def components_in(bins: Bins) -> list[int]:
     """Returns which of a mixture's components bins are of; none where there is one dataset."""
-    return [] if bins.dataset_ids is None else np.flatnonzero(np.bincount(bins.dataset_ids + 1)[1:]).tolist()
+    return [] if bins.component_ids is None else np.flatnonzero(np.bincount(bins.component_ids + 1)[1:]).tolist()
 
 
 class SentTemplates:
@@ -138,7 +138,7 @@ def encode(
         "defined_templates": _bytes(numbers[defining], np.uint32),
         "defined_sizes": _bytes(defined_sizes, np.uint32),
         "defined_lengths": _bytes(defined_lengths, np.int32),
-        "defined_datasets": b"" if bins.dataset_ids is None else _bytes(bins.dataset_ids[defining], np.uint32),
+        "defined_components": b"" if bins.component_ids is None else _bytes(bins.component_ids[defining], np.uint32),
         "position_offsets": offsets,
         "first_tokens": b"" if starts is None else _bytes(starts, starts.dtype),
         "group_ids": b"" if group_ids is None else _bytes(group_ids, np.int64),
@@ -170,7 +170,7 @@ def _offsets(positions: NDArray[np.int64]) -> tuple[int, bytes]:
 
 
 def _tokens(redacted: Redacted) -> bytes:
-    """Returns what stands in place of the tokens of redacted sequences."""
+    """Returns what replaces the tokens of redacted sequences."""
     return _bytes(np.where(redacted.tokens == MASKED, MASKED_TOKEN, redacted.tokens), np.uint32)
 
 

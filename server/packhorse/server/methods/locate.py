@@ -72,7 +72,7 @@ def locate_in_pieces(
                 "topology.mode must be PARTITION: independent streams go through epochs of their own",
             )
         assignment = epochs.assignment(dataset, request.seed, request.epoch, skips, topology)
-        num_arranged = max(1, assignment.bins_to_place())
+        num_arranged = max(1, assignment.bins_to_locate())
     most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_lengths, MAX_LOCATE_ARRANGED // num_arranged)
     num_asked = len(request.ids) + len(request.keys)
     if num_asked > most_ids:
@@ -191,20 +191,20 @@ def _locations(
     epoch does not.
     """
     found = source.locate(ids)
-    dataset_ids = np.full(len(found.ids), -1) if found.dataset_ids is None else found.dataset_ids
-    columns = [dataset_ids, found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin]
+    component_ids = np.full(len(found.ids), -1) if found.component_ids is None else found.component_ids
+    columns = [component_ids, found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin]
     if assignment is not None:
-        places = assignment.places(found.positions, found.index_in_bin)
-        columns += [places.steps, places.ranks, places.slots]
+        streamed = assignment.locate(found.positions, found.index_in_bin)
+        columns += [streamed.steps, streamed.ranks, streamed.slots]
     for row in zip(*(column.tolist() for column in columns), strict=True):
-        dataset_id, sequence_id, first_token, length, position, index, *place = row
+        component_id, sequence_id, first_token, length, position, index, *coordinates = row
         location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
         if length >= 0:
             location.length, location.position, location.index_in_bin = length, position, index
             location.first_token = first_token
-            location.component = components[dataset_id] if dataset_id >= 0 else ""
-        if place and place[0] >= 0:
-            step, rank, slot = place
+            location.component = components[component_id] if component_id >= 0 else ""
+        if coordinates and coordinates[0] >= 0:
+            step, rank, slot = coordinates
             worker = step % topology.workers_per_rank
-            location.place.CopyFrom(pb.StreamPlace(step=step, rank=rank, worker=worker, slot=slot))
+            location.stream_location.CopyFrom(pb.StreamLocation(step=step, rank=rank, worker=worker, slot=slot))
         yield location

@@ -25,7 +25,7 @@ LEAST_BLOCK_BYTES = 16 << 10
 
 STREAMS_BYTES = 16 << 20
 """What the blocks of all streams take together, one of each. A stream holds some four times its block: as a message, as
-bytes on their way, twice, and the next one; where its consumer waits for that, one more."""
+bytes on their way, twice, and the next one; where its client waits for that, one more."""
 
 GROWTH = 4
 """A block has so many times the steps of the one before, until it is large enough."""

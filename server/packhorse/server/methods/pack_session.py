@@ -23,12 +23,12 @@ MAX_STREAM_SEQUENCES = 100_000
 
 MAX_STREAM_SECONDS = 120.0
 """Of a processor, for one message of a PackStream. Each sequence may make a bin leave, and a bin takes up to 25 ms
-where the window is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
+where the look-ahead is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
 
 _BYTES_PER_STREAMED = 200
 """What a sequence of a message, or of a round that is not full, takes until the response has left."""
 
-MAX_WINDOW_SEQUENCES = 10_000
+MAX_LOOKAHEAD_SEQUENCES = 10_000
 """The most that a PackStream holds back: its memory on the server."""
 
 
@@ -107,7 +107,8 @@ class PackSession:
                         "sequences.ids",
                         number,
                         f"sequences.ids holds {len(ids)}, of which {number} took {MAX_STREAM_SECONDS:g} seconds of a "
-                        "processor, the most for one message; send fewer in a message, or ask for a smaller window",
+                        "processor, the most for one message; send fewer in a message, or ask for "
+                        "fewer lookahead_sequences",
                     )
                 yield _BYTES_PER_STREAMED * (len(ids) + self._rounds.num_sequences)
                 pace.restart()
@@ -148,8 +149,8 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
     capacity = requests.integer("options.max_seq_len", options.max_seq_len, 1, MAX_SEQ_LEN)
     return OnlinePacker(
         capacity,
-        window_sequences=requests.integer(
-            "options.window_sequences", options.window_sequences, 1, MAX_WINDOW_SEQUENCES
+        lookahead_sequences=requests.integer(
+            "options.lookahead_sequences", options.lookahead_sequences, 1, MAX_LOOKAHEAD_SEQUENCES
         ),
         max_sequences_per_bin=requests.integer("options.max_sequences_per_bin", options.max_sequences_per_bin, 0)
         or None,
@@ -160,6 +161,6 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
 
 def _rounds(options: pb.PackStreamOptions) -> Rounds:
     ranks = ranks_of(options, within="options.")
-    num_tokens = ranks.bins_per_window * options.max_seq_len
+    num_tokens = ranks.bins_per_optimizer_step * options.max_seq_len
     check_costs(ranks, num_tokens, options.max_seq_len, within="options.")
     return Rounds(ranks, allow_empty=options.allow_empty)

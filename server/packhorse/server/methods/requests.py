@@ -14,13 +14,13 @@ from typing import TypeVar
 import numpy as np
 
 from packhorse.dataset import MixtureDataset, StageEntry, Takedown, differing_parts, parts_at
-from packhorse.epoch import MAX_BINS_PER_WINDOW, Source, WeightsBy
+from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP, Source, WeightsBy
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
 from packhorse.server.datasets.served import Served
 from packhorse.topology import (
     Balance,
+    BatchPhase,
     BatchSchedule,
-    BatchStage,
     RemainderPolicy,
     Skips,
     StreamMode,
@@ -42,7 +42,7 @@ MAX_SKIPS = 1000
 MAX_SKIPS_READ = 5_000
 """Ranges of an expected digest that are compared one by one, which takes some 10 ms."""
 
-MAX_BATCH_STAGES = 1000
+MAX_BATCH_PHASES = 1000
 """Stages that a batch schedule may have."""
 
 _KEPT_TOPOLOGIES, _KEPT_TOPOLOGY_BYTES = 64, 1 << 10
@@ -181,12 +181,12 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
         raise invalid_field(field, f"topology.{error}") from None
     _check_cost(shape, max_seq_len)
     factors = {"batch_size": largest, "world_size": message.world_size, "accumulation": shape.accumulation}
-    if shape.steps_per_window == 1:
+    if shape.steps_per_optimizer_step == 1:
         del factors["accumulation"]
     sequences_per_bin = num_sequences / max(num_bins, 1)
-    most_in_step = max(1, min(MAX_BINS_PER_WINDOW, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
+    most_in_step = max(1, min(MAX_BINS_PER_OPTIMIZER_STEP, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
     _check_product({name: factors[name] for name in ("batch_size", "world_size")}, most_in_step, "step")
-    _check_product(factors, MAX_BINS_PER_WINDOW, "optimizer step")
+    _check_product(factors, MAX_BINS_PER_OPTIMIZER_STEP, "optimizer step")
     return shape
 
 
@@ -196,14 +196,14 @@ def _batch_size(message: pb.Topology) -> int | BatchSchedule:
         return message.batch_size
     if message.batch_size:
         raise ValueError(f"batch_size must be 0 where there is a batch_schedule, got {message.batch_size}")
-    if len(message.batch_schedule) > MAX_BATCH_STAGES:
-        raise ValueError(f"batch_schedule holds {len(message.batch_schedule)} stages; give at most {MAX_BATCH_STAGES}")
-    if any(stage.WhichOneof("begin") is None for stage in message.batch_schedule):
-        raise ValueError("batch_schedule has a stage that begins nowhere; set its bins or its tokens")
+    if len(message.batch_schedule) > MAX_BATCH_PHASES:
+        raise ValueError(f"batch_schedule holds {len(message.batch_schedule)} phases; give at most {MAX_BATCH_PHASES}")
+    if any(phase.WhichOneof("begin") is None for phase in message.batch_schedule):
+        raise ValueError("batch_schedule has a phase that begins nowhere; set its bins or its tokens")
     return BatchSchedule(
         tuple(
-            BatchStage(stage.tokens or stage.bins, stage.HasField("tokens"), stage.global_batch_size)
-            for stage in message.batch_schedule
+            BatchPhase(phase.tokens or phase.bins, phase.HasField("tokens"), phase.global_batch_size)
+            for phase in message.batch_schedule
         )
     )
 
@@ -227,7 +227,7 @@ def _check_cost(shape: Topology, max_seq_len: int) -> None:
     """Refuses costs of which a window's sum would not fit into 64 bits."""
     if shape.balance is Balance.NONE:
         return
-    most = (1 << 62) // max(1, shape.bins_per_window * max_seq_len) - max_seq_len
+    most = (1 << 62) // max(1, shape.bins_per_optimizer_step * max_seq_len) - max_seq_len
     integer("topology.cost_linear", shape.cost_linear, 0, max(most, 0))
 
 

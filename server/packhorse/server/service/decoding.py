@@ -13,7 +13,7 @@ from packhorse.server.base.faults import ServiceError, invalid_field
 
 
 class Decoding(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Hands methods of one service a ServiceError in place of a request that cannot be decoded.
+    """Hands methods of one service a ServiceError instead of a request that cannot be decoded.
 
     Args:
         service: full name, e.g. "packhorse.v1.PackingService".

@@ -27,7 +27,7 @@ class Listening:
     """Listens at an address, and listens again where a malformed request ended gRPC's server.
 
     A request whose path is no UTF-8 ends the loop in which grpc.aio accepts requests, and closes the socket. Another
-    server takes its place at once: streams that are open go on at the old one, and new calls come to the new one.
+    server replaces it at once: streams that are open go on at the old one, and new calls come to the new one.
 
     Args:
         make: returns a server that is bound to an address and not started, and the real address; raises OSError where

@@ -47,7 +47,7 @@ class _Arriving:
 
     def __init__(self) -> None:
         self.num_read_by_grpc = 0
-        self.places = asyncio.Semaphore(MOST_AT_ONCE)
+        self.permits = asyncio.Semaphore(MOST_AT_ONCE)
         """For those that are read here."""
 
 
@@ -106,18 +106,18 @@ class Receiving(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return handler._replace(request_deserializer=None, **{kind: answer})
 
     def _read_here(self, handler: Any, arriving: _Arriving) -> Any:
-        """Returns a handler that reads its request when it has a place, and not for long."""
+        """Returns a handler that reads its request when it has a permit, and not for long."""
 
         async def answer(_: Any, context: Any) -> None:
-            async with AsyncExitStack() as place:
-                await place.enter_async_context(arriving.places)
+            async with AsyncExitStack() as permit:
+                await permit.enter_async_context(arriving.permits)
                 data = await self._read(context)
                 if data is grpc.aio.EOF:  # type: ignore[attr-defined]  # the caller left
                     return
                 with await self._room_for(data, context):
                     request = await self._decoded(data, handler)
                     del data
-                    await place.aclose()
+                    await permit.aclose()
                     if handler.response_streaming:
                         await handler.unary_stream(request, context)
                     else:

@@ -41,13 +41,13 @@ MEMORY_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
 
 UNREAD_SECONDS = 1.0
-"""How long a drain waits for a stream whose consumer does not read."""
+"""How long a drain waits for a stream whose client does not read."""
 
 QUIET_SECONDS, READ_OUT_SECONDS = 0.05, 2.0
 """A PackStream is refused once its client has sent nothing for so long, or at the latest after so long."""
 
 LOOK_AGAIN_SECONDS = 1.0
-"""A block that has waited longer for its consumer is sent if nothing has changed by file since it was made."""
+"""A block that has waited longer for its client is sent if nothing has changed by file since it was made."""
 
 SMALL_BLOCK_BYTES = 40 << 10
 """After a smaller block the next one is made among the small ones too."""
@@ -67,7 +67,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     """Answers from the backend, each kind of request in its lane. Made within a running event loop.
 
-    Each stream holds at most two blocks, the one being sent, and the next, made meanwhile; where its consumer waits for
+    Each stream holds at most two blocks, the one being sent, and the next, made meanwhile; where its client waits for
     that, one more.
 
     Args:
@@ -93,7 +93,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._limit = limit
         self._activity = activity
         self._num_calls = 0
-        self._num_sending = 0  # streams that wait for their consumer
+        self._num_sending = 0  # streams that wait for their client
         self._is_draining = False
         self._awaited: set[asyncio.Future[Any]] = set()  # what streams wait for: blocks, messages, answers
 
@@ -104,10 +104,10 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             work.cancel()
 
     async def only_unread(self) -> None:
-        """Returns once all calls that are left are streams whose consumers have not read for UNREAD_SECONDS."""
+        """Returns once all calls that are left are streams whose clients have not read for UNREAD_SECONDS."""
         begin = time.monotonic()
         while self._num_calls > self._num_sending or (
-            self._num_calls and time.monotonic() - begin < UNREAD_SECONDS  # what a consumer reads by then has ended
+            self._num_calls and time.monotonic() - begin < UNREAD_SECONDS  # what a client reads by then has ended
         ):
             await asyncio.sleep(0.02)
 
@@ -189,7 +189,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         upcoming = ahead.popleft()
                         is_being_made = not upcoming.done() and not isinstance(upcoming, asyncio.Task)  # or arranged
                         if is_being_made and SMALL_BLOCK_BYTES <= size <= LARGE_BLOCK_BYTES:
-                            ahead.extend(self._next_block(stream, size))  # the consumer waits: two threads make two
+                            ahead.extend(self._next_block(stream, size))  # the client waits: two threads make two
                         made = await self._unless_draining(upcoming)
                         messages = [] if made is None else [made]
                         if messages and time.monotonic() - sent > LOOK_AGAIN_SECONDS:
@@ -291,7 +291,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
-        """Counts a stream that waits for its consumer."""
+        """Counts a stream that waits for its client."""
         self._num_sending += 1
         try:
             yield
@@ -381,7 +381,7 @@ def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], Pieces
 
 
 def _admitted(request: _Request) -> _Request:
-    """Returns the request; raises what `decoding` put in its place, or that it is not for this caller."""
+    """Returns the request; raises what `decoding` replaced it with, or that it is not for this caller."""
     if isinstance(request, ServiceError):
         raise request
     CALLER.get().check_request(request)

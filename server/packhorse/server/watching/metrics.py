@@ -145,13 +145,13 @@ class Metrics:
         )
         self.blocked_seconds = Counter(
             "packhorse_flow_control_seconds",
-            "How long blocks waited for consumers to read, in seconds, summed over streams",
+            "How long blocks waited for clients to read, in seconds, summed over streams",
             ["dataset"],
             registry=self.registry,
         )
         self.blocked_streams = Gauge(
             "packhorse_flow_control_streams",
-            "Streams whose next message waits for its consumer to read",
+            "Streams whose next message waits for its client to read",
             registry=self.registry,
             multiprocess_mode="livesum",
         )
@@ -165,14 +165,14 @@ class Metrics:
         )
         self.lane_waiting = Gauge(
             "packhorse_lane_waiting",
-            "Pieces of work that wait for a thread of their lane",
+            "Time slices of work that wait for a thread of their lane",
             ["lane"],
             registry=self.registry,
             multiprocess_mode="livesum",
         )
         self.lane_wait = Histogram(
             "packhorse_lane_wait_seconds",
-            "How long a piece of work waited for a thread of its lane, in seconds",
+            "How long a time slice of work waited for a thread of its lane, in seconds",
             ["lane"],
             buckets=_SECONDS,
             registry=self.registry,

@@ -81,7 +81,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         if is_ipv6:
             self.address_family = AF_INET6
         self._certificates = certificates
-        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._permits = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._open_until: dict[socket, float] = {}
         super().__init__((host, port), _Handler)
         scheme, shown = "http" if certificates is None else "https", f"[{host}]" if is_ipv6 else host
@@ -91,18 +91,18 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers a connection in a thread of its own, where there is a place."""
-        if self._places.acquire(blocking=False):
+        """Answers a connection in a thread of its own, where there is a permit."""
+        if self._permits.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answers a connection, and gives its place back."""
+        """Answers a connection, and gives its permit back."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._permits.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Answers a connection; a slow handshake holds up its own thread only."""

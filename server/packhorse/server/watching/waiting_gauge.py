@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from prometheus_client.core import GaugeMetricFamily
 
 from packhorse.dataset import MixtureDataset, PreparedDataset
-from packhorse.epoch import MAX_BINS_PER_WINDOW, Waiting, idle_share, waiting_of, waiting_of_plan
+from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP, Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.server.datasets.served import Served
 from packhorse.topology import Topology
 
@@ -68,7 +68,8 @@ class WaitingGauge:
         sizes = [
             stretch.batch_size
             for stretch in topology.stretches[:MOST_RUNS]
-            if stretch.first_offset < num_left and stretch.bins_per_step * topology.accumulation <= MAX_BINS_PER_WINDOW
+            if stretch.first_offset < num_left
+            and stretch.bins_per_step * topology.accumulation <= MAX_BINS_PER_OPTIMIZER_STEP
         ]
         with self._lock:
             for batch_size in reversed(sizes):  # the one that it has now comes last, and so is kept longest

@@ -19,17 +19,17 @@ from packhorse.client.masks._on_device import move, sequence_index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DatasetMetrics:
+class ComponentMetrics:
     """Losses and targets of each component; those of several batches add up (`+`, `sum`).
 
     Example:
-        >>> one = DatasetMetrics(names=("web",), loss_sums=torch.tensor([6.0]), num_targets=torch.tensor([3]))
+        >>> one = ComponentMetrics(names=("web",), loss_sums=torch.tensor([6.0]), num_targets=torch.tensor([3]))
         >>> (one + one).mean_losses.tolist()
         [2.0]
     """
 
     names: tuple[str, ...]
-    """Components, in the order of `dataset_ids`."""
+    """Components, in the order of `component_ids`."""
     loss_sums: torch.Tensor
     """Sum of the losses of each one's targets: float32 [C]."""
     num_targets: torch.Tensor
@@ -40,7 +40,7 @@ class DatasetMetrics:
         """Mean loss of each one's targets: float32 [C]; NaN where a component has none."""
         return self.loss_sums / self.num_targets
 
-    def __add__(self, other: "DatasetMetrics") -> "DatasetMetrics":
+    def __add__(self, other: "ComponentMetrics") -> "ComponentMetrics":
         """Adds those of another batch; components that a later stage brought stand behind the others."""
         names = max(self.names, other.names, key=len)
         if names[: len(self.names)] != self.names or names[: len(other.names)] != other.names:
@@ -49,19 +49,19 @@ class DatasetMetrics:
         def widened(values: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.pad(values, (0, len(names) - len(values)))
 
-        return DatasetMetrics(
+        return ComponentMetrics(
             names=names,
             loss_sums=widened(self.loss_sums) + widened(other.loss_sums),
             num_targets=widened(self.num_targets) + widened(other.num_targets),
         )
 
-    def __radd__(self, start: int) -> "DatasetMetrics":
+    def __radd__(self, start: int) -> "ComponentMetrics":
         """Lets `sum` begin with 0."""
         if start != 0:
             return NotImplemented
         return self
 
-    def all_reduce(self, process_group: dist.ProcessGroup | None = None) -> "DatasetMetrics":
+    def all_reduce(self, process_group: dist.ProcessGroup | None = None) -> "ComponentMetrics":
         """Adds up those of all ranks, in one reduction; every rank must call it, in the same stage of the mixture.
 
         Args:
@@ -75,10 +75,10 @@ class DatasetMetrics:
         both = torch.cat([self.loss_sums.double(), self.num_targets.double()])  # whole numbers up to 2^53 are exact
         dist.all_reduce(both, group=process_group)
         sums, counts = both.chunk(2)
-        return DatasetMetrics(names=self.names, loss_sums=sums.float(), num_targets=counts.long())
+        return ComponentMetrics(names=self.names, loss_sums=sums.float(), num_targets=counts.long())
 
 
-def per_dataset_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> DatasetMetrics:
+def per_component_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> ComponentMetrics:
     """Adds up the losses of a mixture's batch, and counts its targets, component by component.
 
     Example:
@@ -86,17 +86,17 @@ def per_dataset_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> Datas
         >>> batch = {
         ...     "labels": torch.tensor([[-100, 1, -100, 1, 1]]),
         ...     "layout": PackLayout.of_rows(rooms=[2, 3], row_ends=[2], row_tokens=5),
-        ...     "dataset_ids": torch.tensor([1, 0], dtype=torch.int32),
-        ...     "dataset_names": ("web", "code"),
+        ...     "component_ids": torch.tensor([1, 0], dtype=torch.int32),
+        ...     "component_names": ("web", "code"),
         ... }
-        >>> metrics = per_dataset_metrics(torch.tensor([[0.0, 4.0, 0.0, 1.0, 2.0]]), batch)
+        >>> metrics = per_component_metrics(torch.tensor([[0.0, 4.0, 0.0, 1.0, 2.0]]), batch)
         >>> metrics.loss_sums.tolist(), metrics.num_targets.tolist()
         ([3.0, 4.0], [2, 1])
 
     Args:
         losses: of each token, aligned with `labels`: a floating type [B, L], on any device, which is not waited for.
             What stands where labels are -100 does not count.
-        batch: of a mixture, with `labels`, `layout`, `dataset_ids` and `dataset_names`, as before a preset.
+        batch: of a mixture, with `labels`, `layout`, `component_ids` and `component_names`, as before a preset.
 
     Raises:
         ValueError: the batch is of no mixture, or shapes do not fit.
@@ -108,13 +108,13 @@ def per_dataset_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> Datas
             f"losses have shape {list(losses.shape)}, labels {list(labels.shape)}, and the batch's layout has "
             f"{layout.num_rows} rows of {layout.row_tokens} tokens: give one loss for each label"
         )
-    names = tuple(batch["dataset_names"])
-    of_sequences = torch.nn.functional.pad(move(batch["dataset_ids"], device), (1, 0), value=len(names))
+    names = tuple(batch["component_names"])
+    of_sequences = torch.nn.functional.pad(move(batch["component_ids"], device), (1, 0), value=len(names))
     is_target = move(labels != IGNORE_INDEX, device).flatten()
     number = torch.where(is_target, of_sequences[sequence_index(layout, device)], len(names)).long()
     sums = torch.zeros(len(names) + 1, dtype=torch.float32, device=device)
     counts = torch.zeros(len(names) + 1, dtype=torch.int64, device=device)
-    return DatasetMetrics(
+    return ComponentMetrics(
         names=names,
         loss_sums=sums.index_add(0, number, losses.detach().flatten().float())[:-1],
         num_targets=counts.index_add(0, number, torch.ones_like(number))[:-1],
@@ -122,7 +122,7 @@ def per_dataset_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> Datas
 
 
 def factors_of_sequences(
-    batch: Mapping[str, Any], dataset_weights: Mapping[str, float], device: torch.device
+    batch: Mapping[str, Any], component_weights: Mapping[str, float], device: torch.device
 ) -> torch.Tensor:
     """Returns how much every sequence counts by its component, 1 where nothing is said: float32 [n].
 
@@ -130,20 +130,20 @@ def factors_of_sequences(
         ValueError: the batch is of no mixture, or a weight is of no component of it, or negative.
     """
     check_mixed(batch)
-    names = tuple(batch["dataset_names"])
-    for name, weight in dataset_weights.items():
+    names = tuple(batch["component_names"])
+    for name, weight in component_weights.items():
         if name not in names:
-            raise ValueError(f"dataset_weights names {name!r}; the batch's components are {', '.join(names)}")
+            raise ValueError(f"component_weights names {name!r}; the batch's components are {', '.join(names)}")
         if not weight >= 0:
-            raise ValueError(f"dataset_weights[{name!r}] must be at least 0, got {weight}")
-    factors = torch.tensor([float(dataset_weights.get(name, 1.0)) for name in names], dtype=torch.float32)
-    return move(factors, device)[move(batch["dataset_ids"], device)]
+            raise ValueError(f"component_weights[{name!r}] must be at least 0, got {weight}")
+    factors = torch.tensor([float(component_weights.get(name, 1.0)) for name in names], dtype=torch.float32)
+    return move(factors, device)[move(batch["component_ids"], device)]
 
 
 def check_mixed(batch: Mapping[str, Any]) -> None:
     """Refuses a batch that does not say which component its sequences are of."""
-    if "dataset_ids" not in batch or "dataset_names" not in batch:
+    if "component_ids" not in batch or "component_names" not in batch:
         raise ValueError(
-            "this batch carries no dataset_ids: it is of no mixture, or a preset has left them out; measure and weigh "
-            "it before the preset, then get_preset(name).convert(batch)"
+            "this batch carries no component_ids: it is of no mixture, or a preset has left them out; measure and "
+            "weigh it before the preset, then get_preset(name).convert(batch)"
         )

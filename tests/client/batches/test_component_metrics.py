@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from packhorse.client import PackLayout, build_loss_weights, per_dataset_metrics
+from packhorse.client import PackLayout, build_loss_weights, per_component_metrics
 
 NAMES = ("web", "code", "chat")
 
@@ -19,8 +19,8 @@ def batch():
     return {
         "labels": labels,
         "layout": layout,
-        "dataset_ids": torch.tensor([0, 2, 1], dtype=torch.int32),
-        "dataset_names": NAMES,
+        "component_ids": torch.tensor([0, 2, 1], dtype=torch.int32),
+        "component_names": NAMES,
     }
 
 
@@ -30,7 +30,7 @@ OF_TOKENS = torch.tensor([[0, 0, 0, 2, 2, 2, 2, 2], [1] * 8])
 def test_losses_are_summed_where_labels_are(batch):
     losses = torch.rand((2, 8), generator=torch.Generator().manual_seed(6))
     losses[batch["labels"] == -100] = float("nan")  # what stands there does not count
-    metrics = per_dataset_metrics(losses.requires_grad_(), batch)
+    metrics = per_component_metrics(losses.requires_grad_(), batch)
     assert metrics.names == NAMES
     assert not metrics.loss_sums.requires_grad
     for number in range(3):
@@ -45,25 +45,25 @@ def test_losses_are_summed_where_labels_are(batch):
 
 def test_metrics_cost_no_wait_for_a_device(batch):
     labels = batch["labels"].to("meta")
-    metrics = per_dataset_metrics(torch.empty((2, 8), device="meta"), {**batch, "labels": labels})
+    metrics = per_component_metrics(torch.empty((2, 8), device="meta"), {**batch, "labels": labels})
     assert (metrics.loss_sums.device.type, metrics.num_targets.shape) == ("meta", (3,))
 
 
 def test_metrics_before_and_behind_a_new_component_add_up(batch):
-    early = {**batch, "dataset_names": NAMES[:2], "dataset_ids": torch.tensor([0, 1, 1], dtype=torch.int32)}
+    early = {**batch, "component_names": NAMES[:2], "component_ids": torch.tensor([0, 1, 1], dtype=torch.int32)}
     ones = torch.ones((2, 8))
-    total = per_dataset_metrics(ones, early) + per_dataset_metrics(ones, batch)
+    total = per_component_metrics(ones, early) + per_component_metrics(ones, batch)
     assert total.names == NAMES
     assert total.num_targets.tolist() == total.loss_sums.tolist() == [2 + 2, 6 + 3, 3]
     with pytest.raises(ValueError, match="metrics of web, code, chat and of code do not add up"):
-        per_dataset_metrics(ones, batch) + per_dataset_metrics(
-            ones, {**batch, "dataset_names": ("code",), "dataset_ids": torch.zeros(3, dtype=torch.int32)}
+        per_component_metrics(ones, batch) + per_component_metrics(
+            ones, {**batch, "component_names": ("code",), "component_ids": torch.zeros(3, dtype=torch.int32)}
         )
 
 
 def test_weights_of_the_objective_count_by_component(batch):
     plain = build_loss_weights(batch)
-    weighed = build_loss_weights(batch, dataset_weights={"code": 3, "chat": 0.5})
+    weighed = build_loss_weights(batch, component_weights={"code": 3, "chat": 0.5})
     factors = torch.tensor([1.0, 3.0, 0.5])[OF_TOKENS]
     torch.testing.assert_close(weighed, plain * factors)
 
@@ -71,21 +71,21 @@ def test_weights_of_the_objective_count_by_component(batch):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"cod": 1}, "dataset_weights names 'cod'; the batch's components are web, code, chat"),
-        ({"code": -1}, r"dataset_weights\['code'\] must be at least 0, got -1"),
-        ({"code": float("nan")}, r"dataset_weights\['code'\] must be at least 0, got nan"),
+        ({"cod": 1}, "component_weights names 'cod'; the batch's components are web, code, chat"),
+        ({"code": -1}, r"component_weights\['code'\] must be at least 0, got -1"),
+        ({"code": float("nan")}, r"component_weights\['code'\] must be at least 0, got nan"),
     ],
 )
 def test_wrong_weights_are_refused(batch, weights, message):
     with pytest.raises(ValueError, match=message):
-        build_loss_weights(batch, dataset_weights=weights)
+        build_loss_weights(batch, component_weights=weights)
 
 
 def test_a_batch_of_no_mixture_is_refused(batch):
-    del batch["dataset_ids"]
-    with pytest.raises(ValueError, match="this batch carries no dataset_ids: it is of no mixture"):
-        per_dataset_metrics(torch.ones((2, 8)), batch)
-    with pytest.raises(ValueError, match="this batch carries no dataset_ids"):
-        build_loss_weights(batch, dataset_weights={"web": 1})
+    del batch["component_ids"]
+    with pytest.raises(ValueError, match="this batch carries no component_ids: it is of no mixture"):
+        per_component_metrics(torch.ones((2, 8)), batch)
+    with pytest.raises(ValueError, match="this batch carries no component_ids"):
+        build_loss_weights(batch, component_weights={"web": 1})
     with pytest.raises(ValueError, match="give one loss for each label"):
-        per_dataset_metrics(torch.ones((2, 7)), {**batch, "dataset_ids": torch.zeros(3, dtype=torch.int32)})
+        per_component_metrics(torch.ones((2, 7)), {**batch, "component_ids": torch.zeros(3, dtype=torch.int32)})
