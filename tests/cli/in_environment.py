@@ -24,7 +24,7 @@ JSON_OUTPUTS = (
     "versions datasets/corpus --json",
     "plan compare datasets/corpus --json",
     f"datasets --target 127.0.0.1:{PORT} --json",
-    f"locate --dataset corpus --target 127.0.0.1:{PORT} --json 3",
+    f"locate corpus --target 127.0.0.1:{PORT} --json 3",
     "show datasets/corpus --json",
     f"explain corpus --target 127.0.0.1:{PORT} --step 1 --tokens corpus.idx --json",
     f"top 127.0.0.1:{PORT} --once --json",

@@ -102,6 +102,13 @@ def test_no_file_left_to_open_is_no_fault(corpus, make_server, tmp_path):
         assert client.get_dataset("rows").num_sequences == 2000
 
 
+def is_serving(url):
+    try:
+        return urllib.request.urlopen(url, timeout=5).status == 200
+    except urllib.error.HTTPError:
+        return False
+
+
 def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import packhorse.server.watching.metrics_port as port\nport._Handler.timeout = 0.5\n"
@@ -113,6 +120,10 @@ def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server, 
         def num_threads():
             return len(os.listdir(f"/proc/{server.pid}/task"))
 
+        deadline = time.monotonic() + 100
+        while not is_serving(f"http://{host}:{port}/healthz"):  # until then it starts threads of its own
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         before = num_threads()
         silent = [opened.enter_context(socket.create_connection((host, int(port)))) for _ in range(20)]
         for connection in silent:
