@@ -1,35 +1,33 @@
-"""A module is public or private by its name alone: a public one defines something that `__init__` exports."""
+"""A module is private or public by its name alone: what begins with an underscore is used in its own folder only."""
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-import packhorse.client
-
 PACKAGES = ("jobs", "packing", "epoch", "dataset", "prepare", "tokenize")
-REPOSITORY = Path(__file__).parents[1]
-OF_STACKS = "packhorse.client.stacks."  # imported one by one, since each needs its stack
 ROOMS = ("batches", "loading", "masks", "presets", "rollouts", "seeing", "service", "sources")
+REPOSITORY = Path(__file__).parents[1]
+ROOTS = ("proto", "server", "client")
+OF_STACKS = "packhorse.client.stacks."  # imported one by one, since each needs its stack
 
 
-def defined_in(path: Path) -> set[str]:
-    names = set()
-    for statement in ast.parse(path.read_text()).body:
-        match statement:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-            case ast.Assign(targets=targets):
-                names |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                names.add(name)
-    return names
+def dotted(path: Path) -> str:
+    """`server/packhorse/epoch/bins.py` → `packhorse.epoch.bins`; an `__init__` keeps its name."""
+    return ".".join(path.relative_to(REPOSITORY).with_suffix("").parts[1:])
+
+
+@cache
+def modules() -> dict[str, Path]:
+    files = (path for root in ROOTS for path in (REPOSITORY / root / "packhorse").rglob("*.py"))
+    return {dotted(path): path for path in files}
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
@@ -37,14 +35,46 @@ def imports_of(path: Path) -> Iterator[str]:
                 yield from (f"{module}.{alias.name}" for alias in names)
 
 
+@cache
+def users() -> dict[str, set[str]]:
+    """Each module → the modules that import it or a name of it."""
+    found: dict[str, set[str]] = {name: set() for name in modules()}
+    for user, path in modules().items():
+        for imported in imports_of(path):
+            for name in (imported, imported.rpartition(".")[0]):
+                if name in found:
+                    found[name].add(user)
+    return found
+
+
+def folder(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def is_private(module: str) -> bool:
+    return module.rpartition(".")[2].startswith("_") and not module.endswith("__")
+
+
+def test_a_private_module_is_used_in_its_own_folder_only() -> None:
+    outside = {
+        f"{user} imports {module}"
+        for module, its_users in users().items()
+        if is_private(module)
+        for user in its_users
+        if folder(user) != folder(module)
+    }
+    assert not outside
+
+
 @pytest.mark.parametrize("name", [*PACKAGES, *(f"client.{room}" for room in ROOMS)])
-def test_modules_without_an_underscore_are_those_that_hold_something_public(name: str) -> None:
-    package = import_module(f"packhorse.{name}")
-    exported = set(getattr(package, "__all__", packhorse.client._PUBLIC))  # three rooms leave exporting to the client
-    files = [path for path in Path(package.__path__[0]).glob("*.py") if path.stem != "__init__"]
-    public = {path.stem for path in files if not path.stem.startswith("_")}
-    exporting = {path.stem for path in files if defined_in(path) & exported}
-    assert public == exporting
+def test_a_module_that_only_its_own_folder_uses_begins_with_an_underscore(name: str) -> None:
+    inner = {
+        module
+        for module, its_users in users().items()
+        if module.startswith(f"packhorse.{name}.") and not is_private(module) and not module.endswith("__")
+        if its_users and all(folder(user) == folder(module) and not user.endswith("__init__") for user in its_users)
+    }
+    assert not inner
 
 
 @pytest.mark.parametrize("name", [*PACKAGES, "client"])
@@ -52,8 +82,8 @@ def test_outsiders_import_the_package_and_not_its_modules(name: str) -> None:
     package = f"packhorse.{name}."
     module = import_module(f"packhorse.{name}")
     exported = getattr(module, "_PUBLIC", module.__all__)
-    for path in (path for root in ("proto", "server", "client") for path in (REPOSITORY / root).rglob("*.py")):
-        if f"/packhorse/{name}/" in path.as_posix():
+    for user, path in modules().items():
+        if user.startswith(package):
             continue
         for imported in imports_of(path):
             if imported.startswith(package) and not imported.startswith(OF_STACKS):

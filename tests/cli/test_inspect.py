@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from packhorse.cli.context_lengths import context_lengths
 from packhorse.cli.inspect import command
 from packhorse.dataset import PreparedDataset, open_prepared
-from packhorse.epoch.waiting import waiting_of_plan
+from packhorse.epoch.assignment.waiting import waiting_of_plan
 from packhorse.prepare import prepare
 from packhorse.topology import Topology
 

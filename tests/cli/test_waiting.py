@@ -3,7 +3,7 @@
 import pytest
 
 from packhorse.cli.waiting import WaitingRow, advice
-from packhorse.epoch.waiting import Waiting
+from packhorse.epoch.assignment.waiting import Waiting
 from packhorse.topology import Balance, Topology
 
 

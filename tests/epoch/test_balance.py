@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch.balance import arrange
+from packhorse.epoch.assignment.balance import arrange
 from packhorse.topology import Balance
 
 BALANCES = (Balance.MICRO_STEP, Balance.OPTIMIZER_STEP)

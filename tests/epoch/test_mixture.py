@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.epoch.counted import counting, dealt, run_of
 
-from packhorse.epoch import Component, Mixture, SkipSource, Stage, _dealing
+from packhorse.epoch import Component, Mixture, SkipSource, Stage
+from packhorse.epoch.sources import _dealing
 from packhorse.topology import Skips
 
 

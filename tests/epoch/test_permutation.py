@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.epoch import Permutation
-from packhorse.epoch._draws import BLOCK, no_draws, permute_pools, permute_positions, set_draws
-from packhorse.epoch._lanes import LANES
-from packhorse.epoch.permutation import OFFSET
+from packhorse.epoch.kernels.draws import BLOCK, no_draws, permute_pools, permute_positions, set_draws
+from packhorse.epoch.kernels.instructions import LANES
+from packhorse.epoch.kernels.permutation import OFFSET
 
 KEY = 0x0123456789ABCDEF
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.epoch import PlanIndex, WindowedView
-from packhorse.epoch import _kernels as kernels
+from packhorse.epoch.kernels import positions_to_ids as kernels
 from packhorse.packing import canonical_templates, counts_of_templates
 
 

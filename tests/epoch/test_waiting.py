@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.epoch import Assignment
-from packhorse.epoch.waiting import Waiting, idle_share, waiting_of, waiting_of_costs, waiting_of_plan
+from packhorse.epoch.assignment.waiting import Waiting, idle_share, waiting_of, waiting_of_costs, waiting_of_plan
 from packhorse.topology import Balance, Topology
 
 COUNTS = {1: 400, 3: 300, 7: 200, 12: 90, 31: 40, 60: 9}

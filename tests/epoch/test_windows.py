@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch import EpochView, WindowedView, derive_key, windows
+from packhorse.epoch import EpochView, WindowedView, derive_key
+from packhorse.epoch.sources import windows
 
 WINDOWS = st.integers(1, 40)
 

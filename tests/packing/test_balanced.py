@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing import _optimal as optimal
 from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram
-from packhorse.packing._coarse import classes, refined, rounded
-from packhorse.packing._rounding import enumerate_bins
+from packhorse.packing.optimal import column_generation as optimal
+from packhorse.packing.optimal._coarse import classes, refined, rounded
+from packhorse.packing.optimal._rounding import enumerate_bins
 
 
 def into(num_bins, lengths, capacity, limit):

@@ -16,10 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.packing.exhaustive import fewest_bins, small_problems
 
-from packhorse.packing import _optimal as optimal
 from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram, registry
-from packhorse.packing._budget import OutOfTimeError, OutOfWorkError
-from packhorse.packing._rounding import enumerate_bins
+from packhorse.packing.optimal import column_generation as optimal
+from packhorse.packing.optimal._budget import OutOfTimeError, OutOfWorkError
+from packhorse.packing.optimal._rounding import enumerate_bins
 
 WIKIPEDIA = Path(__file__).parents[1] / "data" / "wikipedia_512_histogram.json"
 

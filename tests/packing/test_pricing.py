@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing._budget import Budget, OutOfTimeError, OutOfWorkError
-from packhorse.packing._pricing import price
+from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing.optimal._pricing import price
 
 
 @st.composite

@@ -1,6 +1,6 @@
 """How much GPU time passes in waiting, by context length and number of ranks, and what to do about it.
 
-Owns the sweep, the sentence of advice and the table. Leaves measuring to `packhorse.epoch.waiting` and the picture to
+Owns the sweep, the sentence of advice and the table. Leaves measuring to `epoch.assignment.waiting` and the picture to
 `dataset_plot`.
 """
 

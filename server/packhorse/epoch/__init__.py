@@ -1,25 +1,25 @@
 """The epoch as a function: which sequence sits where, for any seed, epoch, rank and worker. NumPy and Numba."""
 
-from packhorse.epoch.assignment import Assignment, StreamLocations
-from packhorse.epoch.balance import MAX_BINS_PER_OPTIMIZER_STEP, arrange
+from packhorse.epoch.assignment.assign import Assignment, StreamLocations
+from packhorse.epoch.assignment.balance import MAX_BINS_PER_OPTIMIZER_STEP, arrange
+from packhorse.epoch.assignment.waiting import Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.epoch.bin_mates import bin_mates_again
 from packhorse.epoch.bins import Bins, PoolArray, joined
-from packhorse.epoch.compilation import compile_drawing, compile_finding, compile_kernels
-from packhorse.epoch.component import Component
-from packhorse.epoch.groups import GroupedSource, Groups
-from packhorse.epoch.join import MAX_ROWS, JoinedSource
+from packhorse.epoch.kernels.compile import compile_drawing, compile_finding, compile_kernels
+from packhorse.epoch.kernels.permutation import Permutation
 from packhorse.epoch.keys import derive_key, independent_seed
 from packhorse.epoch.materialize import materialize_epoch
-from packhorse.epoch.mixture import Chain, Mixture, Stage, WeightsBy, WhenOut, bin_shares, parting
-from packhorse.epoch.mixture_epoch import Given, MixtureEpoch
-from packhorse.epoch.permutation import Permutation
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.shuffle_quality import ShuffleQuality, shuffle_quality
-from packhorse.epoch.skip import SkipSource
-from packhorse.epoch.source import Locations, Source
-from packhorse.epoch.view import EpochView
-from packhorse.epoch.waiting import Waiting, idle_share, waiting_of, waiting_of_plan
-from packhorse.epoch.windows import MAX_WINDOWS, WindowedView
+from packhorse.epoch.sources.component import Component
+from packhorse.epoch.sources.groups import GroupedSource, Groups
+from packhorse.epoch.sources.join import MAX_ROWS, JoinedSource
+from packhorse.epoch.sources.mixture import Chain, Mixture, Stage, WeightsBy, WhenOut, bin_shares, parting
+from packhorse.epoch.sources.mixture_epoch import Given, MixtureEpoch
+from packhorse.epoch.sources.prepared import EpochView
+from packhorse.epoch.sources.skip import SkipSource
+from packhorse.epoch.sources.source import Locations, Source
+from packhorse.epoch.sources.windows import MAX_WINDOWS, WindowedView
 from packhorse.topology import Topology
 
 __all__ = [

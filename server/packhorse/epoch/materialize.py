@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.view import EpochView
+from packhorse.epoch.sources.prepared import EpochView
 from packhorse.packing import Template
 
 _BINS_AT_ONCE = 4096

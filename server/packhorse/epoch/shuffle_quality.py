@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packhorse.epoch.bins import PoolArray
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.windows import WindowedView
+from packhorse.epoch.sources.windows import WindowedView
 
 BYTES_PER_TOKEN = 4
 PAGE_BYTES = 4096

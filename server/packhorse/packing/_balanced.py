@@ -7,10 +7,10 @@ runs into the limit with short ones.
 
 from collections import Counter
 
-from packhorse.packing._groups import Dealer
+from packhorse.packing.bin_groups import Dealer
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Template
-from packhorse.packing.worst_fit import most_room
+from packhorse.packing.reference.worst_fit import most_room
 
 
 def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:

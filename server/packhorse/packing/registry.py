@@ -10,15 +10,15 @@ from dataclasses import replace
 
 from packhorse.packing._balanced import balanced
 from packhorse.packing._best_fit import best_fit_decreasing
-from packhorse.packing._first_fit import first_fit_decreasing
-from packhorse.packing._greedy_knapsack import greedy_knapsack
-from packhorse.packing._krell import longest_pack_first, shortest_pack_first
-from packhorse.packing._length_sorted import length_sorted
-from packhorse.packing._start import first_plan, is_near
 from packhorse.packing.bounds import bound_of_pairs
+from packhorse.packing.optimal.start import first_plan, is_near
 from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
+from packhorse.packing.reference.first_fit import first_fit_decreasing
+from packhorse.packing.reference.greedy_knapsack import greedy_knapsack
+from packhorse.packing.reference.krell import longest_pack_first, shortest_pack_first
+from packhorse.packing.reference.length_sorted import length_sorted
+from packhorse.packing.reference.worst_fit import worst_fit_batched, worst_fit_decreasing
 from packhorse.packing.rooms import checked_rule, rooms_of_counts
-from packhorse.packing.worst_fit import worst_fit_batched, worst_fit_decreasing
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
 """(checked pairs by descending length, capacity, limit, time limit in seconds) → what it makes of them."""
@@ -62,7 +62,9 @@ def _improved(
 ) -> Packing:
     """Runs `optimal.improve`, or raises an ImportError that names the extra."""
     try:
-        from packhorse.packing._optimal import improve  # needs HiGHS and Numba, which the other packers do not
+        from packhorse.packing.optimal.column_generation import (
+            improve,  # needs HiGHS and Numba, which the other packers do not
+        )
     except ImportError as error:
         raise ImportError(
             f'algorithm "optimal" needs highspy and numba ({error}): pip install "packhorse[prepare]"'

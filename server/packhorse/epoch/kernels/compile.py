@@ -1,0 +1,101 @@
+"""Every compiled loop of an epoch, compiled ahead of the first request.
+
+Owns the smallest epoch that runs through all of them.
+"""
+
+import numpy as np
+
+from packhorse.epoch.assignment.assign import Assignment
+from packhorse.epoch.bins import PoolArray, read_only
+from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.sources.component import Component
+from packhorse.epoch.sources.found import Outline
+from packhorse.epoch.sources.groups import GroupedSource, Groups
+from packhorse.epoch.sources.join import JoinedSource
+from packhorse.epoch.sources.mixture import Mixture, Stage
+from packhorse.epoch.sources.prepared import EpochView
+from packhorse.epoch.sources.windows import WindowedView
+from packhorse.topology import Balance, RoomRule, Topology
+
+_FIRST_POSITION = np.zeros(1, dtype=np.int64)
+_FIRST_TOKENS = np.zeros(2, dtype=np.uint32)
+"""Of a pool of pieces. Those of a sequence of 2^32 tokens and more, int64, are compiled for when there is one."""
+
+
+def compile_kernels(*, wide: bool = False) -> None:
+    """Compiles every kernel for both id types, or loads it from Numba's cache, so that no request waits for it.
+
+    Example:
+        >>> compile_kernels()  # seconds the first time, then read from the cache
+
+    Args:
+        wide: whether for plans with wide tables as well, see `PlanIndex.is_wide`, and for pools of more than 2^31
+            entries, whose plans are such. Few datasets have one.
+    """
+    compile_finding(wide=False)
+    compile_drawing(wide=False)
+    _compile(_plan(wide=False))
+    if wide:
+        compile_finding(wide=True)
+        compile_drawing(wide=True)
+        _compile(_plan(wide=True))
+
+
+def compile_finding(*, wide: bool = False) -> None:
+    """Compiles what finds the bins of a dataset: half of what a stream of bins needs.
+
+    Example:
+        >>> compile_finding()  # or read from the cache
+
+    Args:
+        wide: whether for a plan with wide tables.
+    """
+    view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0)
+    view.find(_FIRST_POSITION, Outline.of(1))
+
+
+def compile_drawing(*, wide: bool = False) -> None:
+    """Compiles what draws the ids of bins that are found: the other half.
+
+    Example:
+        >>> compile_drawing()  # or read from the cache
+
+    Args:
+        wide: whether for a plan with wide tables, and for pools of more than 2^31 entries, whose plans are such.
+    """
+    for wide_words in {False, wide}:
+        view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0, wide=wide_words)
+        view.draw(_FIRST_POSITION, _FIRST_POSITION, np.array([0, 2]), np.empty(2, np.uint32), np.empty(2, np.int32), {})
+
+
+def _plan(*, wide: bool) -> PlanIndex:
+    plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
+    return plan.widened() if wide else plan
+
+
+def _compile(plan: PlanIndex) -> None:
+    """Compiles the rest, what is asked for most first."""
+    pools: list[PoolArray] = [np.arange(2, dtype=np.uint32), np.arange(2, dtype=np.int64)]
+    views = [EpochView(plan, pool, seed=0, epoch=0) for pool in pools]
+    for narrow_or_wide in (views[:1] * 2, views):
+        parts = [_unchanging(str(number), view) for number, view in enumerate(narrow_or_wide)]
+        Mixture(parts, [Stage({"0": 1, "1": 1})], seed=0).epoch(0).bins([0, 1])
+    joined = Component.of("joined", lambda epoch: JoinedSource(views[0], 2))
+    Mixture([joined], [Stage({"joined": 1})], seed=0).epoch(0).bins([0])
+    Assignment(views[0], Topology(world_size=2, batch_size=2, balance=Balance.MICRO_STEP)).bins(range(1), 0)
+    for pool, view in zip(pools, views, strict=True):
+        EpochView(plan, pool, seed=0, epoch=0, first_tokens=_FIRST_TOKENS).bins([0])
+        view.bins([0])
+        GroupedSource(view, _pairs()).bins([0])
+        WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).bins([0])
+        WindowedView(plan, pool, seed=0, epoch=0, num_windows=2).locate([0])
+        view.locate([0])
+
+
+def _pairs() -> Groups:
+    table, members = np.array([[0, 2], [1, 4]]), np.ones((4, 2), dtype=np.int64)
+    return Groups(table=read_only(table), members=read_only(members), rooms=RoomRule(2), max_sequences_per_bin=4)
+
+
+def _unchanging(name: str, view: EpochView) -> Component:
+    return Component.of(name, lambda epoch: view)

@@ -1,0 +1,194 @@
+"""Sequences that travel together: an epoch whose plan is over groups, told as an epoch of their members.
+
+Owns the table of groups and `GroupedSource`, which expands each group into its members as bins leave and finds members
+again. What lies below sees groups only: their pool holds their numbers, their lengths are the sums of members' rooms.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.epoch.bins import Bins
+from packhorse.epoch.kernels import members as kernels
+from packhorse.epoch.sources.source import Locations, Source
+from packhorse.topology import RoomRule
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Groups:
+    """The groups of a dataset and their members, by number: group 0 is the first of the input.
+
+    Legend: G groups, n members.
+
+    Example:
+        >>> groups = Groups(  # group 7 is sequences 20 and 21, group 9 is sequence 22
+        ...     table=np.array([[7, 2], [9, 3]]),
+        ...     members=np.array([[20, 5], [21, 4], [22, 6]]),
+        ...     rooms=RoomRule(max_seq_len=16),
+        ...     max_sequences_per_bin=3,
+        ... )
+        >>> groups.members_of(np.array([1, 0]))
+        (array([2, 0, 1]), array([1, 2]))
+    """
+
+    table: NDArray[np.int64]
+    """(id, where its members end in `members`) of every group: int64 [G, 2]."""
+    members: NDArray[np.int64]
+    """(id, length in tokens) of every member, group after group: int64 [n, 2]."""
+    rooms: RoomRule
+    """How a member's room follows from its length."""
+    max_sequences_per_bin: int
+    """No bin has more members."""
+    order: NDArray[np.int64] | None = None
+    """Members by ascending id: int64 [n]; None where `members` ascend."""
+
+    def members_of(self, numbers: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the members of groups, group after group, and how many each has: int64 [k] and [len(numbers)].
+
+        Args:
+            numbers: int [any], of groups; repeats allowed.
+        """
+        numbers = numbers.astype(np.int64)
+        begins = np.where(numbers > 0, self.table[numbers - 1, 1], 0)
+        sizes = self.table[numbers, 1] - begins
+        before = np.cumsum(sizes) - sizes
+        return np.repeat(begins - before, sizes) + np.arange(int(sizes.sum())), sizes
+
+    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns which members have some ids, -1 where none has: int64 [len(ids)]."""
+        order, num_members = self.order, len(self.members)
+
+        def at(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+            return indices if order is None else order[indices]
+
+        indices = _first_not_below(lambda some: self.members[at(some), 0], num_members, ids)
+        found = at(np.minimum(indices, num_members - 1))
+        return np.where((indices < num_members) & (self.members[found, 0] == ids), found, -1)
+
+    def groups_of(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the numbers of members' groups: int64 [len(members)]."""
+        return _first_not_below(lambda some: self.table[some, 1], len(self.table), members + 1)
+
+
+class GroupedSource:
+    """The members of an epoch's groups: every group's members share its bin, in their order.
+
+    Example:
+        >>> from packhorse.epoch import EpochView, PlanIndex
+        >>> plan = PlanIndex.build({(9, 6): 1}, {9: 1, 6: 1}, 16)
+        >>> packed = EpochView(plan, np.array([1, 0]), seed=0, epoch=0)  # group 1 has 6 tokens, group 0 has 9
+        >>> table, members = np.array([[7, 2], [9, 3]]), np.array([[20, 5], [21, 4], [22, 6]])
+        >>> groups = Groups(table=table, members=members, rooms=RoomRule(16), max_sequences_per_bin=3)
+        >>> bins = GroupedSource(packed, groups).bins([0])
+        >>> bins.ids.tolist(), bins.group_ids.tolist()
+        ([20, 21, 22], [7, 7, 9])
+
+    Args:
+        source: an epoch whose ids are groups' numbers, and whose lengths are the sums of their members' rooms.
+        groups: these groups.
+    """
+
+    def __init__(self, source: Source, groups: Groups) -> None:
+        self._source = source
+        self._groups = groups
+
+    @property
+    def num_bins(self) -> int:
+        """Bins in the epoch."""
+        return self._source.num_bins
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that this epoch takes beside its dataset."""
+        return int(getattr(self._source, "num_bytes", 0))
+
+    @property
+    def max_seq_len(self) -> int:
+        """A bin's capacity in tokens."""
+        return self._source.max_seq_len
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """No bin has more members."""
+        return self._groups.max_sequences_per_bin
+
+    def bins(self, positions: ArrayLike) -> Bins:
+        """Returns the bins at the given positions, in that order, with group_ids; a ValueError where one is outside."""
+        packed, groups = self._source.bins(positions), self._groups
+        bin_ends = np.empty_like(packed.bin_ends)
+        num_members = kernels.fill_ends(groups.table, packed.ids, packed.bin_ends, bin_ends)
+        ids, group_ids = np.empty((2, num_members), dtype=np.int64)
+        lengths = np.empty(num_members, dtype=np.int32)
+        rooms = groups.rooms
+        kernels.expand(
+            groups.table, groups.members, rooms.align, rooms.extra_tokens, packed.ids, ids, lengths, group_ids
+        )
+        return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=packed.positions, group_ids=group_ids)
+
+    def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
+        """Returns the cost of the bins at the given positions, each member a sequence of its own: int64 [N]."""
+        return self.bins(positions).costs(cost_linear)
+
+    def locate(self, ids: ArrayLike) -> Locations:
+        """Returns where members are in the epoch.
+
+        Args:
+            ids: int [n], of members.
+        """
+        wanted, groups = np.ascontiguousarray(ids, dtype=np.int64), self._groups
+        found = groups.find(wanted)
+        is_there = found >= 0
+        members = found[is_there]
+        numbers = groups.groups_of(members)
+        located = self._source.locate(numbers)
+        index_in_bin = members - np.where(numbers > 0, groups.table[numbers - 1, 1], 0)
+        index_in_bin += self._members_before(located.positions, located.index_in_bin)
+        answers = np.full((4, len(wanted)), -1, dtype=np.int64)
+        answers[:, is_there] = (
+            np.zeros_like(members),
+            groups.rooms.room(groups.members[members, 1]),
+            located.positions,
+            np.where(located.positions < 0, -1, index_in_bin),
+        )
+        return Locations(
+            ids=wanted,
+            first_tokens=answers[0],
+            lengths=answers[1],
+            positions=answers[2],
+            index_in_bin=answers[3],
+        )
+
+    def _members_before(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns how many members a bin's earlier groups have, for groups at some indices of their bins."""
+        asked, which = np.unique(positions[positions >= 0], return_inverse=True)
+        packed = self._source.bins(asked)
+        _, sizes = self._groups.members_of(packed.ids)
+        before = np.concatenate(([0], np.cumsum(sizes)))
+        firsts = (packed.bin_ends - packed.sizes())[which]
+        counts = np.zeros(len(positions), dtype=np.int64)
+        counts[positions >= 0] = before[firsts + index_in_bin[positions >= 0]] - before[firsts]
+        return counts
+
+
+def _first_not_below(
+    values: Callable[[NDArray[np.int64]], NDArray[np.int64]], size: int, wanted: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Returns the first index whose value is not below each wanted one, `size` where all are: int64 [n].
+
+    Bisects for all at once and reads only what it compares, so a mapped column is never copied.
+
+    Args:
+        values: of indices: ascending.
+        size: how many indices there are, at least 1.
+        wanted: int64 [n].
+    """
+    low = np.zeros(len(wanted), dtype=np.int64)
+    high = np.full(len(wanted), size, dtype=np.int64)
+    while (is_open := low < high).any():
+        middle = (low + high) >> 1
+        is_below = is_open & (values(np.minimum(middle, size - 1)) < wanted)
+        low = np.where(is_below, middle + 1, low)
+        high = np.where(is_open & ~is_below, middle, high)
+    return low

@@ -1,0 +1,1 @@
+"""The optimal packer: column generation with a certificate of its bound."""

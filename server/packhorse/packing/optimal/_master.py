@@ -1,0 +1,134 @@
+"""The restricted master problem: how often to use each of the bins known so far, as a linear program in HiGHS.
+
+Owns the columns and the warm-started solver; leaves which columns are worth having to `_pricing`.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing.optimal._pricing import Run
+from packhorse.packing.optimal._solver import Solver
+
+Column = tuple[Run, ...]
+"""A bin as runs of (index of a length, copies), by ascending index."""
+
+_STEPS_PER_ROW = 50
+"""Of the budget, that an iteration of the simplex method costs for each row."""
+_PRIMAL_SIMPLEX = 4
+_DUAL_SIMPLEX = 1
+_MOST_ITERATIONS = 2**31 - 1
+
+
+class Master:
+    """min Σ x over columns, so that each length is covered as often as demanded; x ≥ 0.
+
+    Attributes:
+        columns: in the order in which they were added.
+    """
+
+    def __init__(self, num_rows: int, columns: Iterable[Column]) -> None:
+        self.columns: list[Column] = []
+        self._known: set[Column] = set()
+        self._num_rows = num_rows
+        self._rows = np.arange(num_rows, dtype=np.int32)
+        self._solver = Solver()
+        options: dict[str, bool | int | str] = {
+            "threads": 1,
+            "presolve": "off",
+            "simplex_scale_strategy": 0,  # coefficients are small integers; scaling them took half as long again
+            "solver": "simplex",
+            "random_seed": 0,
+        }
+        for name, value in options.items():
+            self._solver.setOptionValue(name, value)
+        none = np.zeros(0)
+        self._solver.addRows(
+            num_rows,
+            np.zeros(num_rows),
+            np.full(num_rows, highspy.kHighsInf),
+            0,
+            np.zeros(num_rows, dtype=np.int32),
+            none.astype(np.int32),
+            none,
+        )
+        self._scale = 1
+        self._fresh_rows = True
+        self.add(columns)
+
+    def add(self, columns: Iterable[Column]) -> int:
+        """Adds those columns that are not there yet, and returns how many."""
+        new = [column for column in dict.fromkeys(columns) if column not in self._known]
+        if not new:
+            return 0
+        self._known.update(new)
+        self.columns.extend(new)
+        sizes = np.array([len(column) for column in new])
+        runs = np.array([run for column in new for run in column])  # [runs, 2]
+        self._solver.addCols(
+            len(new),
+            np.ones(len(new)),
+            np.zeros(len(new)),
+            np.full(len(new), highspy.kHighsInf),
+            len(runs),
+            np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int32),
+            runs[:, 0].astype(np.int32),
+            runs[:, 1].astype(np.float64),
+        )
+        return len(new)
+
+    def demand(self, counts: Sequence[int]) -> None:
+        """Sets how often each length is to be covered: [n], any size of integer, in the order of the rows."""
+        # Floats of the solver's own size: tolerances are absolute, and 3 billion bins would be far from 1.
+        self._scale = max(1, -(-max(counts) // 10**5))
+        lower = np.array([count / self._scale for count in counts])
+        upper = np.full(self._num_rows, highspy.kHighsInf)
+        self._solver.changeRowsBounds(self._num_rows, self._rows, lower, upper)  # type: ignore[attr-defined]
+        self._fresh_rows = True
+
+    def solve(self, budget: Budget) -> None:
+        """Solves from the last basis: primal simplex after new columns, dual simplex after new demands.
+
+        Raises:
+            OutOfWorkError: the budget is spent.
+            OutOfTimeError: its deadline passed, or the solver gave up.
+        """
+        strategy = _DUAL_SIMPLEX if self._fresh_rows else _PRIMAL_SIMPLEX
+        cost = _STEPS_PER_ROW * self._num_rows
+        budget.spend(cost)
+        most = (budget.left - budget.reserved) // cost
+        self._solver.setOptionValue("simplex_strategy", strategy)
+        self._solver.setOptionValue("simplex_iteration_limit", min(most, _MOST_ITERATIONS))
+        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + budget.seconds_left())
+        self._solver.run()
+        status = self._solver.getModelStatus()
+        if status == highspy.HighsModelStatus.kIterationLimit:
+            raise OutOfWorkError
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise OutOfTimeError
+        self._fresh_rows = False
+        budget.spend(cost * max(self._solver.getInfo().simplex_iteration_count, 0))
+
+    @property
+    def prices(self) -> NDArray[np.float64]:
+        """[n]: each length's dual value, at least 0."""
+        return np.maximum(np.array(self._solver.getSolution().row_dual), 0.0)
+
+    @property
+    def uses(self) -> list[float]:
+        """[columns]: how often each is used, in units of `scale`."""
+        values: list[float] = np.array(self._solver.getSolution().col_value).tolist()
+        return values
+
+    @property
+    def scale(self) -> int:
+        """How many bins one unit of `uses` stands for."""
+        return self._scale
+
+    @property
+    def num_bins(self) -> float:
+        """The optimal value over the known columns, in bins."""
+        return float(self._solver.getObjectiveValue()) * self._scale

@@ -1,0 +1,195 @@
+"""Pricing: the bin of greatest worth when every length has a price, by dynamic programming over capacity.
+
+Owns the knapsack in exact integer arithmetic (Numba), with and without a limit of sequences in a bin, and the bins that
+it is read back as; leaves where prices come from, and what is proven by them, to `_optimal` and `certificate`.
+
+Shape letters: n distinct lengths, C capacity in tokens.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.compiling import kernel
+from packhorse.packing.optimal._budget import Budget
+
+_STEPS_PER_CALL = 50_000_000
+"""Additions between two looks at the budget: some 25 ms."""
+
+Run = tuple[int, int]
+"""(index of a length, copies of it in the bin)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pricing:
+    """What a bin can be worth at given prices, and which bins are worth most.
+
+    `tails` says what fits beside one sequence: its last table has at c the greatest worth of c tokens that leave a
+    place for it.
+    """
+
+    lengths: NDArray[np.int64]
+    """[n], descending, in tokens."""
+    prices: NDArray[np.int64]
+    """[n], at least 0."""
+    capacity: int
+    """A bin's capacity in tokens."""
+    tables: list[tuple[int, NDArray[np.int64]]]
+    """(most sequences, [C + 1] greatest worth of c tokens); one pair with 0 for no limit of sequences."""
+    worth_with: NDArray[np.int64]
+    """[n]: the greatest worth of a bin that holds this length."""
+
+    @property
+    def best_worth(self) -> int:
+        """The greatest worth of any bin."""
+        return int(self.worth_with.max())
+
+    def bin_with(self, index: int) -> tuple[Run, ...]:
+        """Returns a bin of worth `worth_with[index]`, as runs in the order of `lengths`."""
+        content = [index]
+        rest = self.capacity - int(self.lengths[index])
+        if self.tables:
+            self._read(len(self.tables) - 1, rest, content)
+        copies: dict[int, int] = {}
+        for i in sorted(content):
+            copies[i] = copies.get(i, 0) + 1
+        return tuple(copies.items())
+
+    def _read(self, level: int, rest: int, content: list[int]) -> None:
+        """Appends to `content` the sequences that make up a table's entry at `rest` tokens."""
+        most, table = self.tables[level]
+        if most == 0:
+            content.extend(_read_unlimited(table, self.lengths, self.prices, rest).tolist())
+        elif table[rest]:
+            if most == 1:
+                content.append(int(np.flatnonzero((self.lengths <= rest) & (self.prices == table[rest]))[0]))
+                return
+            below, left = self.tables[level - 1]
+            added = most - below
+            other = level - 1 if added == below else 0
+            right = self.tables[other][1]
+            split = int(np.flatnonzero(left[: rest + 1] + right[rest::-1] == table[rest])[0])
+            self._read(level - 1, split, content)
+            self._read(other, rest - split, content)
+
+
+def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, limit: int, budget: Budget) -> Pricing:
+    """Finds the greatest worth of a bin with each length.
+
+    Args:
+        lengths: [n], descending, distinct, in [1, capacity].
+        prices: [n], at least 0, with capacity · max(prices) below 2^63.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
+        budget: is charged half a step for each addition.
+
+    Returns:
+        The tables, exact. O(n · C) without a limit that binds, else O(C² · log limit).
+
+    Raises:
+        OutOfWorkError: the budget is spent.
+        OutOfTimeError: its deadline passed.
+    """
+    rest = capacity - lengths
+    limit = min(limit, capacity // int(lengths[-1]))
+    if limit == 1:
+        return Pricing(lengths=lengths, prices=prices, capacity=capacity, tables=[], worth_with=prices.copy())
+    if limit == capacity // int(lengths[-1]):
+        tables = [(0, _unlimited(lengths, prices, capacity, budget))]
+    else:
+        tables = _limited(lengths, prices, capacity, limit - 1, budget)
+    return Pricing(
+        lengths=lengths,
+        prices=prices,
+        capacity=capacity,
+        tables=tables,
+        worth_with=prices + tables[-1][1][rest],
+    )
+
+
+def _unlimited(
+    lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, budget: Budget
+) -> NDArray[np.int64]:
+    """[C + 1]: the greatest worth of c tokens. The last length's own capacity needs no more than C - min(lengths)."""
+    table = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
+    chunk = max(1, _STEPS_PER_CALL // len(table))
+    priced = np.flatnonzero((prices > 0) & (lengths < len(table)))
+    for start in range(0, len(priced), chunk):
+        part = priced[start : start + chunk]
+        budget.spend(len(part) * len(table) // 2)
+        _add_lengths(table, lengths[part], prices[part])
+    return table
+
+
+def _limited(
+    lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, most: int, budget: Budget
+) -> list[tuple[int, NDArray[np.int64]]]:
+    """Tables for 1, …, `most` sequences, each from the one before by doubling it or by one sequence more."""
+    single = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
+    fitting = lengths < len(single)
+    single[lengths[fitting]] = prices[fitting]
+    np.maximum.accumulate(single, out=single)
+    tables = [(1, single)]
+    for bit in bin(most)[3:]:
+        reached, table = tables[-1]
+        tables.append((2 * reached, _joined(table, table, budget)))
+        if bit == "1":
+            tables.append((2 * reached + 1, _joined(tables[-1][1], single, budget)))
+    return tables
+
+
+def _joined(left: NDArray[np.int64], right: NDArray[np.int64], budget: Budget) -> NDArray[np.int64]:
+    """[C + 1]: the greatest left[c - j] + right[j]; both start with 0 and never fall."""
+    table = np.maximum(left, right)
+    steps = np.flatnonzero(right[1:] > right[:-1]) + 1  # between two steps a larger j only leaves less for the left
+    chunk = max(1, _STEPS_PER_CALL // len(table))
+    for start in range(0, len(steps), chunk):
+        part = steps[start : start + chunk]
+        budget.spend(int((len(table) - part).sum()) // 2)
+        _join_steps(table, left, right, part)
+    return table
+
+
+@kernel
+def _add_lengths(table: NDArray[np.int64], lengths: NDArray[np.int64], prices: NDArray[np.int64]) -> None:
+    """Lets each length be used any number of times, block by block so that reads and writes never overlap (SIMD)."""
+    for i in range(len(lengths)):
+        length = lengths[i]
+        worth = prices[i]
+        for start in range(length, len(table), length):
+            end = min(start + length, len(table))
+            written = table[start:end]
+            read = table[start - length : end - length]
+            for k in range(len(written)):
+                written[k] = max(written[k], read[k] + worth)
+
+
+@kernel
+def _join_steps(
+    table: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64], steps: NDArray[np.int64]
+) -> None:
+    for j in steps:
+        worth = right[j]
+        written = table[j:]
+        for k in range(len(written)):
+            written[k] = max(written[k], left[k] + worth)
+
+
+@kernel
+def _read_unlimited(
+    table: NDArray[np.int64], lengths: NDArray[np.int64], prices: NDArray[np.int64], rest: int
+) -> NDArray[np.int64]:
+    """The sequences of a bin of worth table[rest], longest first."""
+    content = np.empty(rest // lengths[-1] + 1, dtype=np.int64)
+    size = 0
+    first = 0
+    while table[rest] > 0:
+        while (
+            prices[first] == 0 or lengths[first] > rest or table[rest - lengths[first]] + prices[first] != table[rest]
+        ):
+            first += 1
+        content[size] = first
+        size += 1
+        rest -= lengths[first]
+    return content[:size]

@@ -1,0 +1,230 @@
+"""From fractions of bins to whole ones.
+
+Owns the ways to round a solution of the master problem: down with best-fit for what is left, by diving, and exactly
+where few enough bins are possible. Leaves the solution itself to `_master`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import floor
+
+import highspy
+import numpy as np
+
+from packhorse.packing._best_fit import best_fit_decreasing
+from packhorse.packing.optimal._budget import Budget, OutOfTimeError
+from packhorse.packing.optimal._master import Column, Master
+from packhorse.packing.optimal._solver import Solver
+from packhorse.packing.plan import Template
+
+_NEARLY_WHOLE = 0.75
+"""A dive rounds up what is at least this far to the next whole bin."""
+_STEPS_PER_LENGTH = 100
+"""Of the budget, that filling up a bin costs for each length."""
+_MOST_NODES = 2_000
+"""Of the tree that branch and bound searches; its work cannot be limited otherwise."""
+_MOST_LENGTHS_TRIED = 500
+"""How many lengths `enumerate_bins` takes: it goes as deep as there are lengths."""
+_MOST_BINS_TRIED = 20_000
+"""How many partial bins `enumerate_bins` looks at before it gives up."""
+
+
+class Packed:
+    """Whole bins chosen so far, and the sequences that are still to be packed.
+
+    Attributes:
+        templates: template → multiplicity.
+        left: [n] sequences not yet packed, in the order of `lengths`.
+    """
+
+    def __init__(self, lengths: Sequence[int], counts: Sequence[int], capacity: int, limit: int) -> None:
+        self.templates: Counter[Template] = Counter()
+        self.left = list(counts)
+        self._lengths = lengths
+        self._capacity = capacity
+        self._limit = limit
+
+    def copy(self) -> "Packed":
+        """Returns one that can go on by itself."""
+        other = Packed(self._lengths, self.left, self._capacity, self._limit)
+        other.templates = self.templates.copy()
+        return other
+
+    def use(self, column: Column, times: int) -> int:
+        """Packs up to `times` bins like `column`, as many as there are sequences for; returns how many."""
+        possible = min(times, *(self.left[index] // copies for index, copies in column))
+        if possible > 0:
+            for index, copies in column:
+                self.left[index] -= possible * copies
+            self.templates[self._template(column)] += possible
+        return max(possible, 0)
+
+    def use_trimmed(self, column: Column, times: int) -> int:
+        """Packs up to `times` bins like `column`, less what there is no more of; returns how many."""
+        used = 0
+        while used < times:
+            runs = ((index, min(copies, self.left[index])) for index, copies in column)
+            trimmed = tuple((index, copies) for index, copies in runs if copies)
+            if not trimmed:
+                break
+            used += self.use(trimmed, times - used)
+        return used
+
+    def use_filled(self, column: Column) -> bool:
+        """Packs one bin with what is left of `column`'s sequences, filled up with the longest that fit."""
+        content: Counter[int] = Counter()
+        room, slots = self._capacity, self._limit
+        for index, copies in column:
+            content[index] = min(copies, self.left[index])
+            room -= content[index] * self._lengths[index]
+            slots -= content[index]
+        if not content.total():
+            return False
+        for index, length in enumerate(self._lengths):
+            if length <= room and slots and self.left[index] > content[index]:
+                copies = min(room // length, slots, self.left[index] - content[index])
+                content[index] += copies
+                room -= copies * length
+                slots -= copies
+        return self.use(tuple(sorted((index, copies) for index, copies in content.items() if copies)), 1) == 1
+
+    def completed(self) -> Counter[Template]:
+        """Returns all templates, with best-fit for what is left."""
+        pairs = [(length, count) for length, count in zip(self._lengths, self.left, strict=True) if count]
+        return self.templates + best_fit_decreasing(pairs, self._capacity, self._limit)
+
+    def _template(self, column: Column) -> Template:
+        return tuple(self._lengths[index] for index, copies in column for _ in range(copies))
+
+
+def round_down(packed: Packed, columns: Sequence[Column], uses: Sequence[float], scale: int) -> int:
+    """Packs the whole part of every use, and returns the number of bins."""
+    # A unit of scale is split, as its product with a float would lose the last digits of a large number of bins.
+    parts = [(column, floor(use), use - floor(use)) for column, use in zip(columns, uses, strict=False) if use > 0]
+    return sum(packed.use(column, whole * scale + floor(part * scale + 1e-6)) for column, whole, part in parts)
+
+
+def dive(master: Master, packed: Packed, budget: Budget) -> None:
+    """Rounds, solves again for what is left, and so on until nothing is.
+
+    Every step packs the whole parts and the uses that are nearly whole, or else the one nearest to it; the rest of the
+    problem may then choose anew.
+
+    Raises:
+        OutOfWorkError: the budget is spent; `packed` is valid.
+        OutOfTimeError: its deadline passed; `packed` is valid.
+    """
+    while any(packed.left):
+        master.demand(packed.left)
+        master.solve(budget)
+        uses = master.uses
+        whole = round_down(packed, master.columns, uses, master.scale)
+        if master.scale > 1:  # one bin at a time would take too long; what is left soon is small enough for that
+            if not whole:
+                whole = _round_trimmed(packed, master.columns, uses, master.scale)
+            if not whole:
+                return
+            continue
+        parts = sorted(((use - floor(use), j) for j, use in enumerate(uses) if use - floor(use) > 1e-6), reverse=True)
+        for rank, (part, j) in enumerate(parts):
+            if part < _NEARLY_WHOLE and (whole or rank):
+                break
+            budget.spend(_STEPS_PER_LENGTH * len(packed.left))
+            whole += packed.use_filled(master.columns[j])
+        if not whole:
+            return
+
+
+def _round_trimmed(packed: Packed, columns: Sequence[Column], uses: Sequence[float], scale: int) -> int:
+    """As `round_down`, for bins that cover more than there is: of lengths that have run out they get none."""
+    return sum(
+        packed.use_trimmed(column, floor(use * scale)) for column, use in zip(columns, uses, strict=True) if use > 0
+    )
+
+
+def enumerate_bins(
+    lengths: Sequence[int], counts: Sequence[int], capacity: int, limit: int, most: int = _MOST_BINS_TRIED
+) -> list[Column] | None:
+    """Returns every bin that nothing can be added to, or None where there are too many, or too many lengths."""
+    if len(lengths) > _MOST_LENGTHS_TRIED:
+        return None
+    found: list[Column] = []
+    steps = 0
+
+    def extend(first: int, room: int, slots: int, runs: Column, smallest_left_out: int) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps > most:
+            return False
+        while first < len(lengths) and (lengths[first] > room or not counts[first]):
+            first += 1
+        if first == len(lengths) or not slots:
+            if runs and (not slots or room < smallest_left_out):
+                found.append(runs)
+            return True
+        length = lengths[first]
+        fitting = min(counts[first], room // length, slots)
+        for copies in range(fitting, -1, -1):
+            out = smallest_left_out if copies == counts[first] else min(smallest_left_out, length)
+            longer = (*runs, (first, copies)) if copies else runs
+            if not extend(first + 1, room - copies * length, slots - copies, longer, out):
+                return False
+        return True
+
+    return found if extend(0, capacity, limit, (), capacity + 1) else None
+
+
+def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget) -> list[float] | None:
+    """Returns how often to use each column, in whole numbers, for the fewest bins that branch and bound finds.
+
+    None where it finds nothing within `_MOST_NODES`.
+
+    Raises:
+        OutOfTimeError: the budget's deadline passed, even where something was found: another run might find more.
+    """
+    solver = Solver()
+    left = budget.seconds_left()
+    if left <= 0:
+        raise OutOfTimeError
+    options: dict[str, bool | int | float] = {
+        "threads": 1,
+        "random_seed": 0,
+        "time_limit": left,
+        "mip_max_nodes": _MOST_NODES,
+        "mip_abs_gap": 0.99,  # bins come in ones
+        "mip_rel_gap": 0.0,
+    }
+    for name, value in options.items():
+        solver.setOptionValue(name, value)
+    num_rows = len(counts)
+    empty = np.zeros(0)
+    solver.addRows(
+        num_rows,
+        np.array(counts, dtype=np.float64),
+        np.full(num_rows, highspy.kHighsInf),
+        0,
+        np.zeros(num_rows, dtype=np.int32),
+        empty.astype(np.int32),
+        empty,
+    )
+    runs = np.array([run for column in columns for run in column])
+    starts = np.cumsum([0] + [len(column) for column in columns])[:-1]
+    num = len(columns)
+    solver.addCols(
+        num,
+        np.ones(num),
+        np.zeros(num),
+        np.full(num, highspy.kHighsInf),
+        len(runs),
+        starts.astype(np.int32),
+        runs[:, 0].astype(np.int32),
+        runs[:, 1].astype(np.float64),
+    )
+    solver.changeColsIntegrality(
+        num, np.arange(num, dtype=np.int32), np.full(num, int(highspy.HighsVarType.kInteger), dtype=np.uint8)
+    )
+    solver.run()
+    values: list[float] = np.round(solver.getSolution().col_value).tolist()
+    if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+        raise OutOfTimeError
+    return values if len(values) == num and any(values) else None

@@ -1,0 +1,1 @@
+"""Published packers that ours is compared with."""
