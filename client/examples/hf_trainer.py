@@ -5,7 +5,7 @@ r"""Hugging Face's Trainer over packed batches, on one process or several.
 
 Run it again and it goes on behind the newest checkpoint, with as many processes, bins in a batch and accumulated
 batches as you like. The model is a small Llama with random weights; put `AutoModelForCausalLM.from_pretrained(...)` in
-its place. TRL's SFTTrainer becomes packed likewise: `packhorse.client.stacks.trl.PackedSFTTrainer`.
+its place. TRL's SFTTrainer becomes packed likewise: `packhorse.client.trainers.trl.PackedSFTTrainer`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, Trainin
 from transformers.trainer_utils import get_last_checkpoint
 
 from packhorse.client import PackedData
-from packhorse.client.stacks.transformers import PackedTrainer
+from packhorse.client.trainers.transformers import PackedTrainer
 
 
 class RecordingTrainer(PackedTrainer):

@@ -9,7 +9,7 @@ from harness import Row, Sample, interleaved, timed
 from workload import MAX_SEQ_LEN, Workspace, shares
 
 from packhorse.client import BatchAssembler, BatchBuffers, BinBlock, FlatSource
-from packhorse.client.service.blocks import joined
+from packhorse.client.streams.blocks import joined
 from packhorse.formats import write_flat_tokens
 from packhorse.packing import pack_sequences
 

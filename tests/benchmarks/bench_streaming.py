@@ -14,9 +14,9 @@ from harness import Row, Sample, interleaved
 from workload import Workspace, in_words, serving, serving_recorded
 
 from packhorse.client import connect
-from packhorse.client.service._messages import topology_message
-from packhorse.client.service._templates import Templates
-from packhorse.client.service.blocks import decode_bins
+from packhorse.client.streams._templates import Templates
+from packhorse.client.streams.blocks import decode_bins
+from packhorse.client.streams.requests import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

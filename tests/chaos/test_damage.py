@@ -8,10 +8,10 @@ from tests.chaos.proxy import Proxy
 
 from packhorse.client import DamagedAnswerError, PackhorseError, RetryPolicy, connect
 from packhorse.client import api as api_module
-from packhorse.client.service import _grpc as transport
-from packhorse.client.service import blocks as blocks_module
-from packhorse.client.service._transport import STREAM_BINS
-from packhorse.client.service.pack_stream import PackStream
+from packhorse.client.streams import blocks as blocks_module
+from packhorse.client.streams.pack_stream import PackStream
+from packhorse.client.transport import grpc_channels as transport
+from packhorse.client.transport.transport import STREAM_BINS
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import KEPT_TEMPLATES, bins_checksum, block_context

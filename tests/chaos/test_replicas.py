@@ -19,7 +19,7 @@ from packhorse.client import (
     ServerUnavailableError,
     connect,
 )
-from packhorse.client.service import _targets as targets
+from packhorse.client.transport import targets
 
 QUICK = RetryPolicy(deadline_seconds=30, first_delay_seconds=0.01, most_delay_seconds=0.1)
 NOWHERE = "127.0.0.1:1"

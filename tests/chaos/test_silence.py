@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.proxy import Proxy
 
 from packhorse.client import RetryPolicy, ServerUnavailableError, StreamInterruptedError, connect
-from packhorse.client.service import _grpc as transport
+from packhorse.client.transport import grpc_channels as transport
 
 BUSY_SECONDS = 2.0
 UNARY = (

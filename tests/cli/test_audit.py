@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packhorse.client import BinBlock, connect
-from packhorse.client.service.audit import EpochOfStreams
+from packhorse.client.proof.epoch_audit import EpochOfStreams
 from packhorse.prepare import prepare
 from packhorse.topology import Skips, Topology
 

@@ -175,13 +175,13 @@ def test_the_library_logs_under_one_name_and_is_quiet_unless_asked():
     code = """
 import logging, sys
 import packhorse.client
-log = logging.getLogger("packhorse.client.service._retry")
+log = logging.getLogger("packhorse.client.transport.retries")
 log.warning("a server is away")
 logging.basicConfig(stream=sys.stdout, format="%(name)s: %(message)s")
 log.warning("a server is back")
 """
     done = run_python(code)
-    assert (done.stdout, done.stderr) == ("packhorse.client.service._retry: a server is back\n", "")
+    assert (done.stdout, done.stderr) == ("packhorse.client.transport.retries: a server is back\n", "")
 
 
 def test_every_logger_is_a_child_of_packhorse_or_a_named_library():

@@ -47,7 +47,7 @@ def serve_variables() -> set[str]:
 def client_variables() -> set[str]:
     """Returns the environment variables that a client reads."""
     from packhorse.client import Access
-    from packhorse.client.service.access import variable_of
+    from packhorse.client.transport.access import variable_of
     from packhorse.formats.asking import TIMEOUT_VARIABLE
 
     return {variable_of(field.name) for field in fields(Access)} - {variable_of("token")} | {TIMEOUT_VARIABLE}

@@ -10,7 +10,7 @@ from tests.epoch.lists import Joined, Mixed
 from tests.server.composed import Windowed
 
 from packhorse.client import Topology, connect
-from packhorse.client.service.blocks import AS_IT_IS, MASKED
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED
 from packhorse.dataset import StageEntry, append_to_mixture, open_prepared
 from packhorse.epoch import derive_key
 from packhorse.formats import MegatronWriter

@@ -27,8 +27,8 @@ from packhorse.client import (
     connect,
     create_packed_dataloader,
 )
-from packhorse.client.service import _targets
-from packhorse.client.service._transport import Method
+from packhorse.client.transport import targets as _targets
+from packhorse.client.transport.transport import Method
 from packhorse.server.access.tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing import _best_fit as best_fit
-from packhorse.packing import canonical_templates, counts_of_templates, pack_histogram
+from packhorse.packing import best_fit, canonical_templates, counts_of_templates, pack_histogram
 
 BILLIONS = 3_000_000_000
 

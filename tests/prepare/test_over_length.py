@@ -22,7 +22,7 @@ from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
 from packhorse.prepare import _merge, _passes, _sort, job, prepare
 from packhorse.prepare._duplicates import cut_windows
-from packhorse.prepare._kernels import sort_pairs
+from packhorse.prepare.kernels import sort_pairs
 from packhorse.wire import ids_sum
 
 Entry = tuple[int, int, int, int]

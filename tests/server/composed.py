@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from tests.epoch.lists import Mixed
 
-from packhorse.client.service.blocks import AS_IT_IS, MASKED
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED
 from packhorse.epoch import EpochView, WindowedView, derive_key
 from packhorse.topology import Skips
 

@@ -16,7 +16,7 @@ from tests.server.composed import Composition, Windowed
 from tests.server.mixtures import make_root
 
 from packhorse.client import Balance, RemainderPolicy, Topology, connect
-from packhorse.client.service.blocks import AS_IT_IS
+from packhorse.client.streams.blocks import AS_IT_IS
 from packhorse.dataset import open_prepared
 from packhorse.topology import Skips
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.server.composed import Composition, windowed
 
 from packhorse.client import Balance, RemainderPolicy, Skips, Topology, connect
-from packhorse.client.service.blocks import AS_IT_IS
+from packhorse.client.streams.blocks import AS_IT_IS
 from packhorse.dataset import Takedown, open_prepared
 from packhorse.epoch import GroupedSource
 from packhorse.prepare import prepare

@@ -13,7 +13,7 @@ it is first asked for; connecting, streaming and locating do without, and so doe
 Loading     create_packed_dataloader, PackedDataLoader, PackedDataset, DevicePrefetcher,
             PackedBins for loaders and samplers of other people's making
 Stacks      PackedData, PackedDataModule, sees_other_sequences; trainers for Hugging Face, TRL and torchdata are below
-            packhorse.client.stacks
+            packhorse.client.trainers
 Service     connect, Client, DatasetInfo, Component, Stage, BinStream, StreamHeader, BinBlock, SequenceLocation,
             PackStream, RetryPolicy, Access, diagnose, Finding, ask_health, ask_activity, ServerActivity,
             StreamActivity, MemoryDatasets, Takedown, Redaction, TakenPositions
@@ -70,39 +70,38 @@ from packhorse.client.errors import (
     UnauthenticatedError,
     VersionMismatchError,
 )
-from packhorse.client.seeing import ExplainedStep, Picture, draw_batch, draw_bins, explain_step
-from packhorse.client.service.access import Access
-from packhorse.client.service.activity import ServerActivity, StreamActivity, ask_activity
-from packhorse.client.service.audit import AuditReport, EpochOfStreams
-from packhorse.client.service.blocks import BinBlock
-from packhorse.client.service.components import Component
-from packhorse.client.service.costs import cost_linear_of
-from packhorse.client.service.cursor import Cursor
-from packhorse.client.service.diagnose import Finding, diagnose
-from packhorse.client.service.health import ask_health
-from packhorse.client.service.memory import MemoryDatasets
-from packhorse.client.service.mixture_audit import ComponentReport
-from packhorse.client.service.pack_stream import PackStream
-from packhorse.client.service.stream import BinStream, StreamHeader
-from packhorse.client.service.takedown import Redaction, Takedown, TakenPositions
+from packhorse.client.pictures import ExplainedStep, Picture, draw_batch, draw_bins, explain_step
+from packhorse.client.proof.activity import ServerActivity, StreamActivity, ask_activity
+from packhorse.client.proof.component_audit import ComponentReport
+from packhorse.client.proof.diagnose import Finding, diagnose
+from packhorse.client.proof.epoch_audit import AuditReport, EpochOfStreams
+from packhorse.client.proof.health import ask_health
+from packhorse.client.streams.blocks import BinBlock
+from packhorse.client.streams.components import Component
+from packhorse.client.streams.costs import cost_linear_of
+from packhorse.client.streams.cursor import Cursor
+from packhorse.client.streams.memory_datasets import MemoryDatasets
+from packhorse.client.streams.pack_stream import PackStream
+from packhorse.client.streams.stream import BinStream, StreamHeader
+from packhorse.client.streams.takedown import Redaction, Takedown, TakenPositions
+from packhorse.client.transport.access import Access
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Balance, BatchPhase, BatchSchedule, RemainderPolicy, Skips, StreamMode, Topology
 
 if TYPE_CHECKING:
     from packhorse.client.batches.batch import BatchAssembler
     from packhorse.client.batches.buffers import BatchBuffers, BatchTensors
-    from packhorse.client.batches.component_metrics import ComponentMetrics, per_component_metrics
     from packhorse.client.batches.context_parallel import context_parallel_indices
     from packhorse.client.batches.layout import PackLayout, as_layout
-    from packhorse.client.batches.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
     from packhorse.client.batches.packed_batch import PackedBatch
     from packhorse.client.batches.separators import Separators
-    from packhorse.client.batches.sequence_sums import sequence_log_probs, sum_over_sequences
     from packhorse.client.loading.dataset import PackedDataset
     from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
     from packhorse.client.loading.packed_bins import PackedBins
     from packhorse.client.loading.prefetch import DevicePrefetcher
-    from packhorse.client.loading.token_audit import TokenAudit, TokenReport
+    from packhorse.client.losses.component_metrics import ComponentMetrics, per_component_metrics
+    from packhorse.client.losses.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
+    from packhorse.client.losses.sequence_sums import sequence_log_probs, sum_over_sequences
     from packhorse.client.masks import (
         AttentionBiasBuffer,
         Unpadding,
@@ -129,6 +128,7 @@ if TYPE_CHECKING:
         rows_preset,
         torchtune_preset,
     )
+    from packhorse.client.proof.token_audit import TokenAudit, TokenReport
     from packhorse.client.rollouts import (
         OpenInstructPacks,
         PairBatch,
@@ -157,7 +157,7 @@ if TYPE_CHECKING:
         TokenStoreError,
         as_token_source,
     )
-    from packhorse.client.stacks import (
+    from packhorse.client.trainers import (
         MegatronBatch,
         MegatronIterator,
         PackedData,
@@ -165,7 +165,7 @@ if TYPE_CHECKING:
         create_megatron_iterator,
         get_megatron_batch,
     )
-    from packhorse.client.stacks.separation import sees_other_sequences
+    from packhorse.client.trainers.separation import sees_other_sequences
 
 _TORCH_PARTS = {
     "BatchAssembler": "batches.batch",

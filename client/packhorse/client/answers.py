@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
-from packhorse.client.service.components import Component, read_components
-from packhorse.client.service.takedown import Takedown, read_takedown
+from packhorse.client.streams.components import Component, read_components
+from packhorse.client.streams.takedown import Takedown, read_takedown
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, LocationsChecksum
 

@@ -14,9 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
 from packhorse.client.errors import PackhorseError
-from packhorse.client.service._messages import balance_message, integers, message, skip_message, texts, topology_message
-from packhorse.client.service._retry import with_retries
-from packhorse.client.service._transport import (
+from packhorse.client.streams.blocks import BinBlock, decode_bins
+from packhorse.client.streams.pack_stream import PackStream
+from packhorse.client.streams.requests import balance_message, integers, message, skip_message, texts, topology_message
+from packhorse.client.streams.stream import BinStream
+from packhorse.client.transport.retries import with_retries
+from packhorse.client.transport.transport import (
     APPEND_STAGE,
     GET_BINS,
     GET_DATASET,
@@ -25,9 +28,6 @@ from packhorse.client.service._transport import (
     PACK_SEQUENCES,
     Transport,
 )
-from packhorse.client.service.blocks import BinBlock, decode_bins
-from packhorse.client.service.pack_stream import PackStream
-from packhorse.client.service.stream import BinStream
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology
 from packhorse.v1 import packing_pb2 as pb

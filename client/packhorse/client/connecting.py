@@ -1,6 +1,6 @@
 """`connect`: from a target to a client.
 
-Owns which transport a target gets, and what goes with it. Leaves addresses to `service/_targets`, and what a client
+Owns which transport a target gets, and what goes with it. Leaves addresses to `transport/targets`, and what a client
 does to `api`.
 """
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packhorse.client.api import Client
-from packhorse.client.service._embedded import PREFIX, EmbeddedTransport, MemoryTransport
-from packhorse.client.service._grpc import GrpcTransport
-from packhorse.client.service._messages import invalid, shortened
-from packhorse.client.service._retry import policy_of
-from packhorse.client.service._transport import Transport
-from packhorse.client.service.access import Access
-from packhorse.client.service.memory import MemoryDatasets
+from packhorse.client.streams.memory_datasets import MemoryDatasets
+from packhorse.client.streams.requests import invalid, shortened
+from packhorse.client.transport.access import Access
+from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, MemoryTransport
+from packhorse.client.transport.grpc_channels import GrpcTransport
+from packhorse.client.transport.retries import policy_of
+from packhorse.client.transport.transport import Transport
 from packhorse.formats.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:

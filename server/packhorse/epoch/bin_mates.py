@@ -1,6 +1,6 @@
 """How many bin-mates of a sequence it meets again in the next epoch: computed from the plan alone.
 
-Owns the expectation. Leaves what an epoch is to `view`, and where it is printed to the command line.
+Owns the expectation. Leaves what an epoch is to `sources.prepared`, and where it is printed to the command line.
 """
 
 import numpy as np

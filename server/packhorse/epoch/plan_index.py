@@ -1,7 +1,7 @@
 """A plan laid out for random access: from a bin's number to its template and draws in a few array reads.
 
 Owns the tables that depend on the plan alone (not on seed or epoch), and the check that the plan uses exactly the
-sequences there are. Leaves keys to `view` and the arithmetic to `_kernels`.
+sequences there are. Leaves keys to `sources.prepared` and the arithmetic to `kernels`.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """Online packing: sequences arrive one by one or in groups, and full bins leave.
 
 Owns the bounded look-ahead of sequences held back and the bins made from it. Leaves where sequences come from
-and where bins go to its callers, and the packing of the rest, at a flush, to `_best_fit`.
+and where bins go to its callers, and the packing of the rest, at a flush, to `best_fit`.
 
 An item is a sequence, or a group of sequences that share a bin. Shape letters: n items held, C capacity in units.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
-from packhorse.packing._best_fit import best_fit_decreasing
+from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
 from packhorse.topology import RoomRule, checked_integer
 

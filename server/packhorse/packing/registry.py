@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from packhorse.packing._balanced import balanced
-from packhorse.packing._best_fit import best_fit_decreasing
+from packhorse.packing.balanced import balanced
+from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.optimal.start import first_plan, is_near
 from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts

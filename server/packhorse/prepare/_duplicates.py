@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset
-from packhorse.prepare._kernels import find_entries, gather
 from packhorse.prepare._passes import PoolMap, map_pool
+from packhorse.prepare.kernels import find_entries, gather
 
 WINDOW_IDS = 1 << 22
 """The most ids that are looked at together."""

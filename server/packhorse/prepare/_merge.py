@@ -15,8 +15,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset import write_entries
-from packhorse.prepare._kernels import scatter
 from packhorse.prepare._passes import PoolMap, map_pool, sort_segments
+from packhorse.prepare.kernels import scatter
 from packhorse.wire import ids_sum
 
 PAGE_BYTES = 1 << 16

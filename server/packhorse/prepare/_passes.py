@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import PrepareOptions, sync
 from packhorse.formats.object_store import without_secrets
-from packhorse.prepare._kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
+from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
 from packhorse.prepare.readers import Batch, Span, changed, map_array
 
 PoolMap = NDArray[np.uint32] | NDArray[np.int64]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.batches.buffers import BatchBuffers
 from packhorse.client.batches.separators import Separators
-from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource, TokenSourceError
+from packhorse.client.streams.blocks import BinBlock
 
 PAD, BOS, EOS = 90, 91, 92
 SEPARATORS = {

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.masks import build_packing_cu_seqlens
-from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource, TokenSourceError
+from packhorse.client.streams.blocks import BinBlock
 
 
 def block_of(bins):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.client import LossCounts, LossReduction, PackLayout, SequenceGroups, build_loss_weights, pack_rollouts
-from packhorse.client.batches._targets import write_causal_labels
+from packhorse.client.batches.targets import write_causal_labels
 
 VOCABULARY = 50
 REDUCTIONS = [*LossReduction]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from packhorse.client import BatchAssembler, PackedDataLoader, Separators, TokenSourceError, pack_rollouts
 from packhorse.client.presets.llama_factory import llama_factory_preset
-from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource, MegatronSource
+from packhorse.client.streams.blocks import BinBlock
 from packhorse.formats import MegatronWriter
 
 LENGTHS = [3, 5, 2]

@@ -116,7 +116,7 @@ def test_under_another_topology_an_optimizer_step_begins_again(ranks, sequences_
         cursor = first[0][step]["cursor"]
         done = cursor.get("steps_into_optimizer_step", 0)
         caplog.clear()
-        with caplog.at_level(logging.WARNING, logger="packhorse.client.service.cursor"):
+        with caplog.at_level(logging.WARNING, logger="packhorse.client.streams.cursor"):
             rest = resumed(ranks(**({"balance": balance} | other)), cursor)
         messages = [record.getMessage() for record in caplog.records]
         assert len(messages) == (len(rest) if done else 0)

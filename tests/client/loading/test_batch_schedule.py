@@ -11,7 +11,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packhorse.cli import main
 from packhorse.client import BatchSchedule, EpochOfStreams, InvalidRequestError, PackedData, Topology, explain_step
-from packhorse.client.stacks._data import refuse_schedule
+from packhorse.client.trainers._data import refuse_schedule
 
 SCHEDULE = "0:12 20K:24 1M:6"
 MAX_SEQ_LEN = 256

@@ -22,7 +22,7 @@ from packhorse.client import (
 )
 from packhorse.client.loading import loader
 from packhorse.client.loading._apart import ask_apart
-from packhorse.client.service import _grpc
+from packhorse.client.transport import grpc_channels as _grpc
 
 
 @pytest.fixture

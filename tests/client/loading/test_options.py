@@ -8,7 +8,7 @@ import pytest
 from mypy import api as mypy
 
 from packhorse.client import PackedDataLoader, PackedDataModule, PackedDataset, create_packed_dataloader
-from packhorse.client.loading._options import DatasetOptions, LoaderOptions
+from packhorse.client.loading.options import DatasetOptions, LoaderOptions
 
 REPOSITORY = Path(__file__).parents[3]
 CORPUS = ("embedded:nowhere", "corpus", [[1, 2]])

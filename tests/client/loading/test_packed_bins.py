@@ -213,7 +213,7 @@ def test_a_cursor_of_something_else_is_refused(make_bins):
 
 
 def window_shape_of_one():
-    from packhorse.client.service.cursor import optimizer_step_shape
+    from packhorse.client.streams.cursor import optimizer_step_shape
     from packhorse.topology import Topology
 
     return optimizer_step_shape(Topology())

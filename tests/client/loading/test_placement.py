@@ -9,7 +9,7 @@ import torch
 import torch.multiprocessing as mp
 
 from packhorse.client import PackedDataset
-from packhorse.client.loading._ranks import find_rank
+from packhorse.client.loading.ranks import find_rank
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 from torchdata.nodes import Loader, Mapper, Prefetcher
 
 from packhorse.client import create_packed_dataloader
-from packhorse.client.stacks.torchdata import PackedNode
+from packhorse.client.trainers.torchdata import PackedNode
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import torch
 
 from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.masks import build_packing_attention_bias
-from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource
+from packhorse.client.streams.blocks import BinBlock
 
 
 class TinyAttention(torch.nn.Module):

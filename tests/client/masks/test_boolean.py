@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import build_boolean_mask, build_labelled_mask
 from packhorse.client.masks._band import Band
-from packhorse.client.masks._on_device import pairs_of_equals, segment_index, token_labels
+from packhorse.client.masks.on_device import pairs_of_equals, segment_index, token_labels
 
 WINDOWS = st.none() | st.integers(1, 100)
 

@@ -18,7 +18,7 @@ from packhorse.client import (
     get_preset,
 )
 from packhorse.client.masks._band import Band
-from packhorse.client.masks._on_device import pairs_of_equals, segment_index, token_labels, with_prefixes
+from packhorse.client.masks.on_device import pairs_of_equals, segment_index, token_labels, with_prefixes
 
 ROW_TOKENS = 24
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from packhorse.client.batches.batch import BatchAssembler
-from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource
+from packhorse.client.streams.blocks import BinBlock
 
 
 @pytest.fixture(scope="session")

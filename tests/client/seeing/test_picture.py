@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from packhorse.client import BatchAssembler, BinBlock, IndexableSource, draw_batch
-from packhorse.client.seeing import _svg, _text
-from packhorse.client.seeing._rows import SeenRow, SeenSequence, stretches
+from packhorse.client.pictures import _svg, _text
+from packhorse.client.pictures._rows import SeenRow, SeenSequence, stretches
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from packhorse.client import DatasetCorruptError, PackedDataset, connect
-from packhorse.client.service._shared_set import SharedSet
+from packhorse.client.transport._shared_set import SharedSet
 from packhorse.dataset import POOLS
 from packhorse.dataset import load as load_module
 from packhorse.server.base.faults import ServiceError

@@ -18,8 +18,8 @@ from packhorse.client import (
     TooManyStreamsError,
     connect,
 )
-from packhorse.client.service._statuses import _WITHOUT_REASON
-from packhorse.client.service.pack_stream import SEQUENCES_PER_MESSAGE
+from packhorse.client.streams.pack_stream import SEQUENCES_PER_MESSAGE
+from packhorse.client.transport.statuses import _WITHOUT_REASON
 from packhorse.v1 import packing_pb2 as pb
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.client import DamagedAnswerError, InvalidRequestError, PackStream, RetryPolicy, ServerUnavailableError
-from packhorse.client.service import pack_stream
+from packhorse.client.streams import pack_stream
 from packhorse.server.methods.pack_session import PackSession
 from packhorse.v1 import packing_pb2 as pb
 

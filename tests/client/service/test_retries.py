@@ -13,9 +13,9 @@ from packhorse.client import (
     StreamInterruptedError,
     TooManyStreamsError,
 )
-from packhorse.client.service import _retry as retry_module
-from packhorse.client.service._messages import topology_message
-from packhorse.client.service.stream import BinStream
+from packhorse.client.streams.requests import topology_message
+from packhorse.client.streams.stream import BinStream
+from packhorse.client.transport import retries as retry_module
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 

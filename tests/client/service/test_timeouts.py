@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from packhorse.client import InvalidRequestError, PackedDataset, RetryPolicy, ServerUnavailableError, connect
-from packhorse.client.service import _grpc, _retry
-from packhorse.client.service._retry import policy_of
+from packhorse.client.transport import grpc_channels as _grpc
+from packhorse.client.transport import retries as _retry
+from packhorse.client.transport.retries import policy_of
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from packhorse.client.service import _watchdog as module
-from packhorse.client.service._watchdog import NoMessageError, next_message
+from packhorse.client.transport import _watchdog as module
+from packhorse.client.transport._watchdog import NoMessageError, next_message
 
 
 class Call:

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from packhorse.client import PackedData, sees_other_sequences
-from packhorse.client.stacks.transformers import PackedTrainer
+from packhorse.client.trainers.transformers import PackedTrainer
 
 HEADS = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 LLAMA = HEADS | {"intermediate_size": 48, "num_key_value_heads": 1}

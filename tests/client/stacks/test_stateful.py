@@ -7,7 +7,7 @@ import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packhorse.client import PackedDataset
-from packhorse.client.stacks.stateful import PackedStatefulDataLoader
+from packhorse.client.trainers.stateful import PackedStatefulDataLoader
 
 EVERY_ID = Counter(range(2000))
 TOPOLOGIES = [  # world size, batch size, workers

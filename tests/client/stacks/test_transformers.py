@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from packhorse.client import PackedData, get_preset
-from packhorse.client.stacks.transformers import PackedTrainer, PackedTrainerMixin, cursor_of_checkpoint
+from packhorse.client.trainers.transformers import PackedTrainer, PackedTrainerMixin, cursor_of_checkpoint
 
 EVERY_ID = Counter(range(2000))
 

@@ -7,7 +7,7 @@ from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from packhorse.client import PackedData
-from packhorse.client.stacks.trl import PackedSFTTrainer
+from packhorse.client.trainers.trl import PackedSFTTrainer
 
 pytestmark = pytest.mark.long
 

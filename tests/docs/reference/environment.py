@@ -6,7 +6,7 @@ from reference.markdown import page, table
 
 def environment_page() -> str:
     from packhorse.cli import main
-    from packhorse.client.loading._ranks import _SIGNS_IN_ENVIRONMENT
+    from packhorse.client.loading.ranks import _SIGNS_IN_ENVIRONMENT
 
     meanings: dict[str, tuple[list[str], str]] = {}
     for name, command in commands(main):

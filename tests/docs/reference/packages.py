@@ -41,7 +41,7 @@ def client_page() -> str:
     import packhorse.client
 
     packages = {"packhorse.client": public_names(packhorse.client)}
-    packages |= {f"packhorse.client.stacks.{name}": names for name, names in STACKS.items()}
+    packages |= {f"packhorse.client.trainers.{name}": names for name, names in STACKS.items()}
     first = (
         "Names and parameters of what a trainer uses. `help()` of each shows an example as well. What is for machines "
         "that prepare and serve stands in [the library's reference](reference-library.md)."

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.prepare._kernels import unpack_snappy
+from packhorse.prepare.kernels import unpack_snappy
 from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.readers._rows import Columns
 from packhorse.prepare.readers.parquet import ParquetReader

@@ -11,7 +11,7 @@ import pytest
 
 from packhorse.client import PackhorseError, ServerFaultError, StreamInterruptedError, TooManyStreamsError, connect
 from packhorse.client.errors import EXCEPTION_OF_REASON
-from packhorse.client.service._grpc import MOST_CONNECTIONS, GrpcTransport
+from packhorse.client.transport.grpc_channels import MOST_CONNECTIONS, GrpcTransport
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.status import STATUS_OF_REASON, reason_name

@@ -17,7 +17,7 @@ from packhorse.client import (
     Topology,
     connect,
 )
-from packhorse.client.service.blocks import AS_IT_IS, MASKED
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.lazy_catalog import LazyCatalog

@@ -7,8 +7,8 @@ import xxhash
 
 from packhorse.client import RetryPolicy, VersionMismatchError
 from packhorse.client.api import Client
-from packhorse.client.service._grpc import exception_of
-from packhorse.client.service._messages import topology_message
+from packhorse.client.streams.requests import topology_message
+from packhorse.client.transport.grpc_channels import exception_of
 from packhorse.prepare import prepare
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.lazy_catalog import LazyCatalog

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from packhorse.client.service.blocks import decode_bins
+from packhorse.client.streams.blocks import decode_bins
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.methods import bins_of_ranks, pack, pack_session
 from packhorse.v1 import packing_pb2 as pb

@@ -6,9 +6,9 @@ import grpc
 import pytest
 
 from packhorse.client import InvalidRequestError, RequestTooLargeError
-from packhorse.client.service._grpc import exception_of
-from packhorse.client.service._messages import topology_message
-from packhorse.client.service._transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
+from packhorse.client.streams.requests import topology_message
+from packhorse.client.transport.grpc_channels import exception_of
+from packhorse.client.transport.transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
 from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP
 from packhorse.server.methods import requests
 from packhorse.server.methods.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS

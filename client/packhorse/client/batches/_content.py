@@ -1,6 +1,6 @@
 """What goes into the rooms of a batch: tokens, loss mask and separators.
 
-Owns writing them to their places; leaves finding them to `sources`, their lengths to `_rooms`, and the places to
+Owns writing them to their places; leaves finding them to `sources`, their lengths to `rooms`, and the places to
 `layout`.
 """
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.batches.separators import Separators
-from packhorse.client.service.blocks import AS_IT_IS, MASKED
 from packhorse.client.sources import TokenSource, TokenSourceError
 from packhorse.client.sources.base import Gather
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

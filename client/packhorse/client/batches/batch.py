@@ -1,7 +1,7 @@
 """Assembly of bins into the tensors that a training step takes.
 
 Owns how the keys of a packed batch are filled; leaves which keys there are to `packed_batch`, the tokens themselves to
-`sources`, where they lie to `layout`, which of them are predicted to `_targets`, memory to `buffers`, and attention
+`sources`, where they lie to `layout`, which of them are predicted to `targets`, memory to `buffers`, and attention
 masks to `masks`.
 """
 
@@ -14,17 +14,17 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches._content import Content
-from packhorse.client.batches._mixed import MixedComponent
 from packhorse.client.batches._positions import continue_positions, follow_prefixes, write_position_ids
-from packhorse.client.batches._rooms import own_lengths
-from packhorse.client.batches._targets import write_causal_labels
 from packhorse.client.batches._values import check_loss_mask, check_tokens
 from packhorse.client.batches.buffers import BatchBuffers
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
+from packhorse.client.batches.mixed import MixedComponent
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.rooms import own_lengths
 from packhorse.client.batches.separators import Separators, check_token_id
-from packhorse.client.service.blocks import BinBlock
+from packhorse.client.batches.targets import write_causal_labels
 from packhorse.client.sources import TokenSource
+from packhorse.client.streams.blocks import BinBlock
 from packhorse.topology import RoomRule
 
 _BATCHES_AT_ONCE = 16

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches._saved import reduced
+from packhorse.client.batches.saved import reduced
 
 
 class OverfullRowError(ValueError):

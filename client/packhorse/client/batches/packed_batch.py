@@ -1,7 +1,7 @@
 """`PackedBatch`: one batch, as a training step takes it.
 
 Owns a batch's keys, its way between processes, devices and files, and how it prints; leaves what fills it to `batch`
-and its picture to `seeing`.
+and its picture to `pictures`.
 """
 
 import copy
@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from packhorse.client.batches._saved import restored
 from packhorse.client.batches.layout import PackLayout
-from packhorse.client.seeing.batch import draw_batch, summarize
-from packhorse.client.seeing.picture import Picture
+from packhorse.client.batches.saved import restored
+from packhorse.client.pictures.batch import draw_batch, summarize
+from packhorse.client.pictures.picture import Picture
 
 _ALIGNMENT_BYTES = 64
 

@@ -2,7 +2,7 @@
 
 A process that has used gRPC should not fork dataloader workers any more: now and then one of them stalls for many
 seconds. So whoever only wants a number from the server lets a short-lived child ask for it. Owns that child; leaves
-the question to its caller, and the knowledge of what this process has used to `_grpc`.
+the question to its caller, and the knowledge of what this process has used to `transport.grpc_channels`.
 """
 
 import os
@@ -15,7 +15,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
-from packhorse.client.service._grpc import has_used_grpc
+from packhorse.client.transport.grpc_channels import has_used_grpc
 
 _Answer = TypeVar("_Answer")
 

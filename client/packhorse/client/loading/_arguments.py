@@ -9,13 +9,13 @@ from typing import TypeVar
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.connecting import open_client
 from packhorse.client.loading._apart import ask_apart
-from packhorse.client.service._embedded import PREFIX
-from packhorse.client.service._messages import shortened
-from packhorse.client.service._retry import policy_of
-from packhorse.client.service._targets import hosts_of
-from packhorse.client.service.access import NO_ACCESS, Access
-from packhorse.client.service.memory import MemoryDatasets
-from packhorse.client.service.stream import StreamHeader
+from packhorse.client.streams.memory_datasets import MemoryDatasets
+from packhorse.client.streams.requests import shortened
+from packhorse.client.streams.stream import StreamHeader
+from packhorse.client.transport.access import NO_ACCESS, Access
+from packhorse.client.transport.embedded import PREFIX
+from packhorse.client.transport.retries import policy_of
+from packhorse.client.transport.targets import hosts_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Skips, checked_integer
 

@@ -12,18 +12,18 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.batches._component_rows import in_rows
-from packhorse.client.batches._mixed import MixedComponent
 from packhorse.client.batches.batch import BatchAssembler
+from packhorse.client.batches.component_rows import in_rows
+from packhorse.client.batches.mixed import MixedComponent
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.presets import Preset, get_preset
-from packhorse.client.service._messages import shortened
-from packhorse.client.service._over_length import cuts_ends
-from packhorse.client.service.blocks import BinBlock
-from packhorse.client.service.components import Component
-from packhorse.client.service.stream import StreamHeader
 from packhorse.client.sources import MixtureSource, TokenSource, TokenSourceError, as_token_source
+from packhorse.client.streams.blocks import BinBlock
+from packhorse.client.streams.components import Component
+from packhorse.client.streams.over_length import cuts_ends
+from packhorse.client.streams.requests import shortened
+from packhorse.client.streams.stream import StreamHeader
 from packhorse.topology import RoomRule
 
 

@@ -15,8 +15,8 @@ from packhorse.client.loading._arguments import SkipsByEpoch
 from packhorse.client.loading._indices import Indices
 from packhorse.client.loading._read_ahead import ReadAhead
 from packhorse.client.loading._rows_ahead import RowsAhead
-from packhorse.client.service.blocks import BinBlock, joined
-from packhorse.client.service.stream import StreamHeader
+from packhorse.client.streams.blocks import BinBlock, joined
+from packhorse.client.streams.stream import StreamHeader
 
 _OPEN_EPOCHS = 2  # a loader that reads ahead is in two at their border
 

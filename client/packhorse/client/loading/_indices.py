@@ -7,8 +7,8 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import NamedTuple
 
-from packhorse.client.service.cursor import Resume
-from packhorse.client.service.stream import StreamHeader
+from packhorse.client.streams.cursor import Resume
+from packhorse.client.streams.stream import StreamHeader
 
 
 class BinAddress(NamedTuple):

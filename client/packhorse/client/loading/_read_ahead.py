@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from packhorse.client.service.blocks import BinBlock, joined
+from packhorse.client.streams.blocks import BinBlock, joined
 
 REMEMBERED = 64
 """Positions that tell a walk from jumps."""

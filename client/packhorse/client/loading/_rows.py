@@ -6,7 +6,7 @@ Owns the waiting; leaves making rows, or one batch of their bins, to `packed_bin
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
-from packhorse.client.service.blocks import BinBlock
+from packhorse.client.streams.blocks import BinBlock
 
 
 class Rows(Sequence[dict[str, Any]]):

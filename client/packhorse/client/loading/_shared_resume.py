@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from packhorse.client.service.cursor import Resume
+from packhorse.client.streams.cursor import Resume
 
 _DIGEST_BYTES = 16 << 10  # a digest names every range that is skipped
 _CHOICE, _ITERATION, _GONE_THROUGH = 6, 7, 8

@@ -26,12 +26,11 @@ from packhorse.client.loading._arguments import (
 )
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._dispatching import refuse_dispatching
-from packhorse.client.loading._ranks import find_rank
 from packhorse.client.loading._shared_resume import SharedResume
+from packhorse.client.loading.ranks import find_rank
 from packhorse.client.presets import Preset
-from packhorse.client.service.access import Access
-from packhorse.client.service.blocks import BinBlock
-from packhorse.client.service.cursor import (
+from packhorse.client.streams.blocks import BinBlock
+from packhorse.client.streams.cursor import (
     NO_POSITION,
     STATE_VERSION,
     Cursor,
@@ -39,7 +38,8 @@ from packhorse.client.service.cursor import (
     bins_per_step_of,
     optimizer_step_shape,
 )
-from packhorse.client.service.stream import BinStream
+from packhorse.client.streams.stream import BinStream
+from packhorse.client.transport.access import Access
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import (
     DEFAULT_COST_LINEAR,
@@ -250,7 +250,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             raise ValueError(
                 f"the loader's state was saved with {state['workers_per_rank']} workers, now there are "
                 f"{info.num_workers}; give the state to the dataset, dataset.load_state_dict(state), or load it into a "
-                "PackedStatefulDataLoader (packhorse.client.stacks.stateful), which do with any"
+                "PackedStatefulDataLoader (packhorse.client.trainers.stateful), which do with any"
             )
         self._state, self._own = None, resume
         # The main process is to know of it too: its StatefulDataLoader sent the state unread. One that was saved at an

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.loading._options import LoadingOptions, check_options, divide_options
 from packhorse.client.loading.dataset import PackedDataset
+from packhorse.client.loading.options import LoadingOptions, check_options, divide_options
 from packhorse.client.loading.prefetch import DevicePrefetcher
-from packhorse.client.service._grpc import has_used_grpc
-from packhorse.client.service.cursor import Cursor
-from packhorse.client.service.memory import MemoryDatasets
+from packhorse.client.streams.cursor import Cursor
+from packhorse.client.streams.memory_datasets import MemoryDatasets
+from packhorse.client.transport.grpc_channels import has_used_grpc
 from packhorse.topology import BatchSchedule, checked_integer
 
 _PRELOADED = ["__main__", "packhorse.client.loading.dataset"]

@@ -34,10 +34,10 @@ from packhorse.client.loading._indices import BinAddress, Indices
 from packhorse.client.loading._rows import Rows
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
-from packhorse.client.service.access import Access
-from packhorse.client.service.blocks import BinBlock, joined
-from packhorse.client.service.cursor import Cursor, Resume
-from packhorse.client.service.stream import StreamHeader
+from packhorse.client.streams.blocks import BinBlock, joined
+from packhorse.client.streams.cursor import Cursor, Resume
+from packhorse.client.streams.stream import StreamHeader
+from packhorse.client.transport.access import Access
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Topology, checked_integer
 

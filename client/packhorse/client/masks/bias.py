@@ -14,8 +14,8 @@ from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._band import Band
 from packhorse.client.masks._host_blocks import BlockWriter, allocate
 from packhorse.client.masks._labelled import as_rows, layout_of_labels
-from packhorse.client.masks._on_device import move, pairs_of_equals, segment_index, with_prefixes
-from packhorse.client.masks._prefixes import fill_prefixes, refuse_window
+from packhorse.client.masks.on_device import move, pairs_of_equals, segment_index, with_prefixes
+from packhorse.client.masks.prefixes import fill_prefixes, refuse_window
 
 
 def build_packing_attention_bias(

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout, as_layout
-from packhorse.client.masks._prefixes import refuse_prefixes
+from packhorse.client.masks.prefixes import refuse_prefixes
 
 _ATTN_BIAS = "xformers.ops.fmha.attn_bias"
 

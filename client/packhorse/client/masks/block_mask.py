@@ -14,8 +14,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._band import Band
-from packhorse.client.masks._on_device import prefix_bounds, segment_index, transfer
-from packhorse.client.masks._prefixes import refuse_window
+from packhorse.client.masks.on_device import prefix_bounds, segment_index, transfer
+from packhorse.client.masks.prefixes import refuse_window
 
 _HOST_ENTRIES = 1 << 13
 """Of one kind of list: 8 rows of 4,096 tokens in blocks of 128."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._band import Band
 from packhorse.client.masks._host_blocks import BlockWriter, allocate
-from packhorse.client.masks._on_device import pairs_of_equals, segment_index, token_labels, with_prefixes
-from packhorse.client.masks._prefixes import fill_prefixes, refuse_prefixes, refuse_window
+from packhorse.client.masks.on_device import pairs_of_equals, segment_index, token_labels, with_prefixes
+from packhorse.client.masks.prefixes import fill_prefixes, refuse_prefixes, refuse_window
 
 
 def build_boolean_mask(

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._labelled import as_rows
-from packhorse.client.masks._on_device import transfer
-from packhorse.client.masks._prefixes import refuse_prefixes
+from packhorse.client.masks.on_device import transfer
+from packhorse.client.masks.prefixes import refuse_prefixes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

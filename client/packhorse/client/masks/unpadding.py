@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout, as_layout
-from packhorse.client.masks._on_device import transfer
+from packhorse.client.masks.on_device import transfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.presets.megatron import check_segments, megatron_alignment
 from packhorse.client.presets.preset import Preset
 

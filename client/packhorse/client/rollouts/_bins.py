@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from packhorse.client.api import Client
 from packhorse.client.errors import InvalidRequestError
-from packhorse.client.service._embedded import EmbeddedPlanner
-from packhorse.client.service.blocks import BinBlock
+from packhorse.client.streams.blocks import BinBlock
+from packhorse.client.transport.embedded import EmbeddedPlanner
 from packhorse.formats.retry_policy import RetryPolicy
 
 

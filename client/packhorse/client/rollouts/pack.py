@@ -11,15 +11,15 @@ import numpy as np
 import torch
 
 from packhorse.client.api import Client
-from packhorse.client.batches._targets import IGNORE_INDEX
 from packhorse.client.batches.batch import BatchAssembler
-from packhorse.client.batches.loss_weights import SequenceGroups
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.targets import IGNORE_INDEX
+from packhorse.client.losses.loss_weights import SequenceGroups
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
 from packhorse.client.rollouts._given import GivenRollouts
 from packhorse.client.rollouts._spans import range_indices
-from packhorse.client.service.blocks import BinBlock
 from packhorse.client.sources import IndexableSource
+from packhorse.client.streams.blocks import BinBlock
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance
 
 NO_VERSION = -1

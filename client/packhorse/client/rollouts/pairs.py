@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from packhorse.client.api import Client
 from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.batches.layout import as_layout
-from packhorse.client.batches.loss_weights import SequenceGroups
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.sequence_sums import sequence_log_probs
+from packhorse.client.losses.loss_weights import SequenceGroups
+from packhorse.client.losses.sequence_sums import sequence_log_probs
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
 from packhorse.client.rollouts._spans import flatten, refuse_flaws
 from packhorse.client.sources import IndexableSource

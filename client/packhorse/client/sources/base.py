@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.service.components import Component
+from packhorse.client.streams.components import Component
 
 
 class TokenSourceError(ValueError):

@@ -9,8 +9,8 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.service.components import Component
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
+from packhorse.client.streams.components import Component
 
 
 class MixtureSource(TokenSource):

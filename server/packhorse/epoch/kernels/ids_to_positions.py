@@ -1,7 +1,7 @@
 """The compiled loops of the way back: from ids to the pool's entries, and from entries to positions.
 
 Owns what `EpochView.locate` runs without the GIL. Every array and its meaning is documented in `plan_index`, and the
-way there is in `_kernels`.
+way there is in `kernels`.
 """
 
 from typing import Any

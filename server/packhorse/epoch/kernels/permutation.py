@@ -1,6 +1,7 @@
 """Keyed bijections on [0, size) that are computed one element at a time.
 
-Owns the permutation itself and its inverse, as kernels and as `Permutation`; leaves many values at once to `_draws`.
+Owns the permutation itself and its inverse, as kernels and as `Permutation`; leaves many values at once to
+`kernels.draws`.
 
 The network is Feistel's on a rectangle: x = (line << half_bits) | column with 2^half_bits columns and
 ceil(size / 2^half_bits) lines. In turn the lines are rotated by a hash of the column and the columns xored with a hash

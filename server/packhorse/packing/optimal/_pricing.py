@@ -1,7 +1,8 @@
 """Pricing: the bin of greatest worth when every length has a price, by dynamic programming over capacity.
 
 Owns the knapsack in exact integer arithmetic (Numba), with and without a limit of sequences in a bin, and the bins that
-it is read back as; leaves where prices come from, and what is proven by them, to `_optimal` and `certificate`.
+it is read back as; leaves where prices come from, and what is proven by them, to `optimal.column_generation` and
+`certificate`.
 
 Shape letters: n distinct lengths, C capacity in tokens.
 """

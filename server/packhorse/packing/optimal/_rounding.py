@@ -11,7 +11,7 @@ from math import floor
 import highspy
 import numpy as np
 
-from packhorse.packing._best_fit import best_fit_decreasing
+from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.optimal._budget import Budget, OutOfTimeError
 from packhorse.packing.optimal._master import Column, Master
 from packhorse.packing.optimal._solver import Solver

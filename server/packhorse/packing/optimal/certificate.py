@@ -1,7 +1,7 @@
 """A proof that no plan has fewer bins, which anyone can check without the packer that found it.
 
-Owns the dual certificate and the bound that it proves; leaves finding good prices to `_optimal`, checking to
-`certificate_check`.
+Owns the dual certificate and the bound that it proves; leaves finding good prices to `optimal.column_generation`,
+checking to `certificate_check`.
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,8 @@
 Owns which of the packers that are done in no time makes it, and when no search is needed.
 """
 
-from packhorse.packing._balanced import balanced
-from packhorse.packing._best_fit import best_fit_decreasing
+from packhorse.packing.balanced import balanced
+from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Packing
 

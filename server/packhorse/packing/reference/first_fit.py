@@ -1,6 +1,6 @@
 """First-fit-decreasing on histograms: longest first, each sequence into the bin opened earliest that has room.
 
-Owns the order in which it takes bins; the loop is in `_groups`.
+Owns the order in which it takes bins; the loop is in `bin_groups`.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """Shortest-pack-first and longest-pack-first histogram packing (SPFHP, LPFHP).
 
 Owns the two packers of M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon, "Efficient Sequence Packing without
-Cross-contamination" (2021), which take the bin touched last among those with equal room; the loops are in `_groups`.
+Cross-contamination" (2021), which take the bin touched last among those with equal room; the loops are in `bin_groups`.
 Their "depth" is the most sequences in a bin.
 """
 

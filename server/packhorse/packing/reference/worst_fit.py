@@ -1,6 +1,6 @@
 """Worst-fit-decreasing on histograms: longest first, each sequence into the bin with the most room.
 
-Owns the order in which it takes bins, and seqpack's two histogram packers by name; the loops are in `_groups`.
+Owns the order in which it takes bins, and seqpack's two histogram packers by name; the loops are in `bin_groups`.
 """
 
 from collections import Counter

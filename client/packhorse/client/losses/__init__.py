@@ -1,0 +1,1 @@
+"""Losses: weights of tokens, and sums and metrics by sequence and component."""

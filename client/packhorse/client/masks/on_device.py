@@ -1,0 +1,97 @@
+"""What the layout says, brought to a device without waiting for it.
+
+Owns transfers and the per-token tensors that follow from them; leaves offsets to `layout`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.batches.layout import PackLayout
+from packhorse.client.masks._band import Band
+from packhorse.client.masks.prefixes import prefix_tokens
+
+
+def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Starts a transfer; from pinned memory where the device is a GPU, so that the host need not wait for its end."""
+    is_to_gpu = device.type == "cuda" and tensor.device.type == "cpu"
+    return (tensor.pin_memory() if is_to_gpu else tensor).to(device, non_blocking=is_to_gpu)
+
+
+def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> list[torch.Tensor]:
+    """Brings small arrays to a device in one transfer.
+
+    Returns:
+        int32 tensors with the arrays' shapes, in one piece of memory that nothing else uses.
+    """
+    sizes = [array.size for array in arrays]
+    is_gpu = device.type == "cuda"
+    host = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=is_gpu)
+    for part, array in zip(torch.split(host, sizes), arrays, strict=True):
+        part.numpy()[:] = array.reshape(-1)
+    parts = torch.split(host.to(device, non_blocking=is_gpu), sizes)
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def segment_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
+    """Index of every token's segment in `layout.segments`: int32 [B, L], no two rows sharing one."""
+    lengths = np.diff(layout.segments)
+    (index,) = transfer([np.repeat(np.arange(len(lengths)), lengths)], device)
+    return index.view(layout.num_rows, layout.row_tokens)
+
+
+def sequence_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
+    """Which sequence every token belongs to, padding to the one before it: int32 [T]; i + 1, and 0 before the first."""
+    rooms = np.diff(layout.cu_seqlens_padded, prepend=0)
+    (index,) = transfer([np.repeat(np.arange(len(rooms)), rooms)], device)
+    return index
+
+
+def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
+    """Label of every token: int32 [B, L]; 1, 2, 3, … in each row for sequences, 0 for padding of either kind.
+
+    Padding is what is left of a row, and what a sequence leaves of its room.
+    """
+    num_tokens = layout.num_rows * layout.row_tokens
+    # Padding, sequence, padding, sequence, …, padding: any of them may be empty.
+    bounds = np.stack([layout.starts, layout.starts + layout.lengths], axis=1).reshape(-1)
+    rests = layout.row_ends + np.arange(layout.num_rows)
+    of_bounds = np.zeros(len(bounds) + 1, dtype=np.int32)
+    of_bounds[1::2] = np.delete(layout.extent_labels, rests) + 1
+    (labels,) = transfer([np.repeat(of_bounds, np.diff(bounds, prepend=0, append=num_tokens))], device)
+    return labels.view(layout.num_rows, layout.row_tokens)
+
+
+def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
+    """First token of the prefix that every token sees and one behind its last, in its row: int32 [2, B, L]."""
+    (bounds,) = transfer([prefix_tokens(layout)], device)
+    return bounds.view(2, layout.num_rows, layout.row_tokens)
+
+
+def with_prefixes(pairs: torch.Tensor, layout: PackLayout) -> torch.Tensor:
+    """Allows the pairs of sequences and the prefixes that they see: bool [B, L, L], query, then key."""
+    if not layout.shared_prefix:
+        return pairs
+    firsts, ends = prefix_bounds(layout, pairs.device)[..., None]
+    keys = torch.arange(layout.row_tokens, dtype=torch.int32, device=pairs.device)
+    return pairs | ((keys >= firsts) & (keys < ends))
+
+
+def pairs_of_equals(labels: torch.Tensor, band: Band) -> torch.Tensor:
+    """Which positions of a row have equal labels, at a distance that is allowed.
+
+    Args:
+        labels: integers [B, L], on any device.
+        band: allowed distances.
+
+    Returns:
+        bool [B, L, L]: query, then key.
+    """
+    pairs = labels[:, :, None] == labels[:, None, :]
+    if band.least is not None:
+        pairs.tril_(-band.least)
+    if band.most is not None:
+        pairs.triu_(-band.most)
+    return pairs

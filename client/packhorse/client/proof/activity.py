@@ -1,0 +1,208 @@
+"""What servers do now: their open streams, and what waits there.
+
+Owns asking every process of a target; leaves rates, and how they are shown, to commands.
+"""
+
+from dataclasses import dataclass, fields
+
+import grpc
+
+from packhorse.client.errors import PackhorseError, ServerUnavailableError
+from packhorse.client.transport.access import NO_ACCESS, Access
+from packhorse.client.transport.credentials import Papers
+from packhorse.client.transport.grpc_channels import MAX_MESSAGE_BYTES
+from packhorse.client.transport.handshake import refusal_of
+from packhorse.client.transport.statuses import exception_of
+from packhorse.client.transport.targets import Address, addresses_of, host_and_port, hosts_of
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.v1 import packing_pb2_grpc
+
+_TRIES_PER_PROCESS = 8
+"""Connections to an address that several processes share: the kernel gives each to any of them."""
+
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamActivity:
+    """An open stream of a server.
+
+    Example:
+        >>> stream = StreamActivity(
+        ...     id="1f", method="StreamBins", dataset="corpus", epoch=0, seed=1, rank=3, worker=0, world_size=8,
+        ...     batch_size=4, first_step=0, next_step=40, num_steps=900, num_messages=5, sent_bytes=70_000,
+        ...     open_seconds=12.0, blocked_seconds=11.5, waiting_seconds=0.2, peer="ipv4:10.0.0.7:41212",
+        ... )
+        >>> f"rank {stream.rank}: {stream.next_step / stream.num_steps:.0%}"
+        'rank 3: 4%'
+    """
+
+    id: str
+    """Its name in the server's log."""
+    method: str
+    """StreamBins or PackStream; of a PackStream the fields from dataset to num_steps say nothing."""
+    dataset: str
+    """The dataset's name."""
+    epoch: int
+    """0-based."""
+    seed: int
+    """Of the run."""
+    rank: int
+    """Data-parallel rank."""
+    worker: int
+    """Dataloader worker within the rank."""
+    world_size: int
+    """Data-parallel degree."""
+    batch_size: int
+    """Bins per rank and step."""
+    first_step: int
+    """Where it began; above 0 where it goes on after a break."""
+    next_step: int
+    """The worker's first step that has not left yet."""
+    num_steps: int
+    """Steps that every rank takes."""
+    num_messages: int
+    """Messages that have left."""
+    sent_bytes: int
+    """Their size in bytes."""
+    open_seconds: float
+    """How long it has been open."""
+    blocked_seconds: float
+    """How long messages that left waited for the client to read."""
+    waiting_seconds: float
+    """How long the message that is ready now has waited; 0 where none waits."""
+    peer: str
+    """Where it came from, as gRPC writes addresses."""
+    digest: str = ""
+    """Of what it streams: the dataset's version and what is skipped; empty where the server does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerActivity:
+    """What one process of a server does.
+
+    Example:
+        >>> activity = ServerActivity(
+        ...     address="127.0.0.1:50051", process=7, num_processes=1, server_version="0.1.0", uptime_seconds=3.0,
+        ...     max_streams=512, streams=(), waiting_in_lanes={"streams": 0}, sent={"corpus": (10, 70, 9000)},
+        ... )
+        >>> num_bins, num_sequences, num_tokens = activity.sent["corpus"]
+    """
+
+    address: str
+    """Where it was asked."""
+    process: int
+    """A random number of the process, another for each start."""
+    num_processes: int
+    """Processes behind the address."""
+    server_version: str
+    """Of packhorse."""
+    uptime_seconds: float
+    """How long the process has been serving."""
+    max_streams: int
+    """Streams that may be open at once."""
+    streams: tuple[StreamActivity, ...]
+    """Those that are open, the oldest first."""
+    waiting_in_lanes: dict[str, int]
+    """Lane → time slices of work that wait there for a thread."""
+    sent: dict[str, tuple[int, int, int]]
+    """Dataset → bins, sequences and tokens that have left since the process began."""
+    processor_seconds: float = 0.0
+    """Processor time of all its threads; 0, as in the fields that follow, where the server does not say."""
+    memory_bytes: int = 0
+    """Memory of its own, without mapped files."""
+    memory_limit_bytes: int = 0
+    """Memory that its container, or the machine, has for it and for others."""
+    open_files: int = 0
+    """Files and connections that are open."""
+    most_open_files: int = 0
+    """Files and connections that may be open."""
+    num_connections: int = 0
+    """Connections that are open, of whomever."""
+    num_connections_without_request: int = 0
+    """Those of them from which no request has come."""
+    bytes_without_request: int = 0
+    """What came over connections beside the messages of requests."""
+
+
+def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float = 5.0) -> list[ServerActivity]:
+    """Returns what every server process behind a target does now.
+
+    Every address of every host is asked. Where several processes share one, connections are made until each has
+    answered; one that the kernel gives none of them to is missing.
+
+    Example:
+        >>> ask_activity("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        packhorse.client.errors.ServerUnavailableError: ...
+
+    Args:
+        target: of servers, as `connect` takes it.
+        access: certificates and tokens; what is left out is taken from the environment. A token must be for
+            GetActivity, and shows streams of its own datasets only.
+        timeout_seconds: how long to wait for each answer.
+
+    Raises:
+        AccessDeniedError: certificates do not fit, or the token is not for GetActivity.
+        UnauthenticatedError: the server does not know the token.
+        NotImplementedByServerError: a server is older than this question.
+        ServerUnavailableError: an address does not answer in time.
+        ValueError: a file cannot be read.
+    """
+    hosts = hosts_of(target)
+    papers = Papers(access.or_environment(), hosts)
+    found: dict[int, ServerActivity] = {}
+    for address in (address for host in hosts for address in addresses_of(host)):
+        of_address: dict[int, ServerActivity] = {}
+        num_processes = tries = 1
+        while len(of_address) < num_processes and tries <= _TRIES_PER_PROCESS * num_processes:
+            answer = _ask(address, papers, timeout_seconds)
+            of_address[answer.process] = answer
+            num_processes = answer.num_processes
+            tries += 1
+        found |= of_address
+    return list(found.values())
+
+
+def _ask(address: Address, papers: Papers, timeout_seconds: float) -> ServerActivity:
+    with papers.open_channel(address, _OPTIONS) as channel:
+        stub = packing_pb2_grpc.PackingServiceStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            answer: pb.GetActivityResponse = stub.GetActivity(
+                pb.GetActivityRequest(), timeout=timeout_seconds, metadata=papers.metadata
+            )
+        except grpc.RpcError as error:
+            failure = exception_of(error, address.target)
+            if isinstance(failure, ServerUnavailableError):
+                failure = _refusal(address, papers) or failure
+            raise failure from None
+    return ServerActivity(
+        address=address.target,
+        process=answer.process,
+        num_processes=answer.num_processes,
+        server_version=answer.server_version,
+        uptime_seconds=answer.uptime_seconds,
+        max_streams=answer.max_streams,
+        streams=tuple(
+            StreamActivity(**{field.name: getattr(stream, field.name) for field in fields(StreamActivity)})
+            for stream in answer.streams
+        ),
+        waiting_in_lanes={lane.name: lane.num_waiting for lane in answer.lanes},
+        sent={each.name: (each.num_bins, each.num_sequences, each.num_tokens) for each in answer.datasets},
+        **{
+            field.name: getattr(answer.process_activity, field.name)
+            for field in answer.process_activity.DESCRIPTOR.fields
+        },
+    )
+
+
+def _refusal(address: Address, papers: Papers) -> PackhorseError | None:
+    """Returns why no connection comes about, where that is a matter of certificates."""
+    endpoint = host_and_port(address)
+    if endpoint is None:
+        return None
+    host, port, server_name = endpoint
+    return refusal_of(host, port, server_name, papers.access, uses_tls=papers.uses_tls)

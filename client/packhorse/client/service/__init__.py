@@ -1,1 +1,0 @@
-"""Reaching the service: transports, streams, retries, cursors. No torch."""

@@ -1,0 +1,321 @@
+"""Blocks of bins as the client hands them out, decoded from the wire.
+
+Owns the arrays and their decoding; leaves where blocks come from to the transports and streams.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
+from packhorse.client.streams._templates import Templates
+from packhorse.topology import ADDED
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import (
+    ADDED_OFFSET,
+    BIN_ARRAYS,
+    MASKED_TOKEN,
+    WIRE_VERSION,
+    bins_checksum,
+    is_of_version_1,
+)
+
+_ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "templates": np.dtype("<u4"),
+    "defined_templates": np.dtype("<u4"),
+    "defined_sizes": np.dtype("<u4"),
+    "defined_lengths": np.dtype("<i4"),
+    "defined_components": np.dtype("<u4"),
+    "position_offsets": np.dtype("<u4"),
+    "group_ids": np.dtype("<i8"),
+    "redacted": np.dtype("<u4"),
+    "redacted_tokens": np.dtype("<u4"),
+    "rows": np.dtype("<u2"),
+}
+"""The arrays of one type in every message."""
+
+
+AS_IT_IS = -2
+"""Stands among redactions for a sequence of which nothing is taken away."""
+
+MASKED = -1
+"""Stands among redactions for a sequence that keeps its tokens and is left out of the loss."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BinBlock:
+    """Many bins laid end to end.
+
+    Legend: S sequences, N bins.
+
+    Example:
+        >>> ids, lengths = np.array([7, 4, 9]), np.array([5, 3, 8])
+        >>> block = BinBlock(ids=ids, lengths=lengths, bin_ends=np.array([2, 3]), positions=np.array([0, 1]))
+        >>> [ids.tolist() for ids, lengths in block.bins()]
+        [[7, 4], [9]]
+    """
+
+    ids: NDArray[np.int64]
+    """Ids of all sequences, bin after bin: int64 [S]."""
+    lengths: NDArray[np.int32]
+    """Their lengths in tokens: int32 [S]."""
+    bin_ends: NDArray[np.int64]
+    """Exclusive end of every bin in `ids`: int64 [N]; bin 0 is `[0, bin_ends[0])`."""
+    positions: NDArray[np.int64]
+    """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
+    steps: range = range(0)
+    """The worker's steps in the block; none where steps have no meaning (`get_bins`)."""
+    first_tokens: NDArray[np.int64] | None = None
+    """First token of each entry of `ids` in its sequence: int64 [S]; None where all of the dataset begin at token 0."""
+    component_ids: NDArray[np.int32] | None = None
+    """Which of a mixture's components every bin is of, -1 for an empty bin: int32 [N]; None without a mixture."""
+    group_ids: NDArray[np.int64] | None = None
+    """The group of every sequence, -1 for one of none: int64 [S]; None without groups. A group's sequences are next
+    to each other in one bin, in their order."""
+    redactions: NDArray[np.int64] | None = None
+    """What is taken away of each sequence: AS_IT_IS, MASKED where its tokens are left out of the loss, else the token
+    that replaces each of them: int64 [S]; None where nothing is."""
+    rows: NDArray[np.uint16] | None = None
+    """Which row of its bin every sequence is in, where a mixture joins short bins into long ones: uint16 [S]; None
+    where none of the block's is joined."""
+
+    def __len__(self) -> int:
+        """Number of bins."""
+        return len(self.bin_ends)
+
+    def __repr__(self) -> str:
+        steps = f", steps {self.steps[0]:,} to {self.steps[-1]:,}" if self.steps else ""
+        first = f" from position {self.positions[0]:,}" if len(self) else ""
+        return (
+            f"<BinBlock of {len(self):,} bins{first}{steps}: {len(self.ids):,} sequences, "
+            f"{int(self.lengths.sum(dtype=np.int64)):,} tokens>"
+        )
+
+    def bin_starts(self) -> NDArray[np.int64]:
+        """Inclusive start of every bin: int64 [N]."""
+        begins = np.zeros_like(self.bin_ends)
+        begins[1:] = self.bin_ends[:-1]
+        return begins
+
+    def bins(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """Yields (ids int64 [k], lengths int32 [k]) of one bin after the other."""
+        start = 0
+        for end in self.bin_ends.tolist():
+            yield self.ids[start:end], self.lengths[start:end]
+            start = end
+
+    def component_of_sequences(self) -> NDArray[np.int32] | None:
+        """Which of a mixture's components every sequence is of: int32 [S]; None where there is one dataset."""
+        return None if self.component_ids is None else self.component_ids.repeat(np.diff(self.bin_ends, prepend=0))
+
+    def slice(self, first: int, last: int) -> "BinBlock":
+        """Returns the bins [first, last) as a block of their own; arrays are views where they can be."""
+        start = int(self.bin_ends[first - 1]) if first else 0
+        end = int(self.bin_ends[last - 1]) if last else 0
+        return BinBlock(
+            ids=self.ids[start:end],
+            lengths=self.lengths[start:end],
+            bin_ends=self.bin_ends[first:last] - start,
+            positions=self.positions[first:last],
+            first_tokens=None if self.first_tokens is None else self.first_tokens[start:end],
+            component_ids=None if self.component_ids is None else self.component_ids[first:last],
+            group_ids=None if self.group_ids is None else self.group_ids[start:end],
+            redactions=None if self.redactions is None else self.redactions[start:end],
+            rows=None if self.rows is None else self.rows[start:end],
+        )
+
+    def split(self, num_bins: int) -> Iterator["BinBlock"]:
+        """Yields blocks of so many bins each, and at the end of what is left; faster than `slice` one by one.
+
+        Example:
+            >>> ids, ends = np.array([7, 4, 9]), np.array([1, 2, 3])
+            >>> block = BinBlock(ids=ids, lengths=ids, bin_ends=ends, positions=ends)
+            >>> [part.ids.tolist() for part in block.split(2)]
+            [[7, 4], [9]]
+
+        Args:
+            num_bins: at least 1.
+        """
+        firsts = range(0, len(self), num_bins)
+        starts = self.bin_starts()[::num_bins]
+        ends = self.bin_ends - np.repeat(starts, num_bins)[: len(self)]
+        for first, start, end in zip(firsts, starts.tolist(), [*starts.tolist(), len(self.ids)][1:], strict=True):
+            last = first + num_bins
+            yield BinBlock(
+                self.ids[start:end],
+                self.lengths[start:end],
+                ends[first:last],
+                self.positions[first:last],
+                range(0),
+                None if self.first_tokens is None else self.first_tokens[start:end],
+                None if self.component_ids is None else self.component_ids[first:last],
+                None if self.group_ids is None else self.group_ids[start:end],
+                None if self.redactions is None else self.redactions[start:end],
+                None if self.rows is None else self.rows[start:end],
+            )
+
+    def padded(self, num_bins: int) -> "BinBlock":
+        """Returns a block of `num_bins` bins: these, and empty ones behind them."""
+        missing = num_bins - len(self)
+        end = int(self.bin_ends[-1]) if len(self) else 0
+        return replace(
+            self,
+            bin_ends=np.pad(self.bin_ends, (0, missing), constant_values=end),
+            positions=np.pad(self.positions, (0, missing), constant_values=-1),
+            component_ids=None
+            if self.component_ids is None
+            else np.pad(self.component_ids, (0, missing), constant_values=-1),
+        )
+
+
+def joined(blocks: Sequence[BinBlock]) -> BinBlock:
+    """Lays the bins of some blocks of one dataset end to end; their steps are left out.
+
+    Args:
+        blocks: at least one.
+    """
+    if len(blocks) == 1:
+        return replace(blocks[0], steps=range(0))
+    ends, num_before = [], 0
+    for block in blocks:
+        ends.append(block.bin_ends + num_before)
+        num_before += len(block.ids)
+    firsts = [block.first_tokens for block in blocks if block.first_tokens is not None]
+    datasets = _joined_component_ids(blocks)
+    groups = None
+    if any(block.group_ids is not None for block in blocks):
+        groups = np.concatenate(
+            [np.full(len(block.ids), -1) if block.group_ids is None else block.group_ids for block in blocks]
+        )
+    rows = None
+    if any(block.rows is not None for block in blocks):
+        none = np.zeros(max(len(block.ids) for block in blocks), np.uint16)
+        rows = np.concatenate([none[: len(block.ids)] if block.rows is None else block.rows for block in blocks])
+    return BinBlock(
+        ids=np.concatenate([block.ids for block in blocks]),
+        lengths=np.concatenate([block.lengths for block in blocks]),
+        bin_ends=np.concatenate(ends),
+        positions=np.concatenate([block.positions for block in blocks]),
+        first_tokens=np.concatenate(firsts) if firsts else None,
+        component_ids=datasets,
+        group_ids=groups,
+        redactions=_joined_redactions(blocks),
+        rows=rows,
+    )
+
+
+def _joined_redactions(blocks: Sequence[BinBlock]) -> NDArray[np.int64] | None:
+    """Joins those of blocks, of some of which nothing is taken away."""
+    if all(block.redactions is None for block in blocks):
+        return None
+    return np.concatenate(
+        [np.full(len(block.ids), AS_IT_IS) if block.redactions is None else block.redactions for block in blocks]
+    )
+
+
+def _joined_component_ids(blocks: Sequence[BinBlock]) -> NDArray[np.int32] | None:
+    """Joins those of blocks; empty bins that were added are of no dataset."""
+    if all(block.component_ids is None for block in blocks):
+        return None
+    none = [np.full(len(block), -1, dtype=np.int32) for block in blocks]
+    return np.concatenate(
+        [
+            other if block.component_ids is None else block.component_ids
+            for block, other in zip(blocks, none, strict=True)
+        ]
+    )
+
+
+def decode_bins(
+    bins: pb.Bins,
+    id_type: pb.IdType,
+    *,
+    templates: Templates | None = None,
+    positions: Callable[[int], NDArray[np.int64]] = np.arange,
+    context: int = 0,
+    steps: range = range(0),
+) -> BinBlock:
+    """Decodes packed little-endian bytes into a block.
+
+    Args:
+        bins: message of the service.
+        id_type: how its ids are encoded.
+        templates: what the stream has defined so far; None for a single answer.
+        positions: where the message does not tell them, tells those of so many bins.
+        context: what the bins answer, see `packhorse.wire`.
+        steps: the worker's steps in the block.
+
+    Raises:
+        VersionMismatchError: the server is older than this client.
+        DamagedAnswerError: the checksum does not match, or the arrays do not fit each other.
+    """
+    data = {name: getattr(bins, name) for name in BIN_ARRAYS}
+    if is_of_version_1(bins, context):
+        raise VersionMismatchError(
+            "this server is older than the client: it sends every sequence's length, as wire version 1 did, and the "
+            f"client reads version {WIRE_VERSION}; upgrade packhorse on the server's side to the release of the client",
+            {"client_version": str(WIRE_VERSION), "server_version": "1"},
+        )
+    if bins_checksum(bins, context) != bins.checksum:
+        raise DamagedAnswerError("the bins do not match their checksum: bytes changed on the way")
+    if id_type not in _ID_DTYPES:
+        raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
+    arrays = {name: _array(name, data[name], dtype) for name, dtype in _DTYPES.items()}
+    ids = _array("ids", data["ids"], _ID_DTYPES[id_type])
+    lengths, bin_ends, component_ids = (templates or Templates()).expanded(
+        arrays["templates"],
+        len(ids),
+        defined=arrays["defined_templates"],
+        defined_sizes=arrays["defined_sizes"],
+        defined_lengths=arrays["defined_lengths"],
+        defined_components=arrays["defined_components"],
+    )
+    first_tokens = None
+    if data["first_tokens"]:
+        is_wide = len(data["first_tokens"]) == 8 * len(ids)
+        first_tokens = _array("first_tokens", data["first_tokens"], np.dtype("<i8" if is_wide else "<u4"))
+        first_tokens = first_tokens.astype(np.int64, copy=False)
+    offsets = arrays["position_offsets"]
+    block = BinBlock(
+        ids=ids.astype(np.int64),
+        lengths=lengths,
+        bin_ends=bin_ends,
+        positions=_positions(offsets, bins.base_position) if len(offsets) else positions(len(bin_ends)),
+        steps=steps,
+        first_tokens=first_tokens,
+        component_ids=component_ids,
+        group_ids=arrays["group_ids"].astype(np.int64, copy=False) if data["group_ids"] else None,
+        redactions=_redactions(arrays["redacted"], arrays["redacted_tokens"], len(ids)),
+        rows=arrays["rows"] if data["rows"] else None,
+    )
+    of_sequences = [each for each in (first_tokens, block.group_ids, block.rows) if each is not None]
+    if len(block.positions) != len(block) or any(len(each) != len(ids) for each in of_sequences):
+        raise DamagedAnswerError("the arrays of the bins do not fit each other")
+    return block
+
+
+def _redactions(
+    redacted: NDArray[np.uint32], tokens: NDArray[np.uint32], num_sequences: int
+) -> NDArray[np.int64] | None:
+    if not len(redacted) and not len(tokens):
+        return None
+    if len(redacted) != len(tokens) or redacted.max(initial=0) >= num_sequences:
+        raise DamagedAnswerError("the arrays of the bins do not fit each other")
+    redactions = np.full(num_sequences, AS_IT_IS)
+    redactions[redacted] = np.where(tokens == MASKED_TOKEN, MASKED, tokens.astype(np.int64))
+    return redactions
+
+
+def _positions(offsets: NDArray[np.uint32], base_position: int) -> NDArray[np.int64]:
+    return np.where(offsets == ADDED_OFFSET, ADDED, base_position + offsets.astype(np.int64))
+
+
+def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if len(data) % dtype.itemsize:
+        raise DamagedAnswerError(f"the bins' {name} hold {len(data)} bytes, no multiple of {dtype.itemsize}")
+    return np.frombuffer(data, dtype=dtype)

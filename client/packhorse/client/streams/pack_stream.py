@@ -1,0 +1,304 @@
+"""Online packing that outlives its server.
+
+Owns what has been sent and is in no bin yet, so that a broken stream is opened again and loses or repeats nothing.
+Leaves the choice of bins to the service and connections to the transport.
+"""
+
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
+from packhorse.client.streams.blocks import BinBlock, decode_bins
+from packhorse.client.streams.requests import integers, invalid
+from packhorse.client.transport.retries import Attempts
+from packhorse.client.transport.transport import PACK_STREAM, Transport
+from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.topology import RoomRule
+from packhorse.v1 import packing_pb2 as pb
+
+Bin: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32]]
+"""(ids int64 [k], lengths int32 [k]) of one bin's sequences, by descending length; groups stand together, in order."""
+
+SEQUENCES_PER_MESSAGE = 10_000
+"""After which a message ends; its last group is whole."""
+
+
+class _Sequence(NamedTuple):
+    """A sequence that was sent, or will be, and that no bin has held yet."""
+
+    id: int
+    length: int
+    group: int
+    """Own number of the first sequence of its group."""
+
+
+class PackStream:
+    """Sequences go in as they come, full bins come out; made by `Client.pack_stream`, best used in a `with` statement.
+
+    The service holds back at most `lookahead_sequences` of them to make fuller bins; `flush` packs those too. When the
+    connection breaks, the stream is opened again on any replica and every sequence that no bin has held yet is sent
+    again: none is lost, and none comes twice. Bins may then hold other sequences than without the break.
+
+    Where the stream packs for D ranks, bin k of all that it has returned belongs to rank k mod D, after a break too:
+    bins come in rounds of a multiple of D, and a bin that waits for its round has not been returned.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.pack_stream(max_seq_len=8) as stream:
+        ...     ready = stream.send(ids=[10, 11, 12], lengths=[5, 3, 4])
+        ...     print(len(ready), stream.num_held)  # held back for fuller bins
+        ...     print([ids.tolist() for ids, lengths in stream.flush()])
+        0 3
+        [[10, 11], [12]]
+
+    Args:
+        transport: reaches the service.
+        options: of the stream.
+        retry: how long to try again.
+    """
+
+    def __init__(self, transport: Transport, options: pb.PackStreamOptions, retry: RetryPolicy) -> None:
+        self._transport = transport
+        self._options = options
+        self._attempts = Attempts(retry, has_answered=lambda: transport.has_answered)
+        self._held: dict[int, _Sequence] = {}  # own number -> sequence, in the order of arrival, group by group
+        self._unsent: dict[int, None] = {}  # own numbers that the open call has not been sent, in order
+        self._num_sent = 0
+        self._has_groups = False
+        self._ready: list[Bin] = []
+        self._requests: queue.SimpleQueue[pb.PackStreamRequest | None] | None = None
+        self._responses: Iterator[pb.PackStreamResponse] | None = None
+
+    @property
+    def num_held(self) -> int:
+        """Sequences sent that no returned bin has held yet."""
+        return len(self._held)
+
+    def send(
+        self,
+        ids: ArrayLike | Iterable[int],
+        lengths: ArrayLike | Iterable[int],
+        groups: ArrayLike | Iterable[int] | None = None,
+    ) -> list[Bin]:
+        """Hands sequences over.
+
+        Example:
+            >>> from packhorse.client import connect
+            >>> with connect("embedded:datasets") as client, client.pack_stream(max_seq_len=8) as stream:
+            ...     bins = stream.send([10, 11, 12, 13], [3, 4, 2, 3], groups=[0, 1, 0, 1]) + stream.flush()
+            >>> [ids.tolist() for ids, lengths in bins]
+            [[11, 13], [10, 12]]
+
+        Args:
+            ids: int64 [S], chosen by the trainer; they need not be unique.
+            lengths: int [S], in tokens, each in [1, max_seq_len].
+            groups: int [S]: sequences of this call with equal numbers share a bin, next to each other in their order;
+                without max_sequences_per_bin. A group is handed over whole, so equal numbers of two calls are two
+                groups. None where each sequence is packed by itself.
+
+        Returns:
+            The bins that are ready, in the order in which they left.
+
+        Raises:
+            InvalidRequestError: ids, lengths or a group, which may be too long for a bin, are refused; none of them is
+                kept.
+            TransientError: no server answered before the deadline. The sequences are kept: do not send them again, go
+                on with others or with `flush`.
+        """
+        new_ids, new_lengths = integers("ids", ids), integers("lengths", lengths)
+        if len(new_ids) != len(new_lengths):
+            raise invalid("lengths", f"holds {len(new_lengths)} for {len(new_ids)} ids")
+        if new_ids and not -(2**63) <= min(new_ids) <= max(new_ids) < 2**63:
+            raise invalid("ids", "must be 64-bit integers")
+        self._retrying(self._open)  # refused options are named before lengths
+        rule = self._check_lengths(new_lengths)
+        numbers = range(self._num_sent, self._num_sent + len(new_ids))
+        self._held.update(zip(numbers, self._in_groups(new_ids, new_lengths, groups, rule), strict=True))
+        self._num_sent += len(new_ids)
+        self._unsent.update(dict.fromkeys(numbers))
+        try:
+            self._retrying(self._send_unsent)
+        except TransientError:
+            raise
+        except PackhorseError:
+            for number in numbers:  # refused: what is still held of them is not kept
+                self._held.pop(number, None)
+            raise
+        return self._take_ready()
+
+    def flush(self) -> list[Bin]:
+        """Returns every bin that is ready or still open; more sequences may follow.
+
+        Raises:
+            InvalidRequestError: there are fewer sequences than bins for all ranks, and no bin may be empty. Nothing is
+                lost: send more, and flush again.
+            TransientError: no server answered before the deadline; nothing is lost, flush again.
+        """
+
+        def flush() -> None:
+            if self._held:
+                self._send_unsent()
+                self._exchange(pb.PackStreamRequest(flush=pb.PackStreamFlush()))
+
+        self._retrying(flush)
+        return self._take_ready()
+
+    def close(self) -> None:
+        """Ends the call. Sequences held stay with this object, and are sent again when it is used again."""
+        if self._requests is not None:
+            self._requests.put(None)
+        close = getattr(self._responses, "close", None)
+        self._requests = self._responses = None
+        if close is not None:
+            close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<PackStream at {self._transport.target}: max_seq_len {self._options.max_seq_len:,}, "
+            f"{self._num_sent:,} sequences sent, {self.num_held:,} held back>"
+        )
+
+    def __enter__(self) -> "PackStream":
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the stream; what was not flushed is left unpacked."""
+        self.close()
+
+    def _open(self) -> None:
+        if self._responses is not None:
+            return
+        self._attempts.begin()
+        self._requests = queue.SimpleQueue()
+        requests = iter(self._requests.get, None)
+        self._responses = self._transport.stream(PACK_STREAM, requests, self._attempts.timeout_seconds())
+        self._unsent = dict.fromkeys(self._held)
+        self._exchange(pb.PackStreamRequest(options=self._options))
+
+    def _send_unsent(self) -> None:
+        self._open()
+        while self._unsent:
+            numbers: list[int] = []
+            for number in self._unsent:
+                if len(numbers) >= SEQUENCES_PER_MESSAGE and self._held[number].group == number:
+                    break
+                numbers.append(number)
+            first = numbers[0]
+            groups = [self._held[number].group - first for number in numbers]
+            sequences = pb.PackStreamSequences(
+                ids=numbers,
+                lengths=[self._held[number].length for number in numbers],
+                groups=[] if groups == [number - first for number in numbers] else groups,
+            )
+            for number in numbers:  # they come back as unsent when the stream is opened again
+                del self._unsent[number]
+            self._exchange(pb.PackStreamRequest(sequences=sequences))
+
+    def _exchange(self, request: pb.PackStreamRequest) -> None:
+        """Sends a message and takes in the bins of its response."""
+        assert self._requests is not None
+        assert self._responses is not None
+        self._requests.put(request)
+        response = next(self._responses, None)
+        if response is None:
+            raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
+        block = decode_bins(response.bins, pb.ID_TYPE_INT64)
+        self._check(block, response.num_sequences_held)
+        for numbers, lengths in block.bins():
+            ids = [self._held.pop(number).id for number in numbers.tolist()]
+            self._ready.append((np.array(ids, dtype=np.int64), lengths))
+        if request.WhichOneof("payload") != "options":
+            self._attempts.succeeded()
+
+    def _check(self, block: BinBlock, num_held: int) -> None:
+        """Refuses bins that are not made of what was sent, before any of them is taken."""
+        came = dict(zip(block.ids.tolist(), block.lengths.tolist(), strict=True))
+        if (
+            len(came) != len(block.ids)
+            or len(block) % max(self._options.num_bins_multiple_of, 1)
+            or not came.keys() <= self._held.keys() - self._unsent.keys()
+            or any(self._held[number].length != length for number, length in came.items())
+            or self._is_torn(block)
+            or num_held != len(self._held) - len(self._unsent) - len(came)
+        ):
+            raise DamagedAnswerError(
+                f"{self._transport.target} returned other sequences, lengths or numbers of them than it was sent"
+            )
+
+    def _is_torn(self, block: BinBlock) -> bool:
+        """Whether a group in bins made of what is held has not come whole, in one bin and in its order."""
+        if not self._has_groups:
+            return False
+        for numbers, _ in block.bins():
+            previous = -1
+            for number in [*numbers.tolist(), -1]:
+                goes_on = previous + 1 in self._held and self._held[previous + 1].group <= previous
+                is_first = number < 0 or self._held[number].group == number
+                if (goes_on and number != previous + 1) or not (goes_on or is_first):
+                    return True
+                previous = number
+        return False
+
+    def _in_groups(
+        self, ids: list[int], lengths: list[int], groups: ArrayLike | Iterable[int] | None, rule: RoomRule
+    ) -> list[_Sequence]:
+        """Returns sequences with own numbers from `_num_sent` on, group by group; refuses a group that fits no bin."""
+        if groups is None:
+            return [
+                _Sequence(*each, self._num_sent + index) for index, each in enumerate(zip(ids, lengths, strict=True))
+            ]
+        keys = integers("groups", groups)
+        if len(keys) != len(ids):
+            raise invalid("groups", f"holds {len(keys)} numbers for {len(ids)} ids")
+        members: dict[int, list[int]] = {}
+        for index, key in enumerate(keys):
+            members.setdefault(key, []).append(index)
+        sequences: list[_Sequence] = []
+        for key, indices in members.items():
+            room = sum(int(rule.room(lengths[index])) for index in indices)
+            if room > rule.max_seq_len:
+                raise invalid(
+                    "groups",
+                    f"group {key} takes {room} tokens together, over max_seq_len {rule.max_seq_len}: raise it, or "
+                    "leave out sequences of the group",
+                )
+            if len(indices) > 1 and self._options.max_sequences_per_bin:
+                raise invalid(
+                    "groups", "max_sequences_per_bin cannot be kept where bins are made of groups: leave it None"
+                )
+            self._has_groups |= len(indices) > 1
+            first = self._num_sent + len(sequences)
+            sequences += [_Sequence(ids[index], lengths[index], first) for index in indices]
+        return sequences
+
+    def _check_lengths(self, lengths: list[int]) -> RoomRule:
+        """Refuses all before any is sent: the service would, but message by message."""
+        options = self._options
+        rule = RoomRule(options.max_seq_len, align=max(options.align, 1), extra_tokens=options.extra_tokens)
+        for length in set(lengths):
+            if not 1 <= length <= rule.longest:
+                raise invalid(
+                    "lengths",
+                    f"{length} is not in [1, {rule.longest}], which fits max_seq_len {rule.max_seq_len} with align "
+                    f"{rule.align} and extra_tokens {rule.extra_tokens}",
+                )
+        return rule
+
+    def _take_ready(self) -> list[Bin]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _retrying(self, attempt: Callable[[], None]) -> None:
+        try:
+            self._attempts.run(attempt, let_go=self.close)
+        except BaseException:  # a response may be on its way that no one will read
+            self.close()
+            raise

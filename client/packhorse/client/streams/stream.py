@@ -1,0 +1,285 @@
+"""A stream of bins that outlives its server.
+
+Owns resuming: which step comes next, and reopening at it on any replica. Leaves connections to the transport.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TypeVar
+
+from packhorse.client.errors import (
+    DamagedAnswerError,
+    ServerUnavailableError,
+    StreamInterruptedError,
+    TooManyStreamsError,
+    TransientError,
+)
+from packhorse.client.streams._templates import Templates
+from packhorse.client.streams.blocks import BinBlock, decode_bins
+from packhorse.client.streams.components import Component, read_components
+from packhorse.client.transport.retries import Attempts
+from packhorse.client.transport.transport import STREAM_BINS, Transport
+from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.topology import Skips, Topology
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import block_context, header_checksum, stream_positions
+
+_LOG = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHeader:
+    """Facts about a stream.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.stream_bins("corpus") as stream:
+        ...     stream.header.num_steps, stream.header.max_seq_len
+        (2, 8)
+    """
+
+    digest: str
+    """Digest of the dataset."""
+    num_steps: int
+    """Steps that every rank takes from start_position to the epoch's end."""
+    num_bins: int
+    """Bins of the whole epoch, over all ranks."""
+    num_bins_dropped: int
+    """Bins that the DROP policy leaves out of this epoch; 0 under every other policy."""
+    max_seq_len: int
+    """A bin's capacity in tokens."""
+    max_sequences_per_bin: int
+    """The most sequences in any bin."""
+    align: int
+    """A sequence's room in its bin is a multiple of this many tokens."""
+    extra_tokens: int
+    """Tokens kept free in every room beside the sequence's own, before rounding."""
+    over_length: str
+    """What was done at prepare with sequences that do not fit a bin: error, drop, truncate or split."""
+    keep: str
+    """Which end of a truncated sequence is in the plan: head or tail."""
+    id_column: str
+    """The input's column that ids come from; empty where an id is a row number."""
+    components: tuple[Component, ...] = ()
+    """Of a mixture, what it is made of, with what the epoch takes of each; empty for a prepared dataset."""
+    skipped: Skips = field(default_factory=Skips)
+    """Positions that are left out of the epoch: those of the request and those that a file takes away."""
+
+
+class BinStream:
+    """Blocks of bins of one (epoch, rank, worker), in order, each exactly once whatever happens to the server.
+
+    The first block holds one step, later ones more. When the connection breaks, the stream is reopened at the first
+    step that has not been handed out; a server with another digest is refused.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.stream_bins("corpus", seed=1) as stream:
+        ...     for block in stream:
+        ...         print(block.ids, "resume at", stream.position_after(block.steps[-1]))
+        [3 2] resume at 1
+        [0 1] resume at 2
+
+    Args:
+        transport: reaches the service.
+        request: the stream wanted.
+        topology: as in the request; once the stream is open, `topology` is `of_epoch`.
+        retry: how long to try again.
+    """
+
+    def __init__(
+        self, transport: Transport, request: pb.StreamBinsRequest, topology: Topology, retry: RetryPolicy
+    ) -> None:
+        self._transport = transport
+        self._request = request
+        self.topology = topology
+        self._attempts = Attempts(retry, has_answered=self._is_known)
+        self._messages: Iterator[pb.StreamBinsResponse] | None = None
+        self._header: pb.StreamHeader | None = None
+        self._templates = Templates()
+        self._facts: StreamHeader | None = None
+        self.was_refused = False
+        """Whether it has had to wait to be admitted, because servers had as many streams as they take."""
+
+    @property
+    def header(self) -> StreamHeader:
+        """Facts about the stream; opens it when it is not open yet.
+
+        They change where a file was changed while the stream went on: its digest, and possibly components and steps.
+        """
+        if self._facts is None:
+            self._retrying(self._open)
+        assert self._facts is not None
+        return self._facts
+
+    def position_after(self, step: int) -> int:
+        """The position to resume at once every rank has consumed `step`, under any topology."""
+        num_bins = self.header.num_bins  # opens the stream, which tells the epoch's topology
+        return self.topology.position_after(step, num_bins)
+
+    def __iter__(self) -> "BinStream":
+        """Returns itself."""
+        return self
+
+    def __next__(self) -> BinBlock:
+        """Returns the next block.
+
+        Raises:
+            StreamInterruptedError: the stream broke and could not be reopened before the deadline.
+            DigestMismatchError: after a break, another dataset answered.
+            PackhorseError: the request is refused.
+        """
+        block = self._retrying(self._next_block)
+        if block is None:
+            raise StopIteration
+        self._request.first_step = block.steps.stop
+        self._attempts.succeeded()
+        return block
+
+    def close(self) -> None:
+        """Ends the call; a closed stream that is iterated again goes on where it was."""
+        close = getattr(self._messages, "close", None)
+        self._messages = None
+        if close is not None:
+            close()
+
+    def __enter__(self) -> "BinStream":
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the stream."""
+        self.close()
+
+    def __repr__(self) -> str:
+        request, step = self._request, self._next_step()
+        steps = "not opened" if self._header is None else f"next step {step:,} of {self._header.num_steps:,}"
+        return (
+            f"<BinStream of {request.dataset!r} at {self._transport.target}: epoch {request.epoch}, seed "
+            f"{request.seed}, rank {request.rank} of {self.topology.world_size}, worker {request.worker} of "
+            f"{self.topology.workers_per_rank}, {steps}>"
+        )
+
+    def _open(self) -> Iterator[pb.StreamBinsResponse]:
+        self._attempts.begin()
+        messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds())
+        try:
+            first = next(messages, None)
+        except TooManyStreamsError:
+            self.was_refused = True
+            raise
+        if first is None or not first.HasField("header"):
+            raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
+        if header_checksum(self._request, first.header) != first.header.checksum:
+            raise DamagedAnswerError("the stream's header does not match its checksum: bytes changed on the way")
+        if self._header is None:
+            self.topology = self.topology.of_epoch(
+                self._request.epoch, num_bins=first.header.num_bins, max_seq_len=first.header.max_seq_len
+            )
+        self._header, self._facts = first.header, _facts_of(first.header)
+        self._request.expected_digest = first.header.digest
+        self._messages = messages
+        self._templates = Templates()
+        if self._request.first_step:
+            _LOG.info("streaming %s from step %d", self._request.dataset, self._request.first_step)
+        return messages
+
+    def _next_block(self) -> BinBlock | None:
+        if self._messages is None and self._is_complete():
+            return None
+        try:
+            message = next(self._messages or self._open(), None)
+        except TransientError:
+            if self._is_complete():  # only the stream's end was lost
+                return None
+            raise
+        if message is None and not self._is_complete():
+            raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
+        return None if message is None else self._decoded(message.block)
+
+    def _decoded(self, block: pb.StreamBlock) -> BinBlock:
+        header = self._header
+        assert header is not None
+        topology = self.topology
+        decoded = decode_bins(
+            block.bins,
+            header.id_type,
+            templates=self._templates,
+            positions=lambda num_bins: stream_positions(topology, self._request.rank, block.first_step, num_bins),
+            context=block_context(header.checksum, block),
+            steps=range(
+                block.first_step, block.first_step + block.num_steps * topology.step_stride, topology.step_stride
+            ),
+        )
+        steps = decoded.steps
+        if (
+            block.first_step != self._next_step()
+            or not steps
+            or steps[-1] >= header.num_steps
+            or len(decoded) != topology.num_rank_bins(steps)
+        ):
+            raise DamagedAnswerError(
+                f"{self._transport.target} sent {len(decoded)} bins for {block.num_steps} steps from "
+                f"{block.first_step}; step {self._next_step()} of {header.num_steps} comes next"
+            )
+        return decoded
+
+    def _is_known(self) -> bool:
+        """Whether the service has answered before, this process or the one that a checkpoint comes from."""
+        return bool(self._request.expected_digest) or self._transport.has_answered
+
+    def _is_complete(self) -> bool:
+        return self._header is not None and self._next_step() >= self._header.num_steps
+
+    def _next_step(self) -> int:
+        """This worker's next step."""
+        return self.topology.next_step(self._request.worker, self._request.first_step)
+
+    def _resumable_position(self, step: int) -> int:
+        """The position to resume at where this worker's steps before `step` were delivered."""
+        if self._header is None:
+            return self.topology.start_position
+        return self.topology.position_after(step - 1, self._header.num_bins)
+
+    def _retrying(self, attempt: Callable[[], _Result]) -> _Result:
+        try:
+            return self._attempts.run(attempt, let_go=self.close)
+        except TransientError as error:
+            step = self._next_step()
+            position = self._resumable_position(step)
+            what = "could not be opened" if self._header is None else "broke and did not come back"
+            again = (
+                ", where an optimizer step begins; its steps come again"
+                if self.topology.steps_per_optimizer_step > 1
+                else ""
+            )
+            raise StreamInterruptedError(
+                f"the stream of {self._request.dataset!r} {what}: {error}; this worker's steps before {step} were "
+                f"delivered, resume at position {position} of epoch {self._request.epoch}{again}",
+                position=position,
+                step=step,
+            ) from error
+
+
+def _facts_of(header: pb.StreamHeader) -> StreamHeader:
+    return StreamHeader(
+        digest=header.digest,
+        num_steps=header.num_steps,
+        num_bins=header.num_bins,
+        num_bins_dropped=header.num_bins_dropped,
+        max_seq_len=header.max_seq_len,
+        max_sequences_per_bin=header.max_sequences_per_bin,
+        align=header.align,
+        extra_tokens=header.extra_tokens,
+        over_length=header.over_length,
+        keep=header.keep,
+        id_column=header.id_column,
+        components=read_components(header.components),
+        skipped=Skips.of((each.first, each.end) for each in header.skipped),
+    )

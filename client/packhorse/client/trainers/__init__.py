@@ -1,0 +1,23 @@
+"""Glue to training stacks: their own trainers and loaders, packed and resumable, one file a stack.
+
+`transformers` and `trl` hold trainers, `lightning` a data module, `stateful` and `torchdata` loaders, `megatron` a data
+iterator. Importing one of them needs that stack, Megatron's aside. What is here needs torch alone.
+"""
+
+from packhorse.client.trainers._data import PackedData
+from packhorse.client.trainers.lightning import PackedDataModule
+from packhorse.client.trainers.megatron import (
+    MegatronBatch,
+    MegatronIterator,
+    create_megatron_iterator,
+    get_megatron_batch,
+)
+
+__all__ = [
+    "MegatronBatch",
+    "MegatronIterator",
+    "PackedData",
+    "PackedDataModule",
+    "create_megatron_iterator",
+    "get_megatron_batch",
+]

@@ -1,0 +1,375 @@
+"""Megatron: an iterator of packed batches for its training loop, and `get_batch` for a loop of one's own.
+
+Owns which ranks read, how long an iterator goes on, what Megatron's checkpoint keeps of it, and the way from the ranks
+that read to those that share their model; leaves keys to `presets.megatron_lm`, batches to `loader` and data-parallel
+ranks to `ranks`. Importing this needs no Megatron.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import torch
+import torch.distributed as dist
+
+from packhorse.client.api import Client
+from packhorse.client.batches.context_parallel import context_parallel_indices
+from packhorse.client.batches.targets import IGNORE_INDEX
+from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
+from packhorse.client.loading.options import LoadingOptions, check_options
+from packhorse.client.loading.ranks import megatron_state
+from packhorse.client.presets import megatron_lm_preset
+from packhorse.client.streams.cursor import Resume
+from packhorse.client.trainers._data import refuse_schedule
+
+_NO_STEP = (
+    "an epoch of this dataset has no step of this size; take fewer ranks or a smaller micro_batch_size, or a remainder "
+    "other than 'drop'"
+)
+_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen")
+
+
+class MegatronIterator:
+    """Micro-batches without end, epoch after epoch, as Megatron's training loop takes them from a data iterator.
+
+    Made by `create_megatron_iterator`. Nothing is opened before the first `next`: a pipeline stage that never asks for
+    a batch never reads.
+
+    Example:
+        >>> batches = create_megatron_iterator(
+        ...     "embedded:datasets", "corpus", "corpus.idx", micro_batch_size=1, num_workers=0, device="cpu"
+        ... )
+        >>> [next(batches)["cu_seqlens"].tolist() for _ in range(3)]  # two bins are an epoch
+        [[[0, 5, 8]], [[0, 5, 8]], [[0, 5, 8]]]
+        >>> batches.state_dict()["epoch"], batches.state_dict()["position"]
+        (1, 1)
+
+    Args:
+        loader: of this data-parallel rank, with the preset `megatron-lm`.
+        seq_length: tokens in a row, as Megatron allocates them on ranks that do not read; None for any.
+    """
+
+    def __init__(self, loader: PackedDataLoader, *, seq_length: int | None = None) -> None:
+        self._loader = loader
+        self._seq_length = seq_length
+        self._batches: Iterator[Any] | None = None
+
+    def __iter__(self) -> "MegatronIterator":
+        """Returns itself."""
+        return self
+
+    def __next__(self) -> dict[str, torch.Tensor]:
+        """Returns the next micro-batch; see `megatron_lm_preset` for its keys.
+
+        Raises:
+            ValueError: the dataset's max_seq_len is not `seq_length`, or an epoch has no step at all.
+        """
+        batch = self._next_of_epoch()
+        if batch is None:  # the loader stands at the next epoch
+            batch = self._next_of_epoch()
+        if batch is None:
+            raise ValueError(_NO_STEP)
+        row_tokens = batch["tokens"].shape[1]
+        if self._seq_length not in (None, row_tokens):
+            raise ValueError(
+                f"the dataset was prepared with max_seq_len {row_tokens}, and seq_length is {self._seq_length}; start "
+                f"Megatron with --seq-length {row_tokens}, or prepare the dataset with --max-seq-len {self._seq_length}"
+            )
+        return {key: batch[key] for key in _KEYS}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the cursor of the last micro-batch handed out, a plain dict; it is the same on every rank."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues after a cursor, under any data-parallel size and micro-batch size."""
+        self._batches = None
+        self._loader.load_state_dict(state)
+
+    def save_state(self) -> dict[str, Any]:
+        """Returns `state_dict()`, by the name under which Megatron asks for it (`--dataloader-save DIR`)."""
+        return self.state_dict()
+
+    def load_saved(self, folder: str | Path, iteration: int) -> None:
+        """Goes on from what Megatron saved at an iteration below `--dataloader-save`.
+
+        Every data-parallel rank reads the state of the first, since all of them stand at the same cursor: so their
+        number may be another.
+
+        Raises:
+            FileNotFoundError: nothing was saved there at that iteration.
+        """
+        there = Path(folder) / f"iter_{iteration:07d}"
+        saved = sorted(there.glob("mp_rank_*/train_dataloader_dprank000.pt"))
+        if not saved:
+            raise FileNotFoundError(
+                f"no mp_rank_*/train_dataloader_dprank000.pt in {there}; give the folder of --dataloader-save and an "
+                "iteration at which it was saved"
+            )
+        self.load_state_dict(torch.load(saved[0], map_location="cpu", weights_only=True)["dataloader_state_dict"])
+
+    def skip_samples(self, consumed_samples: int) -> None:
+        """Continues after this many samples, counted in bins of all ranks from the run's beginning.
+
+        This is exact where data-parallel size and micro-batch size were the same all along, since an epoch's last step
+        is filled up to their product; under others load a state.
+
+        Raises:
+            ValueError: it is negative or no multiple of a step's bins.
+        """
+        topology = self._loader.dataset.topology
+        bins_per_step = topology.bins_per_step
+        steps, rest = divmod(consumed_samples, bins_per_step)
+        if rest or consumed_samples < 0:
+            raise ValueError(
+                f"consumed_samples {consumed_samples} is no multiple of the {bins_per_step} bins in a step of all "
+                "ranks; it was counted under another data-parallel size or micro_batch_size: use load_saved or "
+                "load_state_dict instead"
+            )
+        self._batches = None
+        progress, resume = self._loader.dataset.progress, Resume(epoch=0)
+        progress.choose(resume)
+        while steps >= (num_steps := len(self._loader)):
+            if num_steps == 0:
+                raise ValueError(_NO_STEP)
+            steps -= num_steps
+            resume = resume.at_epoch(resume.epoch + 1)
+            progress.choose(resume)
+        position = steps // topology.steps_per_optimizer_step * topology.bins_per_optimizer_step
+        progress.choose(replace(resume, first_step=steps, first_turn=steps, position=position, is_resumed=True))
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._batches = None
+        self._loader.close()
+
+    def _next_of_epoch(self) -> Any:
+        if self._batches is None:
+            self._batches = iter(self._loader)
+        batch = next(self._batches, None)
+        if batch is None:
+            self._batches = None
+        return batch
+
+
+def create_megatron_iterator(
+    target: str | Callable[[], Client],
+    dataset: str,
+    tokens: Any,
+    *,
+    micro_batch_size: int,
+    seq_length: int | None = None,
+    sequence_parallel: bool = False,
+    consumed_samples: int = 0,
+    **options: Unpack[LoadingOptions],
+) -> MegatronIterator | None:
+    """Returns an iterator of packed micro-batches for Megatron, on ranks that read data; None on the others.
+
+    Those that read are the first tensor-parallel ranks; Megatron, or `get_megatron_batch`, sends their peers the
+    batches. Data-parallel ranks and the sizes of tensor and context parallelism are those of Megatron's parallel
+    state, where it is initialised. Hand it to Megatron with `--dataloader-type external --sft`:
+
+    ```
+    def train_valid_test_datasets_provider(num_samples):
+        args = get_args()
+        train = create_megatron_iterator(
+            "packhorse:50051", "corpus", "corpus.idx", seed=args.seed, micro_batch_size=args.micro_batch_size,
+            seq_length=args.seq_length, consumed_samples=args.consumed_train_samples,
+        )
+        return train, None, None
+    ```
+
+    Megatron-LM's own `get_batch` takes them with micro_batch_size 1, and with any since core 0.19. Up to core 0.16 it
+    has no packed sequences with tensor or context parallelism: there, call `get_megatron_batch` in `forward_step`.
+
+    Example:
+        >>> batches = create_megatron_iterator(
+        ...     "embedded:datasets", "corpus", "corpus.idx", micro_batch_size=2, num_workers=0, device="cpu"
+        ... )
+        >>> next(batches)["tokens"].tolist()
+        [[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 2, 3, 4, 0, 1, 2]]
+
+    Args:
+        target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.
+        dataset: its name on the server.
+        tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
+        micro_batch_size: bins in a micro-batch, for each data-parallel rank.
+        seq_length: as Megatron was told; the dataset's max_seq_len must be the same. None where nobody asks.
+        sequence_parallel: whether Megatron runs with `--sequence-parallel`, which asks more of `prepare --align`.
+        consumed_samples: continue after this many; see `MegatronIterator.skip_samples`.
+        options: further ones of `create_packed_dataloader`, such as `seed`, `num_workers`, `balance`, and `rank` and
+            `world_size` where Megatron's parallel state is not initialised.
+
+    Raises:
+        TypeError: there is no option of such a name.
+        ValueError: an argument is out of range, or `preset` is given.
+    """
+    check_options("create_megatron_iterator", options)
+    if "preset" in options:
+        raise ValueError("create_megatron_iterator sets the preset itself; leave preset out")
+    refuse_schedule(
+        micro_batch_size,
+        "micro_batch_size",
+        "Megatron itself changes how many micro-batches make a step; give the schedule to its "
+        "--step-batch-size-schedule",
+    )
+    state = megatron_state()
+    if state is not None and state.get_tensor_model_parallel_rank() != 0:
+        return None
+    tensor_parallel_size = state.get_tensor_model_parallel_world_size() if state is not None else 1
+    options["preset"] = megatron_lm_preset(
+        context_parallel_size=state.get_context_parallel_world_size() if state is not None else 1,
+        tensor_parallel_size=tensor_parallel_size if sequence_parallel else 1,
+    )
+    loader = create_packed_dataloader(target, dataset, tokens, batch_size=micro_batch_size, **options)
+    iterator = MegatronIterator(loader, seq_length=seq_length)
+    if consumed_samples:
+        iterator.skip_samples(consumed_samples)
+    return iterator
+
+
+class MegatronBatch(NamedTuple):
+    """What a forward step needs, in the order of Megatron's own `get_batch`.
+
+    Legend: T tokens of this context-parallel rank: those of the whole micro-batch divided by CP.
+
+    Example:
+        >>> tokens, labels, loss_mask, attention_mask, position_ids, packed_seq_params = get_megatron_batch(
+        ...     batches
+        ... )  # doctest: +SKIP
+    """
+
+    tokens: torch.Tensor | None
+    """int64 [1, T]; None where neither embedding nor multi-token prediction is."""
+    labels: torch.Tensor | None
+    """int64 [1, T], shifted; -100 where there is no target. None but on the last pipeline stage."""
+    loss_mask: torch.Tensor | None
+    """float32 [1, T]; 0 exactly where labels are -100. None where labels are."""
+    attention_mask: None
+    """None: offsets tell sequences apart."""
+    position_ids: torch.Tensor | None
+    """int64 [1, T]; None where tokens are."""
+    packed_seq_params: Any
+    """Megatron's PackedSeqParams; its offsets are those of the whole micro-batch, as Transformer Engine wants them."""
+
+
+def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) -> MegatronBatch:
+    """Takes a micro-batch where it is read and gives every rank its part; call it on all ranks of a model.
+
+    The first tensor-parallel rank takes it from `data_iterator` and sends it to its peers. Rows are laid end to end,
+    and under context parallelism each rank keeps its chunks of every segment (`context_parallel_indices`). This needs
+    megatron-core, but neither Transformer Engine nor a GPU.
+
+    Example:
+        >>> batch = get_megatron_batch(data_iterator)  # doctest: +SKIP
+        >>> losses = model(
+        ...     batch.tokens,
+        ...     batch.position_ids,
+        ...     None,
+        ...     labels=batch.labels,
+        ...     packed_seq_params=batch.packed_seq_params,
+        ... )  # doctest: +SKIP
+
+    Args:
+        data_iterator: what `create_megatron_iterator` returned, None included, or Megatron's wrapper around it.
+        mtp_on_this_rank: whether multi-token prediction runs here, which needs tokens and labels on its stage.
+
+    Raises:
+        ImportError: megatron-core is not installed.
+        ValueError: this rank is to read, and has no iterator.
+    """
+    try:
+        from megatron.core import parallel_state
+        from megatron.core.packed_seq_params import PackedSeqParams
+    except ModuleNotFoundError as error:
+        raise ImportError("get_megatron_batch needs Megatron: install megatron-core") from error
+    has_tokens = mtp_on_this_rank or parallel_state.is_pipeline_first_stage(ignore_virtual=True)
+    has_labels = mtp_on_this_rank or parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+    keys = ("tokens", "position_ids") * has_tokens + ("labels",) * has_labels
+    group = parallel_state.get_tensor_model_parallel_group()
+    if parallel_state.get_tensor_model_parallel_rank() == 0:
+        if data_iterator is None:
+            raise ValueError(
+                "data_iterator is None on a rank that reads, the first of its tensor-parallel group; make it with "
+                "create_megatron_iterator once Megatron's parallel state is initialised"
+            )
+        micro_batch = _MicroBatch.of_rows(next(data_iterator), keys)
+        micro_batch.send(group)
+    else:
+        micro_batch = _MicroBatch.receive(group, len(keys))
+    size, rank = parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank()
+    values = micro_batch.values
+    if size > 1:
+        values = values[:, context_parallel_indices(micro_batch.cu_seqlens, values.shape[1], size, rank)]
+    of_keys = {key: values[i : i + 1] for i, key in enumerate(keys)}
+    labels = of_keys.get("labels")
+    return MegatronBatch(
+        tokens=of_keys.get("tokens"),
+        labels=labels,
+        loss_mask=None if labels is None else (labels != IGNORE_INDEX).float(),
+        attention_mask=None,
+        position_ids=of_keys.get("position_ids"),
+        packed_seq_params=PackedSeqParams(
+            qkv_format="thd",
+            cu_seqlens_q=micro_batch.cu_seqlens,
+            cu_seqlens_kv=micro_batch.cu_seqlens,
+            cu_seqlens_q_padded=micro_batch.cu_seqlens,
+            cu_seqlens_kv_padded=micro_batch.cu_seqlens,
+            max_seqlen_q=micro_batch.max_seqlen,
+            max_seqlen_kv=micro_batch.max_seqlen,
+        ),
+    )
+
+
+class _MicroBatch(NamedTuple):
+    """A micro-batch's rows end to end, as it goes from the rank that reads to its peers."""
+
+    values: torch.Tensor
+    """Of each key that the pipeline stage needs: int64 [keys, T]."""
+    cu_seqlens: torch.Tensor
+    """int32 [s + 1]."""
+    max_seqlen: int
+
+    @classmethod
+    def of_rows(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
+        num_rows, row_tokens = batch["tokens"].shape
+        ends = torch.arange(num_rows, dtype=torch.int32, device=batch["cu_seqlens"].device) * row_tokens
+        # Each row repeats its end, which is the next one's beginning.
+        offsets = torch.unique_consecutive((batch["cu_seqlens"] + ends[:, None]).flatten())
+        values = [batch[key].reshape(-1) for key in keys]
+        return cls(
+            values=torch.stack(values) if values else batch["tokens"].new_empty((0, num_rows * row_tokens)),
+            cu_seqlens=offsets,
+            max_seqlen=int(batch["max_seqlen"].max()),
+        )
+
+    def send(self, group: dist.ProcessGroup) -> None:
+        """Sends it to the peers of the group's first rank: its sizes, then everything in one piece."""
+        if dist.get_world_size(group) == 1:
+            return
+        device = _device_of(group)
+        sizes = [self.values.shape[1], len(self.cu_seqlens), self.max_seqlen]
+        _broadcast(torch.tensor(sizes, dtype=torch.int64, device=device), group)
+        _broadcast(torch.cat([self.values.flatten(), self.cu_seqlens.to(torch.int64)]).to(device), group)
+
+    @classmethod
+    def receive(cls, group: dist.ProcessGroup, num_keys: int) -> "_MicroBatch":
+        """Receives what the group's first rank sends; `num_keys` as many keys as there."""
+        device = _device_of(group)
+        num_tokens, num_offsets, max_seqlen = _broadcast(
+            torch.empty(3, dtype=torch.int64, device=device), group
+        ).tolist()
+        piece = torch.empty(num_keys * num_tokens + num_offsets, dtype=torch.int64, device=device)
+        values, offsets = torch.split(_broadcast(piece, group), [num_keys * num_tokens, num_offsets])
+        return cls(values=values.view(num_keys, num_tokens), cu_seqlens=offsets.to(torch.int32), max_seqlen=max_seqlen)
+
+
+def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    dist.broadcast(tensor, dist.get_global_rank(group, 0), group=group)
+    return tensor
+
+
+def _device_of(group: dist.ProcessGroup) -> torch.device:
+    is_gpu = "nccl" in dist.get_backend(group)
+    return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")

@@ -1,0 +1,389 @@
+"""The remote target: channels to the replicas of the service.
+
+Owns the channels, their options and which replica is asked; leaves what a target means to `targets`, what an error
+means to `transport.statuses`, retries to `transport.retries` and resuming to `stream`.
+"""
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from packhorse.client.errors import (
+    AccessDeniedError,
+    DamagedAnswerError,
+    DatasetCorruptError,
+    DatasetNotFoundError,
+    DigestMismatchError,
+    NotImplementedByServerError,
+    PackhorseError,
+    ServerUnavailableError,
+    TransientError,
+    VersionMismatchError,
+)
+from packhorse.client.transport._shared_set import SharedSet
+from packhorse.client.transport._watchdog import NoMessageError, next_message
+from packhorse.client.transport.access import NO_ACCESS, Access
+from packhorse.client.transport.credentials import Papers
+from packhorse.client.transport.handshake import refusal_of
+from packhorse.client.transport.statuses import exception_of
+from packhorse.client.transport.targets import Address, addresses_of, host_and_port, hosts_of
+from packhorse.client.transport.transport import PACK_SEQUENCES, Method
+from packhorse.wire import keep_freed_memory
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+_Answer = TypeVar("_Answer")
+
+MAX_MESSAGE_BYTES = 65 << 20
+ANSWER_SECONDS = 30.0
+"""How long one replica may take to answer a request, or to open a stream."""
+PACK_SECONDS = 120.0
+"""The same for PackSequences and a PackStream's messages: a million distinct lengths take half a minute."""
+STALL_SECONDS = 300.0
+"""How long the next block of an open stream may take while its connection is alive."""
+READ_AHEAD_BYTES = 64 << 10
+"""What the network may hold of a stream behind the message that is read: a thousand bins or more."""
+AVOID_SECONDS = 10.0
+"""How long a replica that failed is asked after all others."""
+MOST_CONNECTIONS = 16
+"""How many connections are tried where a replica has another version of a dataset: of the processes behind one address
+one may have begun after the dataset's folder was replaced, and its siblings serve the old version still."""
+
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A peer that vanished without a word is noticed within 15 seconds: a ping after 8, its answer 5 later.
+    ("grpc.keepalive_time_ms", 8_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),  # a stream's client has nothing to send for hours
+    # An attempt to connect ends after 4 seconds, not 20: where many connect at once, one that was not heard waits long.
+    ("grpc.min_reconnect_backoff_ms", 4_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # gRPC's own window grows to megabytes, hours of bins, and what is handed out can no longer change its course.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", READ_AHEAD_BYTES),
+)
+
+_PERHAPS_ELSEWHERE = (
+    AccessDeniedError,
+    DatasetCorruptError,
+    DatasetNotFoundError,
+    DigestMismatchError,
+    NotImplementedByServerError,
+    VersionMismatchError,
+)
+"""What one replica refuses and another may grant."""
+
+_ANCHORS: list[grpc.Channel] = []
+"""An idle channel, kept for the life of the process. With its last channel gRPC's engine winds down, and a process that
+forks meanwhile (a DataLoader, right after `len(dataset)`) gets children whose calls never return."""
+
+_ANSWERED = SharedSet()
+"""Which targets have ever answered. Forked workers begin each epoch with new connections, and a server that restarts
+meanwhile is not one that was never there."""
+
+_RANDOM = random.SystemRandom()  # ranks that seed the global one alike would all choose the same replica
+
+
+def has_used_grpc() -> bool:
+    """Whether this process, or one that it was forked off, has opened a channel; its own forks may stall then."""
+    return bool(_ANCHORS)
+
+
+def _serialized(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+class _Replica:
+    """One address of the service and the channel to it."""
+
+    def __init__(self, address: Address, papers: Papers) -> None:
+        self.name = address.target
+        self.failed_at = -math.inf
+        self.is_closed = False
+        self.has_answered = False
+        self._address = address
+        self._papers = papers
+        self._explained_at = -math.inf
+        self._channel: grpc.Channel | None = None
+        self._methods: dict[tuple[str, str], Any] = {}  # of the channel: each takes as long to make as to call
+
+    def call(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
+        """Calls a method of the service over the channel; what a stub's method returns."""
+        return self._made("unary_unary", method, method.parse)(request, **options)
+
+    def stream(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
+        """Opens a stream whose messages are left as bytes: gRPC would decode them in the one thread that reads for all.
+
+        Args:
+            method: whose answer is a stream.
+            request: a message, or an iterator of messages.
+            options: of the call.
+        """
+        kind = "stream_stream" if isinstance(request, Iterator) else "unary_stream"
+        return self._made(kind, method, bytes)(request, **options)
+
+    def _made(self, kind: str, method: Method[Any, Any], parse: Callable[[bytes], Any]) -> Any:
+        """Returns a method as gRPC's channel makes it, opening the channel first."""
+        if self._channel is None:
+            self._channel = self._papers.open_channel(self._address, _OPTIONS)
+            self._methods = {}
+        made = self._methods.get((kind, method.name))
+        if made is None:
+            made = getattr(self._channel, kind)(
+                method.path, request_serializer=_serialized, response_deserializer=parse
+            )
+            self._methods[kind, method.name] = made
+        return made
+
+    def renew(self) -> None:
+        """Lets the next call open a channel of its own; calls on the old one go on.
+
+        A connection whose bytes were altered may stay spoilt: headers refer to earlier headers.
+        """
+        self._channel = None
+
+    def refusal(self) -> AccessDeniedError | None:
+        """Returns why no connection comes about, where that is a matter of certificates; asks now and then only."""
+        if self._papers.has_credentials:  # they cannot be looked into
+            return None
+        uses_tls, endpoint, now = self._papers.uses_tls, host_and_port(self._address), time.monotonic()
+        if endpoint is None or now - self._explained_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
+            return None
+        self._explained_at = now
+        host, port, server_name = endpoint
+        return refusal_of(host, port, server_name, self._papers.access, uses_tls=uses_tls)
+
+    def close(self) -> None:
+        self.is_closed = True
+        if self._channel is not None:
+            self._channel.close()
+
+
+class GrpcTransport:
+    """Calls a service. Channels are made when first needed, anew in every process, and so survive a fork.
+
+    A call goes to any replica that has not failed lately. Where one cannot answer, or lacks the dataset, the others are
+    asked before the call fails.
+
+    Args:
+        target: host:port, host:port,host:port, dns:///host:port, unix:PATH.
+        access: certificates and tokens; what it leaves out is taken from the environment.
+        credentials: of a secure channel, instead of certificates.
+
+    Raises:
+        ValueError: a token would travel in plain text, or a file cannot be read.
+        InvalidRequestError: nothing could ever listen at the target.
+    """
+
+    def __init__(
+        self, target: str, *, access: Access = NO_ACCESS, credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
+        self.target = target
+        self._hosts = hosts_of(target)
+        self._papers = Papers(access if credentials is not None else access.or_environment(), self._hosts, credentials)
+        self._replicas: dict[Address, _Replica] = {}
+        self._is_current = False  # whether the replicas are what the hosts' names stand for
+        self._calls: set[Any] = set()  # that stream
+        self._pid = -1
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether this target has ever answered this process or one of its forks."""
+        return self.target in _ANSWERED
+
+    def answer(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> _Response:
+        """Returns the one answer to a request."""
+
+        def ask(replica: _Replica, seconds: float) -> _Response:
+            try:
+                answer: _Response | None = replica.call(
+                    method, request, timeout=seconds, metadata=self._papers.metadata
+                )
+                if answer is None:  # gRPC takes status OK for an answer, even when nothing came before it
+                    raise NoMessageError("an answer without a message")
+            except (grpc.RpcError, NoMessageError) as error:
+                raise self._failure(replica, error) from None
+            return answer
+
+        return self._ask(ask, timeout_seconds, PACK_SECONDS if method is PACK_SEQUENCES else ANSWER_SECONDS)
+
+    def stream(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> Iterator[_Response]:
+        """Yields the messages that answer a request, or an iterator of requests; closing the iterator cancels the call.
+
+        An iterator can be read only once, so one replica is asked, and the others wait for the next attempt.
+        """
+        is_iterator = isinstance(request, Iterator)
+        later_seconds = PACK_SECONDS if is_iterator else STALL_SECONDS
+
+        def open_stream(replica: _Replica, seconds: float) -> tuple[_Response | None, Generator[_Response]]:
+            call = replica.stream(method, request, metadata=self._papers.metadata)
+            messages = self._messages(replica, call, method.parse, seconds, later_seconds)
+            return next(messages, None), messages
+
+        first, messages = self._ask(
+            open_stream, timeout_seconds, ANSWER_SECONDS, most_replicas=1 if is_iterator else None
+        )
+        with closing(messages):
+            if first is not None:
+                yield first
+                yield from messages
+
+    def close(self) -> None:
+        """Closes the channels; later calls open others."""
+        if self._pid == os.getpid():
+            for replica in self._replicas.values():
+                replica.close()
+            for call in list(self._calls):  # some may be on channels that have been renewed
+                call.cancel()
+        self._replicas, self._is_current = {}, False
+
+    def _ask(
+        self,
+        ask: Callable[[_Replica, float], _Answer],
+        timeout_seconds: float,
+        most_seconds: float,
+        *,
+        most_replicas: int | None = None,
+    ) -> _Answer:
+        """Asks each replica at most once, and returns the first answer.
+
+        Args:
+            ask: takes a replica and how long it may take; raises what `_failure` returns.
+            timeout_seconds: how long all of them may take.
+            most_seconds: how long each of them may take.
+            most_replicas: how many are asked; None for all.
+
+        Raises:
+            TransientError: one could not answer; nobody knows what it would have said.
+            PackhorseError: all refuse.
+        """
+        end = time.monotonic() + timeout_seconds
+        refusal: PackhorseError | None = None
+        trouble: TransientError | None = None
+        replicas = self._in_order()[:most_replicas]
+        for number, replica in enumerate(replicas):
+            share = max(end - time.monotonic(), 0.1) / (len(replicas) - number)
+            try:
+                answer = self._ask_processes(ask, replica, min(share, most_seconds))
+            except PackhorseError as failure:
+                if isinstance(failure, TransientError):
+                    trouble = failure
+                elif isinstance(failure, _PERHAPS_ELSEWHERE):
+                    refusal = refusal or failure
+                else:
+                    raise
+            else:
+                self._answered(replica)
+                return answer
+        if trouble is None:
+            assert refusal is not None
+            raise refusal
+        if refusal is not None:
+            trouble.args = (f"{trouble}; another replica: {refusal}",)
+        raise trouble
+
+    def _ask_processes(self, ask: Callable[[_Replica, float], _Answer], replica: _Replica, seconds: float) -> _Answer:
+        """Asks a replica, and as long as it has another version asks again, over a connection of its own each time.
+
+        Args:
+            ask: as `_ask` takes it.
+            replica: who is asked.
+            seconds: how long all of it may take.
+        """
+        end = time.monotonic() + seconds
+        number = 0
+        while True:
+            number += 1
+            try:
+                return ask(replica, max(end - time.monotonic(), 0.1))
+            except DigestMismatchError as mismatch:
+                replica.renew()
+                if number >= MOST_CONNECTIONS or time.monotonic() >= end:
+                    asked = f"{number} connections" if number > 1 else "before time ran out, one connection"
+                    mismatch.args = (
+                        f"{mismatch} ({asked} to {replica.name}, behind which several processes may listen, gave this "
+                        "answer)",
+                    )
+                    raise
+
+    def _messages(
+        self,
+        replica: _Replica,
+        call: Any,
+        parse: Callable[[bytes], _Response],
+        first_seconds: float,
+        later_seconds: float,
+    ) -> Generator[_Response]:
+        """Yields a stream's messages; waits so long for the first, and so long for each later one."""
+        self._calls.add(call)
+        seconds = first_seconds
+        try:
+            while (data := next_message(call, seconds)) is not None:
+                yield parse(data)
+                seconds = later_seconds
+        except DecodeError:
+            raise DamagedAnswerError(f"{replica.name} sent what is no message: bytes changed on the way") from None
+        except (grpc.RpcError, NoMessageError) as error:
+            raise self._failure(replica, error) from None
+        finally:
+            call.cancel()
+            self._calls.discard(call)
+
+    def _in_order(self) -> list[_Replica]:
+        """Returns every replica, by chance, but those behind the others that have failed lately."""
+        if self._pid != os.getpid():
+            self._replicas, self._calls, self._is_current = {}, set(), False
+            self._pid = os.getpid()
+        if not _ANCHORS:
+            keep_freed_memory()
+            _ANCHORS.append(grpc.insecure_channel("127.0.0.1:1"))  # connects to nothing until it is used
+        if not self._is_current:
+            addresses = [address for host in self._hosts for address in addresses_of(host)]
+            known = self._replicas
+            self._replicas = {address: known.get(address) or _Replica(address, self._papers) for address in addresses}
+            self._is_current = True
+        replicas = list(self._replicas.values())
+        _RANDOM.shuffle(replicas)
+        long_ago = time.monotonic() - AVOID_SECONDS
+        return sorted(replicas, key=lambda replica: replica.failed_at if replica.failed_at > long_ago else -math.inf)
+
+    def _answered(self, replica: _Replica) -> None:
+        replica.failed_at = -math.inf
+        replica.has_answered = True
+        _ANSWERED.add(self.target)
+
+    def _failure(self, replica: _Replica, error: grpc.RpcError | NoMessageError) -> PackhorseError:
+        """Returns the client's exception, and remembers where it comes from."""
+        if isinstance(error, NoMessageError):
+            failure: PackhorseError = ServerUnavailableError(f"{replica.name}: {error}")
+        elif replica.is_closed:
+            return PackhorseError(f"{self.target}: the client was closed during a call")
+        else:
+            failure = exception_of(error, replica.name)
+            is_broken = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
+            if is_broken and isinstance(failure, ServerUnavailableError) and (refusal := replica.refusal()):
+                replica.renew()
+                failure = refusal
+        if isinstance(failure, ServerUnavailableError):
+            replica.renew()
+        else:
+            _ANSWERED.add(self.target)
+        if isinstance(failure, (TransientError, *_PERHAPS_ELSEWHERE)):
+            replica.failed_at = time.monotonic()
+            self._is_current = False  # the name may stand for others by now
+        return failure

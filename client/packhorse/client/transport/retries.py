@@ -1,0 +1,152 @@
+"""How long and how often the client tries again.
+
+Owns the attempts of a series and their log lines; leaves what is tried to its callers, and the numbers to
+`RetryPolicy`.
+"""
+
+import logging
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from packhorse.client.errors import ServerUnavailableError, TransientError
+from packhorse.client.streams.requests import shortened
+from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
+
+_LOG = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+_JITTER = random.SystemRandom()
+"""Delays have a source of their own: ranks that seed the global one alike would all come back at the same moment."""
+
+SHORTEST_ATTEMPT_SECONDS = 0.5
+"""What even the last attempt before a deadline is given."""
+TOLD_EVERY_SECONDS = 10.0
+
+
+def policy_of(timeout_seconds: float | None, retry: RetryPolicy | None) -> RetryPolicy:
+    """Returns the policy that two arguments of `connect` ask for, of which only one may be given.
+
+    Raises:
+        ValueError: both are given, or one of them is not as it must be.
+    """
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ValueError(f"retry must be a RetryPolicy, e.g. RetryPolicy(deadline_seconds=60), got {shortened(retry)}")
+    if timeout_seconds is None:
+        return retry or RetryPolicy()
+    if retry is not None:
+        raise ValueError("timeout_seconds and retry say the same; give RetryPolicy(deadline_seconds=…) alone")
+    if not checked_seconds("timeout_seconds", timeout_seconds):
+        raise ValueError("timeout_seconds must be above 0; RetryPolicy(deadline_seconds=0) is for a single try")
+    return RetryPolicy(deadline_seconds=timeout_seconds, connect_seconds=timeout_seconds)
+
+
+class Attempts:
+    """One series of attempts under a policy.
+
+    Args:
+        policy: how long and how often.
+        has_answered: tells whether the service has ever answered.
+    """
+
+    def __init__(self, policy: RetryPolicy, *, has_answered: Callable[[], bool]) -> None:
+        self._policy = policy
+        self._has_answered = has_answered
+        self._counts_from: float | None = None
+        self._failures = 0
+        self._told_at = -math.inf
+
+    def begin(self) -> None:
+        """A caller begins to wait for a first answer: the deadline counts from here."""
+        if self._counts_from is None:
+            self._counts_from = time.monotonic()
+
+    def succeeded(self) -> None:
+        """An answer came: the deadline and the delays begin anew."""
+        if self._failures:
+            _LOG.warning("answered again after %.1f s", self._elapsed_seconds())
+        self._reset()
+
+    def timeout_seconds(self) -> float:
+        """How long the next attempt may take."""
+        if self._policy.deadline_seconds == 0:  # there is only this one
+            return math.inf
+        return max(SHORTEST_ATTEMPT_SECONDS, self._policy.deadline_seconds - self._elapsed_seconds())
+
+    def wait_after(self, error: TransientError) -> bool:
+        """Sleeps before the next attempt; returns False, at once, when the deadline would pass.
+
+        The error's text then tells how long was tried, where that is news; the next failure begins another series.
+        """
+        self.begin()
+        is_known = self._has_answered() or not isinstance(error, ServerUnavailableError)
+        limit = self._policy.deadline_seconds
+        if not is_known:
+            limit = min(limit, self._policy.connect_seconds)
+        longest = min(self._policy.most_delay_seconds, self._policy.first_delay_seconds * 2 ** min(self._failures, 60))
+        delay = max(_JITTER.uniform(0, longest), error.retry_after_seconds or 0.0)
+        elapsed = self._elapsed_seconds()
+        self._failures += 1
+        if elapsed + delay > limit or limit == 0:
+            if not is_known and (self._failures > 1 or elapsed >= 1):
+                error.args = (f"{error} (tried for {elapsed:.0f} s; is a server listening there?)",)
+            self._reset()
+            return False
+        self._tell(error, elapsed, limit)
+        time.sleep(delay)
+        return True
+
+    def run(self, attempt: Callable[[], _Result], *, let_go: Callable[[], None] = lambda: None) -> _Result:
+        """Returns what `attempt` returns, sooner or later.
+
+        Args:
+            attempt: what is tried.
+            let_go: called after every failure that another attempt may mend.
+
+        Raises:
+            TransientError: the deadline passed.
+        """
+        while True:
+            try:
+                return attempt()
+            except TransientError as error:
+                let_go()
+                if not self.wait_after(error):
+                    raise
+
+    def _tell(self, error: TransientError, elapsed: float, limit: float) -> None:
+        """Logs the first failure, and then no more than a line in ten seconds."""
+        if self._failures == 1:
+            _LOG.warning("%s; trying again for up to %g s", error, limit)
+        elif time.monotonic() - self._told_at >= TOLD_EVERY_SECONDS:
+            _LOG.warning("still no answer after %.0f s of %g s: %s", elapsed, limit, error)
+        else:
+            return
+        self._told_at = time.monotonic()
+
+    def _elapsed_seconds(self) -> float:
+        return 0.0 if self._counts_from is None else time.monotonic() - self._counts_from
+
+    def _reset(self) -> None:
+        self._failures = 0
+        self._counts_from = None
+
+
+def with_retries(
+    policy: RetryPolicy, attempt: Callable[[float], _Result], *, has_answered: Callable[[], bool]
+) -> _Result:
+    """Returns what `attempt` returns; a TransientError is raised once the deadline has passed.
+
+    Args:
+        policy: how long and how often.
+        attempt: takes how long it may last, in seconds.
+        has_answered: tells whether the service has ever answered.
+    """
+    attempts = Attempts(policy, has_answered=has_answered)
+    attempts.begin()
+    result = attempts.run(lambda: attempt(attempts.timeout_seconds()))
+    attempts.succeeded()
+    return result

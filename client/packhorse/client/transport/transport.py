@@ -1,0 +1,91 @@
+"""What the client needs of a transport, whatever carries its messages.
+
+Owns the interface and the service's methods; `_grpc` and `_embedded` are its two forms, and give the same messages.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from google.protobuf.message_factory import GetMessageClass
+
+from packhorse.v1 import packing_pb2 as pb
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"]
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[_Request, _Response]):
+    """One method of the service, with the types of what it takes and of each message that it returns."""
+
+    name: str
+    """In Python, as the server's backend has it: get_bins."""
+
+    @property
+    def rpc(self) -> str:
+        """In the protocol: GetBins."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+    @property
+    def path(self) -> str:
+        """As gRPC writes it: /packhorse.v1.PackingService/GetBins."""
+        return f"/{_SERVICE.full_name}/{self.rpc}"
+
+    @property
+    def parse(self) -> Callable[[bytes], _Response]:
+        """Makes a message that the method returns of its bytes; raises DecodeError where they are none."""
+        kind: Any = GetMessageClass(_SERVICE.methods_by_name[self.rpc].output_type)
+        parse: Callable[[bytes], _Response] = kind.FromString
+        return parse
+
+
+LIST_DATASETS: Method[pb.ListDatasetsRequest, pb.ListDatasetsResponse] = Method("list_datasets")
+GET_DATASET: Method[pb.GetDatasetRequest, pb.GetDatasetResponse] = Method("get_dataset")
+GET_BINS: Method[pb.GetBinsRequest, pb.GetBinsResponse] = Method("get_bins")
+LOCATE_SEQUENCES: Method[pb.LocateSequencesRequest, pb.LocateSequencesResponse] = Method("locate_sequences")
+PACK_SEQUENCES: Method[pb.PackSequencesRequest, pb.PackSequencesResponse] = Method("pack_sequences")
+APPEND_STAGE: Method[pb.AppendStageRequest, pb.AppendStageResponse] = Method("append_stage")
+STREAM_BINS: Method[pb.StreamBinsRequest, pb.StreamBinsResponse] = Method("stream_bins")
+PACK_STREAM: Method[Iterator[pb.PackStreamRequest], pb.PackStreamResponse] = Method("pack_stream")
+
+
+class Transport(Protocol):
+    """Carries requests to a service. Every method raises the exceptions of `packhorse.client.errors`.
+
+    Example:
+        >>> from packhorse.client.transport.embedded import EmbeddedTransport
+        >>> transport = EmbeddedTransport("embedded:datasets")
+        >>> transport.answer(GET_DATASET, pb.GetDatasetRequest(name="corpus")).dataset.num_bins
+        2
+    """
+
+    target: str
+    """What `connect` was given."""
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the service has ever answered: one that has is waited for longer."""
+        ...
+
+    def answer(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> _Response:
+        """Returns the one answer to a request, which may take so long."""
+        ...
+
+    def stream(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> Iterator[_Response]:
+        """Yields the messages that answer a request, or an iterator of requests; closing the iterator ends the call.
+
+        The first message may take so long. Nothing is sent before it is asked for.
+        """
+        ...
+
+    def close(self) -> None:
+        """Lets go of connections; later calls connect again."""
+        ...
