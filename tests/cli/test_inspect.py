@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from packhorse.cli.context_lengths import context_lengths
+from packhorse.analysis import context_lengths
 from packhorse.cli.inspect import command
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.epoch.assignment.waiting import waiting_of_plan

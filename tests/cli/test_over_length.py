@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.cli.over_length import fit, lengths_before, rule_of
+from packhorse.analysis import fit, lengths_before, rule_of
 from packhorse.dataset import OverLength, open_prepared
 from packhorse.prepare import prepare
 

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from packhorse.cli import plan_plot
-from packhorse.cli.histogram_input import read_histogram
+from packhorse.analysis import plan_plot, read_histogram
 from packhorse.cli.plan import command
 from packhorse.dataset import open_prepared
 from packhorse.packing import PACKERS, lower_bound, pack_histogram

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.cli.unpacked import concatenated, padded, random_order, sorted_batches, ways_without_packing
+from packhorse.analysis import concatenated, padded, random_order, sorted_batches, ways_without_packing
 from packhorse.topology import RoomRule
 
 ROOMS = st.dictionaries(st.integers(1, 20), st.integers(1, 9), min_size=1, max_size=6)

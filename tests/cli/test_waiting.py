@@ -2,7 +2,8 @@
 
 import pytest
 
-from packhorse.cli.waiting import WaitingRow, advice
+from packhorse.analysis import WaitingRow
+from packhorse.cli.words import advice
 from packhorse.epoch.assignment.waiting import Waiting
 from packhorse.topology import Balance, Topology
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from packhorse.dataset import Redaction, TakedownError, TakedownFile, parse_ids, redact
-from packhorse.dataset.takedown_file import append_redaction
+from packhorse.dataset.files.takedown_file import append_redaction
 
 FILE = """# what legal asked for
 [[redact]]

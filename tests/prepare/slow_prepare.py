@@ -8,7 +8,8 @@ from typing import Any
 
 import packhorse.cli.prepare as cli
 from packhorse.cli import main
-from packhorse.prepare import _sort, prepare
+from packhorse.prepare import prepare
+from packhorse.prepare.passes import sort as _sort
 
 SLOW = os.environ["SLOW_STEP"]
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.dataset import create_array
-from packhorse.prepare import _merge
-from packhorse.prepare._merge import cut_merges, merge_task
+from packhorse.prepare.passes import _merge
+from packhorse.prepare.passes._merge import cut_merges, merge_task
 from packhorse.wire import ids_sum
 
 ROOMS = 4

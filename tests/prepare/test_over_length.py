@@ -20,9 +20,12 @@ from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
-from packhorse.prepare import _merge, _passes, _sort, job, prepare
-from packhorse.prepare._duplicates import cut_windows
-from packhorse.prepare.kernels import sort_pairs
+from packhorse.prepare import job, prepare
+from packhorse.prepare.passes import _merge
+from packhorse.prepare.passes import passes as _passes
+from packhorse.prepare.passes import sort as _sort
+from packhorse.prepare.passes.duplicates import cut_windows
+from packhorse.prepare.passes.kernels import sort_pairs
 from packhorse.wire import ids_sum
 
 Entry = tuple[int, int, int, int]
@@ -281,7 +284,7 @@ def test_starts_are_in_the_digest(split_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     prepare(path, length_column="n", max_seq_len=16, over_length="split", output=folder)
     assert open_prepared(folder).manifest.digest == open_prepared(split_folder).manifest.digest
-    with mock.patch("packhorse.prepare._passes.fill_pool", _with_shifted_first_tokens(_passes.fill_pool)):
+    with mock.patch("packhorse.prepare.passes.passes.fill_pool", _with_shifted_first_tokens(_passes.fill_pool)):
         prepare(path, length_column="n", max_seq_len=16, over_length="split", output=folder, overwrite=True)
     other, same = open_prepared(folder).manifest, open_prepared(split_folder).manifest
     assert [a == b for a, b in zip(other.digest.split("-"), same.digest.split("-"), strict=True)] == [True] * 3 + [

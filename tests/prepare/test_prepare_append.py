@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from packhorse.cli import main
 from packhorse.dataset import PreparedDatasetError, link_versions, open_prepared, prune_version, versions_of
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import _sort, dry_run, prepare
+from packhorse.prepare import dry_run, prepare
+from packhorse.prepare.passes import sort as _sort
 from packhorse.server.datasets.catalog import Catalog
 
 

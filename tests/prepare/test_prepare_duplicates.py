@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.prepare._duplicates import cut_windows, find_duplicate
+from packhorse.prepare.passes.duplicates import cut_windows, find_duplicate
 
 
 @settings(max_examples=150)

@@ -15,7 +15,8 @@ from packhorse.cli import main
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.packing import lower_bound
-from packhorse.prepare import _sort, prepare
+from packhorse.prepare import prepare
+from packhorse.prepare.passes import sort as _sort
 
 
 def test_every_kind_of_input_gives_the_same_folder(tmp_path):

@@ -15,7 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packhorse.prepare import _passes, _sort, _work, prepare
+from packhorse.prepare import prepare
+from packhorse.prepare import work as _work
+from packhorse.prepare.passes import passes as _passes
+from packhorse.prepare.passes import sort as _sort
 
 OPTIONS: dict[str, Any] = {
     "length_column": "n",

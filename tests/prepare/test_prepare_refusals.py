@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import _sort, prepare
+from packhorse.prepare import prepare
+from packhorse.prepare.passes import sort as _sort
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:

@@ -15,7 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from packhorse.dataset import open_prepared, whole
-from packhorse.prepare import _merge, _passes, _sort, _work, prepare
+from packhorse.prepare import prepare
+from packhorse.prepare import work as _work
+from packhorse.prepare.passes import _merge
+from packhorse.prepare.passes import passes as _passes
+from packhorse.prepare.passes import sort as _sort
 
 ROWS = 2000
 OPTIONS: dict[str, Any] = {

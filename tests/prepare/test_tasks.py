@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packhorse.dataset import PrepareOptions
-from packhorse.prepare import _passes
-from packhorse.prepare._passes import make_tasks, rows_of_task
-from packhorse.prepare.readers._base import Span
-from packhorse.prepare.readers._rows import Columns
-from packhorse.prepare.readers.parquet import ParquetReader
+from packhorse.prepare.input._base import Span
+from packhorse.prepare.input._rows import Columns
+from packhorse.prepare.input.parquet import ParquetReader
+from packhorse.prepare.passes import passes as _passes
+from packhorse.prepare.passes.passes import make_tasks, rows_of_task
 
 
 class CountedSpan:

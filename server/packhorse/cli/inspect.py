@@ -1,7 +1,7 @@
 """`packhorse inspect`: one prepared dataset, in numbers and pictures.
 
-Owns what is shown; leaves the numbers to `packhorse.packing`, `context_lengths`, `unpacked`, `waiting` and `windows`,
-and the pictures to `dataset_plot`.
+Owns what is shown; leaves the numbers to `packhorse.packing`, `analysis.context_lengths`, `analysis.unpacked`,
+`analysis.waiting` and `analysis.windows`, and the pictures to `analysis.plots`.
 """
 
 import json
@@ -14,17 +14,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from packhorse.analysis import (
+    ContextLength,
+    Unpacked,
+    WaitingRow,
+    context_lengths,
+    lengths_before,
+    options_of,
+    quality_rows,
+    rule_of,
+    waiting_rows,
+    ways_without_packing,
+)
 from packhorse.cli.console import output_console
-from packhorse.cli.context_lengths import ContextLength, context_lengths
-from packhorse.cli.cut_off import CUT_OFF
-from packhorse.cli.groups_line import groups_line
-from packhorse.cli.over_length import lengths_before, options_of, rule_of
-from packhorse.cli.real_tokens import real_tokens
-from packhorse.cli.unpacked import Unpacked, ways_without_packing
-from packhorse.cli.unpacked_table import unpacked_table
 from packhorse.cli.versions import facts, line_of
-from packhorse.cli.waiting import WaitingRow, advice, waiting_rows, waiting_table
-from packhorse.cli.windows import quality_rows, quality_table
+from packhorse.cli.words import CUT_OFF, advice, groups_line, quality_table, real_tokens, unpacked_table, waiting_table
 from packhorse.dataset import PreparedDataset, open_prepared, versions_of
 from packhorse.epoch import Groups, bin_mates_again
 from packhorse.formats import require
@@ -120,7 +124,7 @@ def command(
             console.print(quality_table(qualities))
         _print_waiting(console, dataset, topology, rows)
     if plot is not None:
-        from packhorse.cli.dataset_plot import save_plot
+        from packhorse.analysis.plots import save_plot
 
         save_plot(dataset, plot, choices, topology, rows, qualities)
         click.echo(f"plot: {plot}", err=True)

@@ -1,6 +1,6 @@
 """`packhorse plan`: packers side by side on one dataset.
 
-Owns the comparison and its table; leaves planning to `packhorse.packing` and the picture to `plan_plot`.
+Owns the comparison and its table; leaves planning to `packhorse.packing` and the picture to `analysis.plots`.
 """
 
 import json
@@ -12,11 +12,9 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from packhorse.analysis import HistogramInput, Unpacked, fit, read_histogram, ways_without_packing
 from packhorse.cli.console import output_console
-from packhorse.cli.histogram_input import HistogramInput, read_histogram
-from packhorse.cli.over_length import fit
-from packhorse.cli.unpacked import Unpacked, ways_without_packing
-from packhorse.cli.unpacked_table import unpacked_table
+from packhorse.cli.words import unpacked_table
 from packhorse.dataset import PrepareOptions
 from packhorse.epoch import PlanIndex, bin_mates_again
 from packhorse.formats import require
@@ -142,7 +140,7 @@ def compare(
     else:
         _print_tables(source.name, options.max_seq_len, results, ways)
     if plot is not None:
-        from packhorse.cli.plan_plot import save_comparison
+        from packhorse.analysis.plots import save_comparison
 
         rows = {result.algorithm: result.bins for result in results} | {"one a row, padded": ways[0].rows}
         save_comparison(rows, results[0].lower_bound, source.name, options.max_seq_len, plot)

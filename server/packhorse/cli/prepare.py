@@ -12,12 +12,10 @@ from typing import Any, get_args
 
 import click
 
-from packhorse.cli.cut_off import CUT_OFF
-from packhorse.cli.groups_line import groups_line
 from packhorse.cli.options import ray_address_option, store_timeout_option
 from packhorse.cli.plan_options import plan_options
-from packhorse.cli.real_tokens import real_tokens
 from packhorse.cli.signals import stopped_by_signals
+from packhorse.cli.words import CUT_OFF, groups_line, real_tokens
 from packhorse.dataset import (
     Inputs,
     Manifest,

@@ -1,10 +1,32 @@
 """The prepared folder: layout, checks, digest, pools."""
 
-from packhorse.dataset.appending import append_to_mixture
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts, parts_at
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.exchange import aside_of, left_aside
+from packhorse.dataset.files.append_stage import append_to_mixture
+from packhorse.dataset.files.mixture_file import (
+    MIXTURE_SUFFIX,
+    MOST_MIXTURE_BYTES,
+    ComponentEntry,
+    MixtureError,
+    MixtureFile,
+    StageEntry,
+    render_stage,
+)
+from packhorse.dataset.files.open_mixture import MixtureDataset
+from packhorse.dataset.files.open_takedown import MASKED, Redacted, Takedown
+from packhorse.dataset.files.redact import read_ids_of, redact, takedown_text
+from packhorse.dataset.files.takedown_file import (
+    MOST_TAKEDOWN_BYTES,
+    TAKEDOWN_SUFFIX,
+    Redaction,
+    SkipEntry,
+    TakedownError,
+    TakedownFile,
+    parse_ids,
+)
+from packhorse.dataset.files.text_files import locked_folder, replace_text, text_of
 from packhorse.dataset.keys import DuplicateKeyError, KeyRows, Keys, write_keys
 from packhorse.dataset.layout import (
     DROPPED_GROUPS,
@@ -35,17 +57,6 @@ from packhorse.dataset.manifest import (
     SkippedRow,
     SkippedRows,
 )
-from packhorse.dataset.mixture import MixtureDataset
-from packhorse.dataset.mixture_file import (
-    MIXTURE_SUFFIX,
-    MOST_MIXTURE_BYTES,
-    ComponentEntry,
-    MixtureError,
-    MixtureFile,
-    StageEntry,
-    render_stage,
-)
-from packhorse.dataset.redacting import read_ids_of, redact, takedown_text
 from packhorse.dataset.replaceable import refuse_holding, refuse_output
 from packhorse.dataset.seqpack_layout import (
     Loaded,
@@ -54,17 +65,6 @@ from packhorse.dataset.seqpack_layout import (
     pools_by_length,
     write_seqpack_layout,
 )
-from packhorse.dataset.takedown import MASKED, Redacted, Takedown
-from packhorse.dataset.takedown_file import (
-    MOST_TAKEDOWN_BYTES,
-    TAKEDOWN_SUFFIX,
-    Redaction,
-    SkipEntry,
-    TakedownError,
-    TakedownFile,
-    parse_ids,
-)
-from packhorse.dataset.text_files import locked_folder, replace_text, text_of
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_versions, prune_version, versions_of
 from packhorse.dataset.whole import sync, written_whole

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec
 from packhorse.dataset import Inputs, OverLengthLedger, PrepareOptions
 from packhorse.packing import PackingStats
 from packhorse.prepare._options import checked_options
-from packhorse.prepare._records import write_inputs
+from packhorse.prepare.input.records import write_inputs
 from packhorse.prepare.job import checked_job
 from packhorse.prepare.pipeline import prepare
 

@@ -1,7 +1,7 @@
 """A job: what the arguments of `prepare` ask for, checked, and its input found.
 
 Owns what the arguments must fulfil, alone and together. Leaves those that shape the plan to `_options`, what names an
-input to `_input_names`, and doing the job to `pipeline`.
+input to `input.names`, and doing the job to `pipeline`.
 """
 
 import os
@@ -15,13 +15,13 @@ from packhorse.dataset import PreparedDataset, PrepareOptions, open_prepared, re
 from packhorse.formats.atomic import refuse_url
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import AnyEngineKind, check_engine, open_chosen_engine, show_progress
-from packhorse.prepare._group_tables import gather_groups, options_of_groups
-from packhorse.prepare._grouping import Grouping
-from packhorse.prepare._growth import continued, refuse_growth
-from packhorse.prepare._input_names import Source, joined_names, name_of_inputs, paths_of_inputs
-from packhorse.prepare._sort import Sort
-from packhorse.prepare._work import JobRecord
-from packhorse.prepare.readers import Columns, Opened, find_inputs, open_held
+from packhorse.prepare.append import continued, refuse_growth
+from packhorse.prepare.groups.grouping import Grouping
+from packhorse.prepare.groups.tables import gather_groups, options_of_groups
+from packhorse.prepare.input import Columns, Opened, find_inputs, open_held
+from packhorse.prepare.input.names import Source, joined_names, name_of_inputs, paths_of_inputs
+from packhorse.prepare.passes.sort import Sort
+from packhorse.prepare.work import JobRecord
 from packhorse.topology import checked_integer
 
 Layout = Literal["packhorse", "seqpack"]

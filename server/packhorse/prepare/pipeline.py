@@ -1,7 +1,7 @@
 """`prepare`: raw data becomes a prepared folder.
 
 Owns the way from a job to a folder in its place. Leaves what the arguments must fulfil to `job`, reading and sorting to
-`_sort`.
+`passes.sort`.
 """
 
 import os
@@ -21,12 +21,12 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import AnyEngineKind
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
-from packhorse.prepare._growth import refuse_rewritten
-from packhorse.prepare._input_names import Source
 from packhorse.prepare._options import checked_options
-from packhorse.prepare._work import working
+from packhorse.prepare.append import refuse_rewritten
+from packhorse.prepare.input import changed
+from packhorse.prepare.input.names import Source
 from packhorse.prepare.job import Job, Layout, OnBadRow, checked_job
-from packhorse.prepare.readers import changed
+from packhorse.prepare.work import working
 
 _OURS = ".packhorse"
 

@@ -36,13 +36,13 @@ from packhorse.formats.columns import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Progress, open_chosen_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
-from packhorse.prepare._input_names import name_of_inputs, paths_of_inputs
-from packhorse.prepare._keys import gather_keys
 from packhorse.prepare._options import checked_options
-from packhorse.prepare._work import JobRecord, Records, working
+from packhorse.prepare.input import Columns, Found, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
+from packhorse.prepare.input.names import name_of_inputs, paths_of_inputs
 from packhorse.prepare.job import Job, default_workers
+from packhorse.prepare.passes.keys import gather_keys
 from packhorse.prepare.pipeline import write_job
-from packhorse.prepare.readers import Columns, Found, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
+from packhorse.prepare.work import JobRecord, Records, working
 from packhorse.topology import checked_integer
 
 MOST_SHARDS = 10_000

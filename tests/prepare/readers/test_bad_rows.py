@@ -16,8 +16,9 @@ from packhorse.cli import inspect
 from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.formats import write_flat_tokens
-from packhorse.prepare import _sort, dry_run, load_prepared, prepare
-from packhorse.prepare.readers import _arrow_rows, parquet
+from packhorse.prepare import dry_run, load_prepared, prepare
+from packhorse.prepare.input import _arrow_rows, parquet
+from packhorse.prepare.passes import sort as _sort
 
 
 def run(source: Any, output: Path, **options: Any) -> dict[int, list[int]]:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.prepare.kernels import unpack_snappy
-from packhorse.prepare.readers._parquet_levels import UnknownPageError, list_column, list_lengths
-from packhorse.prepare.readers._rows import Columns
-from packhorse.prepare.readers.parquet import ParquetReader
+from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
+from packhorse.prepare.input._rows import Columns
+from packhorse.prepare.input.parquet import ParquetReader
+from packhorse.prepare.passes.kernels import unpack_snappy
 
 Lists = list[list[int | None] | None]
 

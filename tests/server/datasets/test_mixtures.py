@@ -21,7 +21,8 @@ from packhorse.client import (
     Topology,
     connect,
 )
-from packhorse.dataset import StageEntry, _kept_epochs, append_to_mixture
+from packhorse.dataset import StageEntry, append_to_mixture
+from packhorse.dataset.files import _kept_epochs
 from packhorse.epoch import SkipSource, derive_key
 from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures

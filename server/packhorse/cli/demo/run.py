@@ -1,0 +1,254 @@
+"""`packhorse demo`: the whole way on this machine's own text, with a server that is killed in the middle.
+
+Owns the story; each of its parts has a `demo_…` file or is the product itself.
+"""
+
+import multiprocessing
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from packhorse.analysis.plots import save_plot
+from packhorse.cli.console import output_console
+from packhorse.cli.demo._corpus import python_corpus
+from packhorse.cli.demo._server import DemoServer
+from packhorse.cli.demo._trainer import EpochCount, TrainerOptions, run_rank, token_checksum
+from packhorse.client import EpochOfStreams, connect
+from packhorse.dataset import PreparedDataset, open_prepared
+from packhorse.formats import MegatronTokens
+from packhorse.formats.atomic import refuse_url
+from packhorse.packing import PackingStats
+from packhorse.prepare import prepare
+from packhorse.tokenize import TokenizeSummary, tokenize_documents
+from packhorse.topology import Topology
+
+_DATASET = "python"
+_WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2
+_TRAIN_STEPS = 12
+_KILL_AT_STEP = 5
+_DRY_SECONDS = 2.0
+"""The server stays dead until the ranks have run out of bins, and made no step for so long."""
+_PATIENCE_SECONDS = 300.0
+
+
+@click.command("demo", context_settings={"show_default": True})
+@click.option(
+    "--output",
+    default="demo-output",
+    type=click.Path(path_type=Path),
+    help="Folder for token files, the prepared dataset and the plot.",
+)
+@click.option("--documents", default=25_000, type=click.IntRange(100), help="Documents to take, at most.")
+@click.option("--max-seq-len", default=1024, type=click.IntRange(64), help="A bin's capacity in tokens.")
+@click.pass_context
+def command(context: click.Context, /, output: Path, documents: int, max_seq_len: int) -> None:
+    """Tokenize, prepare, serve, train and audit, on the Python standard library's source code.
+
+    Two ranks with two DataLoader workers each read two epochs over gRPC and train a small model; the server is killed
+    in the middle and started again. Exits with 1 when a single token was lost or repeated.
+    """
+    console = output_console()
+    started = time.perf_counter()
+    refuse_url(output, "--output")
+    output.mkdir(parents=True, exist_ok=True)
+    summary = _tokenize(console, output, documents)
+    dataset = _prepare(console, summary, output, max_seq_len)
+    with DemoServer(output / "datasets", output / "server.log") as server:
+        console.rule("serve and train")
+        counts = _train(console, server, summary, dataset, output)
+        problems = _audit(console, server, dataset, summary, counts)
+    plot = output / "packing.png"
+    save_plot(dataset, plot)
+    console.rule()
+    console.print(f"plot: {plot}    total: {time.perf_counter() - started:.0f} s")
+    for problem in problems:
+        console.print(f"[red]WRONG: {problem}")
+    context.exit(1 if problems else 0)
+
+
+def _tokenize(console: Console, output: Path, documents: int) -> TokenizeSummary:
+    console.rule("tokenize")
+    started = time.perf_counter()
+    texts = list(python_corpus(documents))
+    summary = tokenize_documents(lambda _: texts, output / "corpus", vocab_size=8192, overwrite=True)
+    console.print(
+        f"{summary.documents:,} functions and classes of the standard library: {summary.tokens:,} tokens of a BPE "
+        f"vocabulary of {summary.vocab_size:,} trained on them, longest {summary.longest:,} "
+        f"({time.perf_counter() - started:.1f} s)"
+    )
+    return summary
+
+
+def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_len: int) -> PreparedDataset:
+    console.rule("prepare")
+    started = time.perf_counter()
+    folder = output / "datasets" / _DATASET
+    prepare(summary.idx_path, max_seq_len=max_seq_len, output=folder, over_length="truncate", overwrite=True)
+    dataset = open_prepared(folder)
+    console.print(
+        repr(PackingStats.from_templates(dataset.templates, max_seq_len, proven_bound=dataset.manifest.lower_bound))
+    )
+    manifest = dataset.manifest
+    padded = manifest.total_tokens / (manifest.n_sequences * max_seq_len)
+    console.print(
+        f"one sequence a row would be {padded:.2%} efficient: packing needs {manifest.n_bins:,} rows instead of "
+        f"{manifest.n_sequences:,} ({time.perf_counter() - started:.1f} s)"
+    )
+    if manifest.over_length.sequences:
+        console.print(
+            f"{manifest.over_length.sequences:,} longer sequences were truncated, by {manifest.over_length.tokens:,} "
+            "tokens"
+        )
+    return dataset
+
+
+def _first_bin_seconds(target: str) -> float:
+    """Median time from asking a warm server for an epoch to its first bin, over epochs never asked for before."""
+    with connect(target) as client:
+        seconds = []
+        for epoch in range(1000, 1020):
+            started = time.perf_counter()
+            with client.stream_bins(_DATASET, epoch=epoch) as stream:
+                next(stream)
+            seconds.append(time.perf_counter() - started)
+    return float(np.median(seconds))
+
+
+def _train(
+    console: Console, server: DemoServer, summary: TokenizeSummary, dataset: PreparedDataset, output: Path
+) -> list[list[EpochCount]]:
+    """Runs the ranks, kills the server on the way, and returns each rank's counts of each epoch."""
+    console.print(f"server on {server.target}; first bin after {_first_bin_seconds(server.target) * 1000:.1f} ms")
+    rendezvous = output / "rendezvous"
+    rendezvous.unlink(missing_ok=True)
+    options = TrainerOptions(
+        target=server.target,
+        dataset=_DATASET,
+        tokens=str(summary.idx_path),
+        world_size=_WORLD_SIZE,
+        num_workers=_WORKERS,
+        batch_size=_BATCH_SIZE,
+        epochs=_EPOCHS,
+        train_steps=_TRAIN_STEPS,
+        vocab_size=summary.vocab_size,
+        max_seq_len=dataset.manifest.max_seq_len,
+        rendezvous=str(rendezvous.resolve()),
+    )
+    counts: list[list[EpochCount]] = [[] for _ in range(_WORLD_SIZE)]
+    alive, killed, steps_without = True, False, 0
+    with _ranks(options) as events:
+        while any(len(epochs) < _EPOCHS for epochs in counts):
+            try:
+                rank, kind, fact = events.get(timeout=_PATIENCE_SECONDS if alive else _DRY_SECONDS)
+            except queue.Empty:
+                if alive:
+                    raise RuntimeError(f"no rank did anything for {_PATIENCE_SECONDS:.0f} s; see above") from None
+                console.print(
+                    f"the ranks took {steps_without} more steps from what they had, and wait", highlight=False
+                )
+                console.print(f"[bold]server back[/] after {server.start():.1f} s, the ranks go on")
+                alive = True
+                continue
+            steps_without += kind == "step" and not alive
+            if kind == "failed":
+                raise RuntimeError(f"rank {rank} failed: {fact}")
+            if kind == "epoch":
+                counts[rank].append(fact)
+            elif fact == (0, _KILL_AT_STEP) and not killed:
+                server.kill()
+                alive, killed = False, True
+                console.print(f"[bold]server killed[/] after step {_KILL_AT_STEP} of epoch 0")
+    rendezvous.unlink(missing_ok=True)
+    return counts
+
+
+@contextmanager
+def _ranks(options: TrainerOptions) -> Iterator[Any]:
+    """Starts every rank, and gives the queue of what they report."""
+    spawn = multiprocessing.get_context("spawn")
+    events = spawn.Queue()
+    ranks = [spawn.Process(target=_guarded_rank, args=(rank, options, events)) for rank in range(options.world_size)]
+    for process in ranks:
+        process.start()
+    try:
+        yield events
+        for process in ranks:
+            process.join(timeout=60)
+    finally:
+        for process in ranks:
+            if process.is_alive():
+                process.kill()
+
+
+def _guarded_rank(rank: int, options: TrainerOptions, events: Any) -> None:
+    try:
+        run_rank(rank, options, events)
+    except Exception as error:
+        events.put((rank, "failed", repr(error)))
+        raise
+
+
+def _audit(
+    console: Console,
+    server: DemoServer,
+    dataset: PreparedDataset,
+    summary: TokenizeSummary,
+    counts: list[list[EpochCount]],
+) -> list[str]:
+    """Compares what the ranks saw with the token file, and reads the streams once more; returns what is wrong."""
+    console.rule("audit")
+    problems = []
+    manifest = dataset.manifest
+    expected = (manifest.n_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
+    table = Table("epoch", "steps of each rank", "sequences", "tokens", "loss", "first batch", "tokens/s")
+    for epoch in range(_EPOCHS):
+        ranks = [epochs[epoch] for epochs in counts]
+        seen = (
+            sum(count.sequences for count in ranks),
+            sum(count.tokens for count in ranks),
+            sum(count.checksum for count in ranks) % 2**64,
+        )
+        if seen != expected:
+            problems.append(f"epoch {epoch}: the ranks saw {seen}, the token file has {expected}")
+        table.add_row(
+            str(epoch),
+            ", ".join(f"{count.steps:,}" for count in ranks),
+            f"{seen[0]:,}",
+            f"{seen[1]:,}",
+            f"{ranks[0].losses[0]:.2f} → {ranks[0].losses[-1]:.2f}",
+            f"{max(count.first_batch_seconds for count in ranks):.2f} s",
+            f"{seen[1] / max(count.seconds for count in ranks):,.0f}",
+        )
+        if len({count.steps for count in ranks}) != 1:
+            problems.append(f"epoch {epoch}: the ranks took different numbers of steps")
+    console.print(table)
+    topology = Topology(world_size=_WORLD_SIZE, workers_per_rank=_WORKERS, batch_size=_BATCH_SIZE)
+    with connect(server.target) as client:
+        info = client.get_dataset(_DATASET)
+        for epoch in range(_EPOCHS):
+            streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=17, topology=topology)
+            problems += streams.audit().problems
+    verdict = "[red]no" if problems else "[green]yes"
+    console.print(
+        f"every token of every sequence exactly once in each epoch, over {_WORLD_SIZE} ranks × {_WORKERS} workers "
+        f"and a killed server: {verdict}"
+    )
+    return problems
+
+
+def _file_checksum(summary: TokenizeSummary, max_seq_len: int) -> int:
+    """What the ranks' checksums must add up to, from the token file itself."""
+    tokens = MegatronTokens(summary.idx_path)
+    total = 0
+    for index in range(len(tokens)):
+        sequence = tokens.read(index)[:max_seq_len].astype(np.int64)
+        total += token_checksum(sequence, np.arange(len(sequence)), np.array([len(sequence)]))
+    return total % 2**64

@@ -1,0 +1,1 @@
+"""Mixtures and takedowns: the TOML files that users write, and what they open."""

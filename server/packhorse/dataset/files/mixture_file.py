@@ -1,0 +1,370 @@
+"""`NAME.mixture.toml`: a mixture as its user writes it.
+
+Owns the file's fields and the refusal of wrong ones; leaves changes of its text to `_stage_text`. Knows no dataset:
+what the names mean, and at which position a stage ends, is `open_mixture`'s.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.files._toml_fields import (
+    FieldError,
+    array_header,
+    checked_field,
+    line_of,
+    no_field,
+    table_header,
+)
+from packhorse.epoch import MAX_WINDOWS, WeightsBy, WhenOut
+from packhorse.topology import checked_integer
+
+MIXTURE_SUFFIX = ".mixture.toml"
+"""What a mixture's file is called behind its name."""
+
+MOST_MIXTURE_BYTES = 4 << 20
+"""A larger file is no mixture."""
+
+_MOST_BINS = 2**62
+_MOST_WEIGHT = Decimal(10) ** 12
+_MOST_DIGITS = 15
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_WINDOWED = re.compile(r"windowed\((\d+)\)")
+_GLOBAL = "global"
+_MOST_EPOCHS = 10**6
+_UNTILS = "until_bins, until_tokens or until_steps"
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+class MixtureError(PreparedDatasetError):
+    """A mixture's file, or what it names, is not as it must be; the message says what and where."""
+
+
+class Draw(StrEnum):
+    """What is drawn of a component at once."""
+
+    BINS = "bins"
+    """A bin."""
+    STEPS = "steps"
+    """All bins of a step, over all ranks."""
+
+
+class Unit(StrEnum):
+    """What the end of a stage is counted in, from the run's beginning."""
+
+    BINS = "bins"
+    TOKENS = "tokens"
+    STEPS = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Where a stage ends."""
+
+    count: int
+    """At least 1."""
+    unit: Unit = Unit.BINS
+    """Of what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEntry:
+    """One of the file's stages.
+
+    Example:
+        >>> StageEntry(weights={"web": 70, "code": 30}).by
+        <WeightsBy.BINS: 'bins'>
+    """
+
+    weights: Mapping[str, int | Decimal]
+    """Component → weight of at least 0, as written: an integer or a decimal of at most 15 digits behind the point."""
+    by: WeightsBy = WeightsBy.BINS
+    """What weights are shares of."""
+    until: Until | None = None
+    """Where the next stage begins; None for the last."""
+
+    def __post_init__(self) -> None:
+        """Checks the weights."""
+        for name, weight in self.weights.items():
+            is_number = isinstance(weight, int | Decimal) and not isinstance(weight, bool)
+            if not is_number or Decimal(weight).is_nan() or weight < 0:
+                raise ValueError(f"weights.{name} must be a number of at least 0, got {_shown(weight)}")
+            if weight > _MOST_WEIGHT or round(Decimal(weight), _MOST_DIGITS) != weight:
+                raise ValueError(
+                    f"weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DIGITS} digits behind the "
+                    f"point, got {weight!s}"
+                )
+        if not any(self.weights.values()):
+            raise ValueError("weights are all 0: give a component a weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentEntry:
+    """What a table [components.NAME] says of a component.
+
+    Example:
+        >>> ComponentEntry(num_windows=64).most_epochs
+        1
+    """
+
+    num_windows: int = 1
+    """Locality windows of each of its epochs."""
+    most_epochs: int = 1
+    """How many of its epochs an epoch of the mixture takes at most, where components are not repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureFile:
+    r"""What a file says.
+
+    Example:
+        >>> MixtureFile.parse('[[stages]]\nweights = {web = 70, code = 30}', "my.mixture.toml").names
+        ('web', 'code')
+    """
+
+    stages: tuple[StageEntry, ...]
+    """In order, at least one."""
+    when_out: WhenOut = WhenOut.REPEAT
+    """What happens when a component has given all bins of its epoch."""
+    epoch_bins: int | None = None
+    """Bins of an epoch of the mixture; None for as many as its components have, see `packhorse.epoch.Mixture`."""
+    bins_per_step: int | None = None
+    """Bins of one step over all ranks, where stages end at steps or steps are drawn."""
+    draw: Draw = Draw.BINS
+    """What is drawn of a component at once."""
+    max_seq_len: int | None = None
+    """Capacity of the mixture's bins, into which those of shorter components are joined; None for the longest
+    component's, in which the bins of shorter ones leave room."""
+    components: Mapping[str, ComponentEntry] = field(default_factory=dict)
+    """Component → what the file says of it alone; those not named are as they are by default."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Components, in the order in which weights name them first: a later stage adds behind those there are."""
+        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.weights))
+
+    @classmethod
+    def parse(cls, text: str, file: str) -> "MixtureFile":
+        """Reads a file's text.
+
+        Args:
+            text: TOML.
+            file: its name, for messages.
+
+        Raises:
+            MixtureError: it is no TOML, or a field is missing, unknown or wrong; names the line, the field and the way
+                out.
+        """
+        try:
+            content = tomllib.loads(text, parse_float=Decimal)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise MixtureError(f"{file} is no TOML: {error}") from None
+        with _refused(file, text):
+            stages = _stages(content, file, text)
+            when_out = _choice("", content, "when_out", WhenOut, WhenOut.REPEAT)
+            draw = _choice("", content, "draw", Draw, Draw.BINS)
+            bins_per_step = _integer("", content, "bins_per_step", _MOST_BINS)
+            if draw is Draw.STEPS and bins_per_step is None:
+                raise FieldError(
+                    "draw", 'draw = "steps" needs bins_per_step = N beside it: world_size · batch_size bins make a step'
+                )
+            epoch_bins = _integer("", content, "epoch_bins", _MOST_BINS)
+            if draw is Draw.STEPS and epoch_bins and bins_per_step and (left := epoch_bins % bins_per_step):
+                raise FieldError(
+                    "epoch_bins",
+                    f'epoch_bins = {epoch_bins} is no whole number of steps, as draw = "steps" wants: take a multiple '
+                    f"of bins_per_step, e.g. {epoch_bins - left + bins_per_step}",
+                )
+            mixture = cls(
+                stages=stages,
+                when_out=when_out,
+                epoch_bins=epoch_bins,
+                bins_per_step=bins_per_step,
+                draw=draw,
+                max_seq_len=_integer("", content, "max_seq_len", 2**31 - 1),
+            )
+        for number in range(len(stages)):
+            with _refused(file, text, array_header("stages"), number):
+                _check_end(mixture, number)
+        return replace(mixture, components=_components(content.get("components", {}), mixture, file, text))
+
+    @property
+    def bins_per_draw(self) -> int:
+        """Bins in a row that are of one component."""
+        return (self.bins_per_step or 1) if self.draw is Draw.STEPS else 1
+
+    def appended(self, stage: StageEntry, from_position: int) -> "MixtureFile":
+        """Returns the file with other weights from a position of the run on."""
+        checked_integer("from_position", from_position, 1, _MOST_BINS)
+        last = replace(self.stages[-1], until=Until(from_position))
+        return replace(self, stages=(*self.stages[:-1], last, stage))
+
+    def cut(self, num_stages: int) -> "MixtureFile":
+        """Returns the file with its first stages alone, at least one; the last of them goes on."""
+        last = replace(self.stages[num_stages - 1], until=None)
+        return replace(self, stages=(*self.stages[: num_stages - 1], last))
+
+
+def render_stage(stage: StageEntry) -> str:
+    """Returns the TOML of a stage without `until`.
+
+    Example:
+        >>> print(render_stage(StageEntry(weights={"web": 70, "code": 30})), end="")
+        [[stages]]
+        weights = {web = 70, code = 30}
+    """
+    weights = ", ".join(f"{_key(name)} = {weight}" for name, weight in stage.weights.items())
+    by = "" if stage.by is WeightsBy.BINS else f'by = "{stage.by}"\n'
+    return f"[[stages]]\n{by}weights = {{{weights}}}\n"
+
+
+@contextmanager
+def _refused(file: str, text: str, header: str = "", number: int = 0) -> Iterator[None]:
+    """Says in which file, and on which line of a table, a field is wrong."""
+    try:
+        yield
+    except FieldError as error:
+        raise MixtureError(f"{file}, line {line_of(text, error.field, header, number)}: {error}") from None
+
+
+def _stages(content: dict[str, Any], file: str, text: str) -> tuple[StageEntry, ...]:
+    """Reads the tables [[stages]], and refuses what else stands at the top and is no field."""
+    _check_keys("", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "draw", "max_seq_len", "components"))
+    tables = content.get("stages")
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise FieldError(
+            "stages", "stages must be tables, at least one: [[stages]] and below it weights = {web = 70, …}"
+        )
+    stages = []
+    for number, table in enumerate(tables):
+        with _refused(file, text, array_header("stages"), number):
+            stages.append(_stage(f"stages[{number}].", table))
+    return tuple(stages)
+
+
+def _stage(at: str, table: dict[str, Any]) -> StageEntry:
+    _check_keys(at, table, ("weights", "by", *(f"until_{unit}" for unit in Unit)))
+    weights = table.get("weights")
+    if not isinstance(weights, dict) or not weights:
+        raise FieldError(
+            "weights", f"{at}weights must give each component a number, e.g. weights = {{web = 70, code = 30}}"
+        )
+    ends = [unit for unit in Unit if f"until_{unit}" in table]
+    if len(ends) > 1:
+        key = f"until_{ends[1]}"
+        raise FieldError(key, f"{at}until_{ends[0]} and {at}{key} say the same in two ways; keep one")
+    until = None
+    if ends:
+        count = _integer(at, table, f"until_{ends[0]}", _MOST_BINS)
+        assert count is not None
+        until = Until(count, ends[0])
+    by = _choice(at, table, "by", WeightsBy, WeightsBy.BINS)
+    try:
+        return StageEntry(weights=weights, by=by, until=until)
+    except ValueError as error:
+        raise FieldError("weights", f"{at}{error}") from None
+
+
+def _check_end(file: MixtureFile, number: int) -> None:
+    """Refuses a stage whose end is missing, or is counted in what the file does not say or keep."""
+    until, at = file.stages[number].until, f"stages[{number}]."
+    is_last = number == len(file.stages) - 1
+    if until is None:
+        if not is_last:
+            raise FieldError("", f"{at}until_bins is missing, and another stage follows: end it by {_UNTILS}")
+        return
+    key = f"until_{until.unit}"
+    if is_last:
+        raise FieldError(key, f"{at}{key}: the last stage goes on; leave it out, or add another [[stages]] behind it")
+    if until.unit is Unit.STEPS and file.bins_per_step is None:
+        raise FieldError(
+            key,
+            f"{at}{key} needs bins_per_step = N at the top of the file: world_size · batch_size bins make a step",
+        )
+    if until.unit is Unit.TOKENS and file.when_out is WhenOut.REWEIGH:
+        raise FieldError(
+            key,
+            f'{at}{key} does not go with when_out = "reweigh", under which the tokens of a bin change as components '
+            "run out; use until_bins or until_steps",
+        )
+
+
+def _components(tables: object, mixture: MixtureFile, file: str, text: str) -> dict[str, ComponentEntry]:
+    """Reads the tables [components.NAME]."""
+    with _refused(file, text):
+        if not isinstance(tables, dict):
+            raise FieldError(
+                "components", 'components must be tables: [components.web] and below it shuffle = "windowed(64)"'
+            )
+    entries = {}
+    for name, table in tables.items():
+        with _refused(file, text, table_header("components", name)):
+            entries[name] = _component(name, table, mixture)
+    return entries
+
+
+def _component(name: str, table: object, mixture: MixtureFile) -> ComponentEntry:
+    at = f"components.{name}"
+    if name not in mixture.names:
+        raise FieldError(name, f"{at}: no stage gives {name} a weight; there are {', '.join(mixture.names)}")
+    if not isinstance(table, dict):
+        raise FieldError(name, f'{at} must be a table, e.g. [{at}] and below it shuffle = "windowed(64)"')
+    _check_keys(f"{at}.", table, ("shuffle", "epochs"))
+    if "epochs" in table and mixture.when_out is WhenOut.REPEAT:
+        raise FieldError(
+            "epochs", f'{at}.epochs needs when_out = "reweigh" or "stop": repeated, a component never runs out'
+        )
+    return ComponentEntry(
+        num_windows=checked_field("shuffle", lambda: _num_windows(f"{at}.shuffle", table.get("shuffle", _GLOBAL))),
+        most_epochs=_integer(f"{at}.", table, "epochs", _MOST_EPOCHS) or 1,
+    )
+
+
+def _num_windows(at: str, shuffle: object) -> int:
+    if shuffle == _GLOBAL:
+        return 1
+    match = _WINDOWED.fullmatch(shuffle) if isinstance(shuffle, str) else None
+    if match is None:
+        raise ValueError(f'{at} must be "global" or "windowed(W)", e.g. "windowed(64)", got {shuffle!r}')
+    return checked_integer(f"{at}: windows", int(match[1]), 1, MAX_WINDOWS)
+
+
+def _check_keys(at: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            raise FieldError(key, f"{at}{key} {no_field(key, known)}")
+
+
+def _shown(value: object) -> str:
+    """Returns a value as it was written."""
+    return str(value) if isinstance(value, Decimal) else repr(value)
+
+
+def _integer(at: str, table: Mapping[str, Any], key: str, most: int) -> int | None:
+    """Returns a field that counts something; None where there is none."""
+    if key not in table:
+        return None
+    value = table[key]
+    shown = float(value) if isinstance(value, Decimal) else value  # as it was written
+    return checked_field(key, lambda: checked_integer(f"{at}{key}", shown, 1, most))
+
+
+def _choice(at: str, table: Mapping[str, Any], key: str, kind: type[_Choice], default: _Choice) -> _Choice:
+    """Returns a field that is one of some words."""
+    value = table.get(key, default)
+    if not isinstance(value, str) or value not in list(kind):
+        raise FieldError(key, f"{at}{key} must be one of {', '.join(kind)}, got {value!r}")
+    return kind(value)
+
+
+def _key(name: str) -> str:
+    """Returns a name as a TOML key."""
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)

@@ -1,0 +1,301 @@
+"""A mixture of prepared datasets, open: what its file says, with the datasets that it names.
+
+Owns the way from the file to epochs: components, the positions at which stages end, facts of all components together,
+and the digest. Leaves the file's fields to `mixture_file`, and the arithmetic of mixtures to `packhorse.epoch`.
+"""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import cached_property, lru_cache, partial
+from math import ceil
+
+from packhorse.dataset.digest import mixture_digest
+from packhorse.dataset.files._kept_epochs import KeptEpochs
+from packhorse.dataset.files.mixture_file import (
+    MIXTURE_SUFFIX,
+    ComponentEntry,
+    MixtureError,
+    MixtureFile,
+    StageEntry,
+    Unit,
+)
+from packhorse.dataset.keys import Keys
+from packhorse.dataset.load import PreparedDataset
+from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
+from packhorse.epoch import (
+    MAX_ROWS,
+    Chain,
+    Component,
+    JoinedSource,
+    Mixture,
+    MixtureEpoch,
+    Source,
+    Stage,
+    bin_shares,
+    derive_key,
+)
+
+_MOST_SEEDS = 4
+"""Runs whose mixtures are remembered; another's is laid out again, in a millisecond."""
+
+
+class MixtureDataset:
+    r"""What a mixture's file stands for. Safe to be used by many threads.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> file = MixtureFile.parse("epoch_bins = 8\n[[stages]]\nweights = {corpus = 1}", "some.mixture.toml")
+        >>> mixture = MixtureDataset("some", file, [open_prepared("datasets/corpus")])
+        >>> mixture.epoch(0, seed=1).bins(range(8)).component_ids.tolist()
+        [0, 0, 0, 0, 0, 0, 0, 0]
+
+    Args:
+        name: by which it is served.
+        file: what its file says.
+        datasets: those that it names, in the order of `file.names`.
+
+    Raises:
+        MixtureError: datasets do not go together, or what the file asks of them cannot be done; names the way out.
+    """
+
+    def __init__(self, name: str, file: MixtureFile, datasets: Sequence[PreparedDataset]) -> None:
+        self.name = name
+        self.file = file
+        self.datasets = tuple(datasets)
+        self._of_seed = lru_cache(maxsize=_MOST_SEEDS)(self._mixture)
+        self._epochs = KeptEpochs(self._component_epoch)
+        self.max_seq_len: int = file.max_seq_len or max(dataset.manifest.max_seq_len for dataset in datasets)
+        """A bin's capacity in tokens."""
+        try:
+            _check_alike(self.datasets)
+            self.rows_per_bin: tuple[int, ...] = tuple(_rows_per_bin(file, dataset) for dataset in datasets)
+            """For each component, how many of its own bins are joined into one of the mixture."""
+            self.component_bins: tuple[int, ...] = tuple(
+                -(-dataset.manifest.n_bins // rows) for dataset, rows in zip(datasets, self.rows_per_bin, strict=True)
+            )
+            """For each component, how many bins of the mixture one of its epochs makes."""
+            self._stages = self._resolved()
+            plain = self.mixture(0)
+        except ValueError as error:
+            raise MixtureError(f"{name}{MIXTURE_SUFFIX}: {error}") from None
+        self.num_bins: int = plain.num_bins
+        """Bins of an epoch of the mixture."""
+        self.chain: Chain = plain.chain
+        """Where each stage begins, as a position of the run, with its digest."""
+
+    def mixture(self, seed: int) -> Mixture:
+        """Returns the mixture of a run."""
+        return self._of_seed(seed)
+
+    def epoch(self, number: int, seed: int) -> MixtureEpoch:
+        """Returns one epoch of a run.
+
+        Args:
+            number: in [0, 2^64).
+            seed: of the run, in [0, 2^64).
+
+        Raises:
+            ValueError: a component would come to an epoch beyond 2^64.
+        """
+        epoch = self.mixture(seed).epoch(number)
+        for given, dataset, num_bins in zip(epoch.given, self.datasets, self.component_bins, strict=True):
+            if given.epoch + given.num_bins // num_bins + 1 >= 2**64:
+                raise ValueError(f"epoch {number} is too large: {dataset.name} would be in its epoch {given.epoch}")
+        return epoch
+
+    @property
+    def settled_epoch(self) -> int:
+        """The first epoch that the last stage is all of."""
+        return -(-self.chain[-1][0] // self.num_bins)
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """The most sequences in any bin."""
+        return max(
+            rows * dataset.max_sequences_per_bin for dataset, rows in zip(self.datasets, self.rows_per_bin, strict=True)
+        )
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether a component's sequences are planned in groups."""
+        return any(dataset.has_groups for dataset in self.datasets)
+
+    @property
+    def key_tables(self) -> dict[str, Keys | None]:
+        """Each component's keys, in the order of components."""
+        return {dataset.name: dataset.keys for dataset in self.datasets}
+
+    @property
+    def num_lengths(self) -> int:
+        """Distinct lengths of all components."""
+        return sum(dataset.num_lengths for dataset in self.datasets)
+
+    @property
+    def shares(self) -> list[tuple[Fraction, ...]]:
+        """Which share of its bins each component has, for every stage."""
+        components = self._components(0)
+        return [bin_shares(stage, components, number) for number, stage in enumerate(self._stages)]
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Facts of an epoch, on average, that the last stage is all of; the ledger's are those of all components."""
+        manifests = [dataset.manifest for dataset in self.datasets]
+        first = manifests[0]
+        ledgers = [manifest.over_length for manifest in manifests]
+        given = self.mixture(0).epoch(self.settled_epoch).given
+
+        def about(what: Callable[[Manifest], int]) -> int:
+            return round(
+                sum(
+                    Fraction(what(each) * taken.num_bins, num_bins)
+                    for each, taken, num_bins in zip(manifests, given, self.component_bins, strict=True)
+                )
+            )
+
+        total_tokens, total_capacity = about(lambda each: each.total_tokens), self.num_bins * self.max_seq_len
+        id_dtypes = {manifest.id_dtype for manifest in manifests}
+        start_dtypes = {manifest.start_dtype for manifest in manifests} - {None}
+        return Manifest(
+            options=PrepareOptions(
+                max_seq_len=self.max_seq_len,
+                algorithm="mixture",
+                over_length=first.options.over_length,
+                keep=first.options.keep,
+                align=first.options.align,
+                extra_tokens=first.options.extra_tokens,
+            ),
+            algorithm="mixture",
+            n_sequences=about(lambda each: each.n_sequences),
+            n_bins=self.num_bins,
+            total_tokens=total_tokens,
+            own_tokens=about(lambda each: each.own_tokens),
+            total_capacity=total_capacity,
+            efficiency=total_tokens / total_capacity,
+            lower_bound=self.num_bins,
+            distinct_lengths=self.num_lengths,
+            distinct_templates=sum(manifest.distinct_templates for manifest in manifests),
+            id_dtype="uint32" if id_dtypes == {"uint32"} else "int64",
+            start_dtype=None if not start_dtypes else "uint32" if start_dtypes == {"uint32"} else "int64",
+            ids_sum_a=0,
+            ids_sum_b=0,
+            over_length=OverLengthLedger(
+                sequences=sum(ledger.sequences for ledger in ledgers),
+                source_tokens=sum(ledger.source_tokens for ledger in ledgers),
+                tokens=sum(ledger.tokens for ledger in ledgers),
+                pieces=sum(ledger.pieces for ledger in ledgers),
+            ),
+            source=", ".join(dataset.name for dataset in self.datasets),
+            id_column=None,
+            plan_cut_off=any(manifest.plan_cut_off for manifest in manifests),
+            checksums={},
+            digest=mixture_digest(self.chain),
+        )
+
+    def _mixture(self, seed: int) -> Mixture:
+        return Mixture(
+            self._components(seed),
+            self._stages,
+            seed=seed,
+            num_bins=self.file.epoch_bins,
+            when_out=self.file.when_out,
+            bins_per_draw=self.file.bins_per_draw,
+        )
+
+    def _components(self, seed: int) -> list[Component]:
+        return [self._component(number, seed) for number in range(len(self.datasets))]
+
+    def _component(self, number: int, seed: int) -> Component:
+        dataset, rows, entry = self.datasets[number], self.rows_per_bin[number], self._entry(number)
+        manifest, num_windows = dataset.manifest, entry.num_windows
+        return Component(
+            name=dataset.name,
+            source_of=partial(self._epochs.get, number, seed),
+            num_bins=self.component_bins[number],
+            max_seq_len=rows * manifest.max_seq_len,
+            max_sequences_per_bin=rows * dataset.max_sequences_per_bin,
+            num_tokens=manifest.own_tokens,
+            num_templates=manifest.distinct_templates if rows == 1 else 0,
+            digest=manifest.digest
+            + (f"-windows{num_windows}" if num_windows > 1 else "")
+            + (f"-rows{rows}" if rows > 1 else ""),
+            most_epochs=entry.most_epochs,
+        )
+
+    def _component_epoch(self, number: int, seed: int, epoch: int) -> Source:
+        """Returns an epoch of a component, in bins of the mixture, under the seed of a run."""
+        rows, own_seed = self.rows_per_bin[number], derive_key(seed, number, "component")
+        own = self.datasets[number].epoch(epoch, seed=own_seed, num_windows=self._entry(number).num_windows)
+        return own if rows == 1 else JoinedSource(own, rows)
+
+    def _entry(self, number: int) -> ComponentEntry:
+        """Returns what the file says of a component."""
+        return self.file.components.get(self.datasets[number].name, ComponentEntry())
+
+    def _resolved(self) -> list[Stage]:
+        """Returns the stages with `until` as positions of the run."""
+        components, stages = self._components(0), []
+        position, tokens = 0, Fraction(0)  # where a stage begins, and how many tokens of the run lie before it
+        tokens_of_bin = [
+            Fraction(dataset.manifest.own_tokens, num_bins)
+            for dataset, num_bins in zip(self.datasets, self.component_bins, strict=True)
+        ]
+        for number, entry in enumerate(self.file.stages):
+            if entry.until is None:
+                stages.append(Stage(entry.weights, None, entry.by))
+                continue
+            mean_tokens = _mean(tokens_of_bin, bin_shares(Stage(entry.weights, None, entry.by), components, number))
+            end = self._end(entry, position, tokens, mean_tokens)
+            if end <= position:
+                raise ValueError(
+                    f"stages[{number}].until_{entry.until.unit} = {entry.until.count} is position {end} of the run, "
+                    f"and the stage begins at {position}: ends count from the run's beginning; choose a later one"
+                )
+            stages.append(Stage(entry.weights, end, entry.by))
+            position, tokens = end, tokens + (end - position) * mean_tokens
+        return stages
+
+    def _end(self, entry: StageEntry, position: int, tokens: Fraction, mean_tokens: Fraction) -> int:
+        """Returns the position at which a stage ends that begins at `position`, behind so many tokens."""
+        assert entry.until is not None
+        if entry.until.unit is Unit.BINS:
+            return entry.until.count
+        per_draw = self.file.bins_per_draw
+        if entry.until.unit is Unit.STEPS:
+            return entry.until.count * (self.file.bins_per_step or 1)
+        return position + ceil((entry.until.count - tokens) / mean_tokens / per_draw) * per_draw
+
+
+def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
+    return sum((share * value for share, value in zip(shares, values, strict=True)), Fraction(0))
+
+
+def _rows_per_bin(file: MixtureFile, dataset: PreparedDataset) -> int:
+    """Returns how many of a component's own bins make one of the mixture; 1 where none are joined."""
+    own, whole = dataset.manifest.max_seq_len, file.max_seq_len
+    if whole is None:
+        return 1
+    if own > whole:
+        raise ValueError(
+            f"{dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
+            f"file has no room for that; write max_seq_len = {own} or more in a mixture of its own"
+        )
+    if whole % own or whole // own > MAX_ROWS:
+        raise ValueError(
+            f"{dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
+            f"file must be a multiple of it, at most {MAX_ROWS} times as much; prepare it with a length that divides "
+            f"{whole}, or leave max_seq_len out, and short bins leave room in long ones"
+        )
+    return whole // own
+
+
+def _check_alike(datasets: Sequence[PreparedDataset]) -> None:
+    """Refuses components whose rooms follow from lengths in different ways: a batch has one way."""
+    first = datasets[0]
+    for dataset in datasets:
+        for option in ("align", "extra_tokens"):
+            ours, theirs = getattr(dataset.manifest.options, option), getattr(first.manifest.options, option)
+            if ours != theirs:
+                raise ValueError(
+                    f"{first.name} was prepared with {option} {theirs} and {dataset.name} with {ours}; prepare "
+                    "them alike"
+                )

@@ -1,0 +1,213 @@
+"""What is taken away from one dataset or mixture, in force: which sequences of some bins are redacted, what is skipped.
+
+Owns finding redacted sequences among those of bins, and how a mixture's file and those of its components go together.
+Leaves the fields of files to `takedown_file`, and leaving positions out to `packhorse.epoch`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset.digest import fingerprint
+from packhorse.dataset.files.takedown_file import Redaction, SkipEntry, TakedownError, TakedownFile
+from packhorse.epoch import Bins, PoolArray
+from packhorse.topology import ADDED, Skips
+
+MASKED = -1
+"""Stands for no token: a sequence keeps its own, and is masked from the loss."""
+
+_UNTOUCHED = -2
+
+_NO_SKIPS = Skips()
+
+_SPARSENESS, _LEAST_BITS, _MOST_BITS = 16, 12, 24
+"""Entries of the table that tells most ids apart: so many for each id that is named, and its logarithm's bounds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Redacted:
+    """Which sequences of some bins are redacted."""
+
+    entries: NDArray[np.int64]
+    """Their indices among all sequences of the bins: int64 [n], ascending."""
+    tokens: NDArray[np.int64]
+    """What replaces each of their tokens, `MASKED` where they keep their own: int64 [n]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Named:
+    """Redactions of one dataset, and all ids that they name."""
+
+    redactions: tuple[Redaction, ...]
+    ids: NDArray[np.int64]
+    """Ascending, distinct."""
+    may_be_named: NDArray[np.bool_]
+    """Whether one of them has these lowest bits: most sequences of most bins are told apart by one look at it."""
+
+    @classmethod
+    def of(cls, redactions: tuple[Redaction, ...]) -> "_Named":
+        ids = np.unique(np.concatenate([redaction.ids for redaction in redactions]))
+        may_be_named = np.zeros(1 << min(max((_SPARSENESS * len(ids)).bit_length(), _LEAST_BITS), _MOST_BITS), np.bool_)
+        may_be_named[ids & (len(may_be_named) - 1)] = True
+        return cls(redactions, ids, may_be_named)
+
+    def hits(self, ids: PoolArray) -> NDArray[np.int64]:
+        """Returns the indices of those ids that are named, ascending."""
+        likely = np.flatnonzero(self.may_be_named[ids & ids.dtype.type(len(self.may_be_named) - 1)])
+        return likely[_indices_in(ids[likely].astype(np.int64, copy=False), self.ids)]
+
+
+@dataclass(frozen=True, eq=False)
+class Takedown:
+    r"""What is taken away from one dataset, or from one mixture and what it is made of.
+
+    Example:
+        >>> file = TakedownFile.parse('[[redact]]\nids = [9]\ntoken = 0', "web.takedown.toml")
+        >>> web = Takedown.of_dataset(file)
+        >>> lengths, ends, positions = np.array([5, 3]), np.array([2]), np.array([0])
+        >>> bins = Bins(ids=np.array([7, 9]), lengths=lengths, bin_ends=ends, positions=positions)
+        >>> redacted = web.redacted(bins, epoch=0, seed=1, num_bins=1)
+        >>> redacted.entries.tolist(), redacted.tokens.tolist()
+        ([1], [0])
+    """
+
+    file: TakedownFile = field(default_factory=TakedownFile)
+    """What its own file says: its skips count positions of the dataset's, or the mixture's, own epochs."""
+    redactions: tuple[Redaction, ...] = ()
+    """Its own, behind those of a mixture's components, each with its component."""
+    digests: tuple[str, ...] = ()
+    """Of each redaction, with those before it in its file."""
+    _named: Mapping[int, _Named] = field(default_factory=dict)
+
+    @classmethod
+    def of_dataset(cls, file: TakedownFile) -> "Takedown":
+        """Returns what a dataset's own file takes away.
+
+        Raises:
+            TakedownError: a redaction names a component.
+        """
+        for number, redaction in enumerate(file.redactions):
+            if redaction.component:
+                raise TakedownError(
+                    f"redact[{number}].component is {redaction.component!r}, but this is no mixture; leave it out"
+                )
+        return cls._of(file, file.redactions, file.chain, [""])
+
+    @classmethod
+    def of_mixture(cls, file: TakedownFile, components: Mapping[str, TakedownFile]) -> "Takedown":
+        """Returns what a mixture's file and those of its components take away.
+
+        What a component's file redacts is redacted in the mixture from its beginning: its positions are of runs of that
+        component. What it skips is skipped in such runs only.
+
+        Args:
+            file: the mixture's.
+            components: each component's by its name, in the mixture's order.
+
+        Raises:
+            TakedownError: a redaction names no component.
+        """
+        for number, redaction in enumerate(file.redactions):
+            if redaction.component not in components:
+                raise TakedownError(
+                    f"redact[{number}].component must be one of {', '.join(components)}, got {redaction.component!r}: "
+                    "ids are of one of a mixture's components"
+                )
+        of_components = [
+            replace(redaction, component=name, seed=None, from_position=0)
+            for name, own in components.items()
+            for redaction in own.redactions
+        ]
+        chains = [*(digest for own in components.values() for digest in own.chain), *file.chain]
+        return cls._of(file, (*of_components, *file.redactions), chains, list(components))
+
+    @classmethod
+    def _of(
+        cls, file: TakedownFile, redactions: Sequence[Redaction], chain: Sequence[str], names: Sequence[str]
+    ) -> "Takedown":
+        named = {}
+        for number, name in enumerate(names):
+            own = tuple(each for each in redactions if each.component == name and len(each.ids))
+            if own:
+                named[number] = _Named.of(own)
+        return cls(file, tuple(redactions), tuple(chain), named)
+
+    @property
+    def digest(self) -> str:
+        """Fingerprint of all redactions; empty without any."""
+        return fingerprint(self.digests) if self.digests else ""
+
+    def __bool__(self) -> bool:
+        """Whether anything is taken away."""
+        return bool(self.redactions or self.file.skips)
+
+    @property
+    def skips(self) -> tuple[SkipEntry, ...]:
+        """What its own file leaves out."""
+        return self.file.skips
+
+    def skips_of(self, epoch: int, seed: int) -> Skips:
+        """Returns the positions that an epoch of a run leaves out."""
+        return self.file.skips_of(epoch, seed)
+
+    def redacted(
+        self, bins: Bins, *, epoch: int, seed: int | None, num_bins: int, skips: Skips = _NO_SKIPS
+    ) -> Redacted | None:
+        """Returns which sequences of bins are redacted; None where none is.
+
+        Args:
+            bins: of one epoch; those of a mixture with `component_ids`.
+            epoch: 0-based.
+            seed: of the run; None where positions are not those of a run.
+            num_bins: of the whole epoch.
+            skips: what is left out of it: the bins' positions count without.
+        """
+        if not self._named:
+            return None
+        found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        sizes = bins.sizes()
+        for number, named in self._named.items():
+            entries = None
+            ids = bins.ids
+            if bins.component_ids is not None:
+                entries = np.flatnonzero(np.repeat(bins.component_ids == number, sizes))
+                ids = ids[entries]
+            hits = named.hits(ids)
+            if not len(hits):
+                continue
+            entries = hits if entries is None else entries[hits]
+            of_bins = np.searchsorted(bins.bin_ends, entries, side="right")
+            run_positions = _whole_positions(bins.positions[of_bins], num_bins, skips)
+            tokens = np.full(len(hits), _UNTOUCHED)
+            for redaction in named.redactions:
+                applies = np.zeros(len(hits), dtype=np.bool_)
+                applies[_indices_in(ids[hits].astype(np.int64), redaction.ids)] = True
+                if seed is not None and redaction.seed == seed:
+                    applies &= run_positions >= redaction.from_position - epoch * num_bins
+                tokens[applies] = MASKED if redaction.token is None else redaction.token
+            touched = tokens != _UNTOUCHED
+            if touched.any():
+                found.append((entries[touched], tokens[touched]))
+        if not found:
+            return None
+        entries, tokens = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        order = np.argsort(entries, kind="stable")
+        return Redacted(entries[order], tokens[order])
+
+
+def _indices_in(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the indices of those ids that are among others, which are ascending."""
+    at = np.searchsorted(wanted, ids)
+    at[at == len(wanted)] = 0
+    return np.flatnonzero(wanted[at] == ids)
+
+
+def _whole_positions(positions: NDArray[np.int64], num_bins: int, skips: Skips) -> NDArray[np.int64]:
+    """Returns the positions of the whole epoch; the epoch's last for bins that the remainder policy added."""
+    whole = positions.copy()
+    for (first, end), gap in zip(skips.ranges, skips.gaps(), strict=True):
+        whole[positions >= gap] += end - first
+    whole[positions == ADDED] = num_bins - 1
+    return whole

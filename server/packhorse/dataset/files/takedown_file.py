@@ -1,0 +1,395 @@
+"""`NAME.takedown.toml`: what is taken away from a dataset or a mixture, as its user writes it.
+
+Owns the file's fields, the refusal of wrong ones by field and line, keys becoming ids, and adding a redaction to its
+text. Knows no dataset: what is taken away from bins is `open_takedown`'s.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset.digest import fingerprint
+from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.files._toml_fields import FieldError, array_header, checked_field, line_of, no_field
+from packhorse.dataset.keys import Keys
+from packhorse.formats.keys import check_key, ids_and_keys, shown_key
+from packhorse.topology import Skips, checked_integer
+
+TAKEDOWN_SUFFIX = ".takedown.toml"
+"""What the file is called behind the name of its dataset or mixture."""
+
+MOST_TAKEDOWN_BYTES = 32 << 20
+"""A larger file, or file of ids, is refused."""
+
+_MOST_TOKEN = 2**31 - 1
+_LARGEST = 2**64 - 1
+_REDACT_KEYS = ("ids", "ids_file", "action", "token", "component", "seed", "from_position", "reason")
+_SKIP_KEYS = ("positions", "epoch", "seed", "reason")
+
+
+class TakedownError(PreparedDatasetError):
+    """A takedown's file is not as it must be; the message says what and where."""
+
+
+class Action(StrEnum):
+    """What happens to the tokens of a redacted sequence."""
+
+    MASK = "mask"
+    """They stay in the row, and none of them is predicted."""
+    REPLACE = "replace"
+    """Each becomes one token, and none of them is predicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Redaction:
+    """Sequences whose tokens are masked from the loss, or replaced.
+
+    Example:
+        >>> Redaction(ids=np.array([7, 4])).action
+        <Action.MASK: 'mask'>
+    """
+
+    ids: NDArray[np.int64]
+    """Of the sequences: int64 [n], ascending, distinct."""
+    keys: tuple[str, ...] = ()
+    """Of more sequences, in a dataset that has keys: ascending, distinct. `resolved` makes ids of them."""
+    token: int | None = None
+    """What replaces each of their tokens; None where they are masked only."""
+    component: str = ""
+    """Of a mixture, the component that they are of."""
+    seed: int | None = None
+    """The run of this seed had trained on them before `from_position`; None where no run had."""
+    from_position: int = 0
+    """A position of that run, epoch · num_bins + position; before it its bins are as they were."""
+    reason: str = ""
+    """Why."""
+
+    @property
+    def action(self) -> Action:
+        """What happens to their tokens."""
+        return Action.MASK if self.token is None else Action.REPLACE
+
+    def digest(self, after: str) -> str:
+        """Returns the fingerprint of this and, by their digest, of the redactions before it."""
+        ids = self.ids.astype("<i8").tobytes().hex()
+        return fingerprint([after, self.component, ids, self.token, self.seed, self.from_position, *self.keys])
+
+    def resolved(self, table: Keys | None) -> tuple["Redaction", list[str]]:
+        """Returns the same with ids alone, and the keys that there are not.
+
+        Args:
+            table: the keys of its dataset, or of its component; None where that has none.
+
+        Raises:
+            ValueError: it names keys, and there are none.
+        """
+        if not self.keys:
+            return self, []
+        if table is None:
+            raise ValueError(
+                f"{shown_key(self.keys[0])[:80]} is no id, which are whole numbers, and there are no keys: they come "
+                "with `packhorse prepare --id-column`, from a column of text"
+            )
+        found = table.ids_of(self.keys)
+        ids = np.union1d(self.ids, found[found >= 0])
+        unknown = [key for key, number in zip(self.keys, found.tolist(), strict=True) if number < 0]
+        return replace(self, ids=ids, keys=()), unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipEntry:
+    """Positions that are left out."""
+
+    positions: Skips
+    """Of the whole epoch."""
+    epoch: int | None = None
+    """Of this epoch; None for every one."""
+    seed: int | None = None
+    """Of the run of this seed; None for every run."""
+    reason: str = ""
+    """Why."""
+
+
+ReadIds = Callable[[str], str]
+"""Returns the text of a file of ids, by its name; a TakedownError where it cannot be read."""
+
+
+@dataclass(frozen=True)
+class TakedownFile:
+    r"""What a file says.
+
+    Example:
+        >>> file = TakedownFile.parse('[[redact]]\nids = [17, 4]\nreason = "private"', "web.takedown.toml")
+        >>> file.redactions[0].ids.tolist(), file.redactions[0].reason
+        ([4, 17], 'private')
+    """
+
+    redactions: tuple[Redaction, ...] = ()
+    """In order: where two name an id, the later one holds."""
+    skips: tuple[SkipEntry, ...] = ()
+    """In order."""
+    ids_files: tuple[str, ...] = ()
+    """Names of the files that ids were read from."""
+
+    @cached_property
+    def chain(self) -> tuple[str, ...]:
+        """The digest of every redaction, each with those before it."""
+        digests: list[str] = []
+        for redaction in self.redactions:
+            digests.append(redaction.digest(digests[-1] if digests else ""))
+        return tuple(digests)
+
+    def skips_of(self, epoch: int, seed: int) -> Skips:
+        """Returns the positions that an epoch of a run leaves out."""
+        return Skips.of(
+            pair
+            for entry in self.skips
+            if entry.epoch in (None, epoch) and entry.seed in (None, seed)
+            for pair in entry.positions.ranges
+        )
+
+    def resolved(self, tables: Mapping[str, Keys | None]) -> "TakedownFile":
+        """Returns the same with ids alone. A key that is not there takes nothing away, as an id that is not.
+
+        Args:
+            tables: keys, by component; of a dataset by "".
+
+        Raises:
+            TakedownError: a redaction names keys where there are none, or keys without a component.
+        """
+        if not any(redaction.keys for redaction in self.redactions):
+            return self
+        redactions = []
+        for number, redaction in enumerate(self.redactions):
+            try:  # a component that is missing or unknown is refused with the ids
+                known = redaction.component in tables
+                redactions.append(redaction.resolved(tables[redaction.component])[0] if known else redaction)
+            except ValueError as error:
+                raise TakedownError(f"redact[{number}].ids: {error}") from None
+        return replace(self, redactions=tuple(redactions))
+
+    def is_same(self, other: "TakedownFile") -> bool:
+        """Whether another file takes away the same."""
+        return self.chain == other.chain and self.skips == other.skips
+
+    @classmethod
+    def parse(cls, text: str, file: str, read_ids: ReadIds | None = None) -> "TakedownFile":
+        """Reads a file's text.
+
+        Args:
+            text: TOML.
+            file: its name, for messages.
+            read_ids: reads files of ids; None where there are none.
+
+        Raises:
+            TakedownError: it is no TOML, or a field is missing, unknown or wrong; names file, line and field.
+        """
+        try:
+            content = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise TakedownError(f"{file} is no TOML: {error}") from None
+        for key in content:
+            if key not in ("redact", "skip"):
+                raise TakedownError(
+                    f"{file}, line {line_of(text, key)}: {key} is no table of a takedown; there are [[redact]], with "
+                    'ids = [17, 4711], and [[skip]], with positions = "1200:1300"'
+                )
+        redactions, ids_files = [], []
+        for number, table in _tables(content, "redact", text, file):
+            with _refused(file, text, "redact", number):
+                redactions.append(_redaction(table, read_ids))
+                if "ids_file" in table:
+                    ids_files.append(table["ids_file"])
+        skips = []
+        for number, table in _tables(content, "skip", text, file):
+            with _refused(file, text, "skip", number):
+                skips.append(_skip(table))
+        return cls(tuple(redactions), tuple(skips), tuple(ids_files))
+
+
+def append_redaction(text: str, file: str, redaction: Redaction, read_ids: ReadIds | None = None) -> str:
+    r"""Returns a file's text with one more redaction at its end; all that was there stays as it was written.
+
+    Example:
+        >>> print(append_redaction("# ours\n", "web.takedown.toml", Redaction(ids=np.array([4, 17]), token=0)), end="")
+        # ours
+        <BLANKLINE>
+        [[redact]]
+        ids = [4, 17]
+        action = "replace"
+        token = 0
+
+    Args:
+        text: of the file; empty where there is none.
+        file: its name, for messages.
+        redaction: the new one.
+        read_ids: as `TakedownFile.parse` takes it.
+
+    Raises:
+        TakedownError: the text is no takedown, or its redactions are written in another way than as [[redact]].
+    """
+    before = TakedownFile.parse(text, file, read_ids)
+    edited = f"{text.rstrip()}\n\n{_render(redaction)}".lstrip()
+    wanted = replace(before, redactions=(*before.redactions, redaction))
+    try:
+        is_right = TakedownFile.parse(edited, file, read_ids).is_same(wanted)
+    except TakedownError:
+        is_right = False
+    if not is_right:
+        raise TakedownError(f"{file}: a redaction is added where they are written as [[redact]] tables; write them so")
+    return edited
+
+
+class Names(NamedTuple):
+    """What names some sequences."""
+
+    ids: NDArray[np.int64]
+    """int64 [n], ascending, distinct."""
+    keys: tuple[str, ...]
+    """Ascending, distinct."""
+
+
+def parse_ids(text: str, name: str) -> Names:
+    r"""Reads ids, with commas, spaces or line ends between, and keys, each a line; see `ids_and_keys`.
+
+    Example:
+        >>> names = parse_ids("17, 4 # private\n4711\nhttps://example.org/a", "ids.txt")
+        >>> names.ids.tolist(), names.keys
+        ([4, 17, 4711], ('https://example.org/a',))
+
+    Args:
+        text: the ids and keys.
+        name: of the field or file, for messages.
+
+    Raises:
+        ValueError: there is none, or a line holds neither.
+    """
+    ids, keys = ids_and_keys(text, name)
+    return _names([*ids, *keys], name)
+
+
+def _names(given: Sequence[Any], name: str) -> Names:
+    if not given:
+        raise ValueError(f"{name} holds no id; give at least one, e.g. ids = [17, 4711]")
+    keys = {each for each in given if isinstance(each, str)}
+    for key in keys:
+        check_key(key)
+    numbers = [each for each in given if not isinstance(each, str)]
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool) or not -(2**63) <= number < 2**63:
+            raise ValueError(
+                f"{name} must hold whole numbers of 64 bits, or keys in quotes, got {number!s:.60}"
+                + (": in quotes it is a key" if isinstance(number, int) else "")
+            )
+    return Names(np.unique(np.array(numbers, dtype=np.int64)), tuple(sorted(keys)))
+
+
+def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
+    _check_keys(table, _REDACT_KEYS)
+    if ("ids" in table) == ("ids_file" in table):
+        raise FieldError("ids", "give ids = [17, 4711], or ids_file = NAME of a file beside this one, and not both")
+    if "ids" in table:
+        if not isinstance(table["ids"], list):
+            raise FieldError("ids", f"must be a list of ids, e.g. [17, 4711], got {table['ids']!r}")
+        names = checked_field("ids", lambda: _names(table["ids"], "it"))
+    else:
+        name = table["ids_file"]
+        if not isinstance(name, str) or read_ids is None:
+            raise FieldError("ids_file", f"must be the name of a file, got {name!r}")
+        names = checked_field("ids_file", lambda: parse_ids(read_ids(name), name))
+    action = table.get("action", Action.REPLACE if "token" in table else Action.MASK)
+    if action not in list(Action):
+        raise FieldError("action", f"must be one of {', '.join(Action)}, got {action!r}")
+    if (action == Action.REPLACE) != ("token" in table):
+        raise FieldError("token", 'say which token replaces theirs: token = ID with action = "replace", and only there')
+    if ("seed" in table) != ("from_position" in table):
+        raise FieldError(
+            "from_position",
+            "seed = S and from_position = P belong together: the run of seed S had trained on these sequences before P",
+        )
+    return Redaction(
+        ids=names.ids,
+        keys=names.keys,
+        token=_number(table, "token", _MOST_TOKEN),
+        component=_text(table, "component"),
+        seed=_number(table, "seed", _LARGEST),
+        from_position=_number(table, "from_position", 2**62) or 0,
+        reason=_text(table, "reason"),
+    )
+
+
+def _skip(table: dict[str, Any]) -> SkipEntry:
+    _check_keys(table, _SKIP_KEYS)
+    positions = table.get("positions")
+    if not isinstance(positions, str):
+        raise FieldError("positions", f'must be a range, e.g. "1200:1300", got {positions!r}')
+    skips = checked_field("positions", lambda: Skips.parse([positions]))
+    if not skips:
+        raise FieldError("positions", 'holds no range; give one, e.g. "1200:1300"')
+    return SkipEntry(
+        positions=skips,
+        epoch=_number(table, "epoch", _LARGEST),
+        seed=_number(table, "seed", _LARGEST),
+        reason=_text(table, "reason"),
+    )
+
+
+@contextmanager
+def _refused(file: str, text: str, kind: str, number: int) -> Iterator[None]:
+    """Says in which file, line and table a field is wrong."""
+    try:
+        yield
+    except FieldError as error:
+        line = line_of(text, error.field, array_header(kind), number)
+        raise TakedownError(f"{file}, line {line}: {kind}[{number}].{error.field}: {error}") from None
+
+
+def _tables(content: dict[str, Any], kind: str, text: str, file: str) -> Iterable[tuple[int, dict[str, Any]]]:
+    tables = content.get(kind, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise TakedownError(f"{file}, line {line_of(text, kind)}: {kind} must be tables: [[{kind}]], with two brackets")
+    return enumerate(tables)
+
+
+def _check_keys(table: dict[str, Any], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            raise FieldError(key, no_field(key, known))
+
+
+def _number(table: dict[str, Any], key: str, most: int) -> int | None:
+    return None if key not in table else checked_field(key, lambda: checked_integer("it", table[key], 0, most))
+
+
+def _text(table: dict[str, Any], key: str) -> str:
+    value = table.get(key, "")
+    if not isinstance(value, str):
+        raise FieldError(key, f"must be text in quotes, got {value!r}")
+    return value
+
+
+def _render(redaction: Redaction) -> str:
+    lines = ["[[redact]]"]
+    if redaction.component:
+        lines.append(f"component = {_quoted(redaction.component)}")
+    lines.append(f"ids = [{', '.join([*map(str, redaction.ids.tolist()), *map(_quoted, redaction.keys)])}]")
+    if redaction.token is not None:
+        lines += ['action = "replace"', f"token = {redaction.token}"]
+    if redaction.seed is not None:
+        lines += [f"seed = {redaction.seed}", f"from_position = {redaction.from_position}"]
+    if redaction.reason:
+        lines.append(f"reason = {_quoted(redaction.reason)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """Returns text as a TOML string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,144 @@
+"""Groups of rows: which rows are a group, and reading them with no group cut in two.
+
+Owns the three ways to say it, and the cut between groups. Leaves counting groups to `groups._tally`, what comes twice
+to `groups._repeats`, and the tables to `groups.tables`.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import PreparedDataset
+from packhorse.formats.files import FileStamp, as_path
+from packhorse.formats.object_store import without_secrets
+from packhorse.prepare.input import InputFile, Span, cut, load_npy
+from packhorse.topology import checked_integer
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Grouping:
+    """Which rows are a group; one of the three is given."""
+
+    column: str | None = None
+    """Rows with equal integers here."""
+    size: int | None = None
+    """Every so many rows."""
+    ids: NDArray[np.integer] | None = None
+    """Rows with equal integers here: int [rows]."""
+    file: InputFile | None = None
+    """Where these integers stand; None in memory."""
+
+    @classmethod
+    def of(cls, column: str | None, size: int | None, ids: Any) -> "Grouping | None":
+        """Checks what `prepare` was given, and maps a file of groups; None where there are no groups."""
+        given = {"group_column": column, "group_size": size, "groups": ids}
+        names = [name for name, value in given.items() if value is not None]
+        if not names:
+            return None
+        if len(names) > 1:
+            raise ValueError(f"{' and '.join(names)} both say which rows are a group: give one of them")
+        if not isinstance(column, str | None):
+            raise ValueError(f"group_column must be a column's name, got {column!r:.60}")
+        if size is not None:
+            checked_integer("group_size", size, 1)
+        file = None
+        if ids is not None:
+            path = as_path(ids) if isinstance(ids, str | os.PathLike) else None
+            stamp = FileStamp.of(path) if path else None
+            ids = load_npy(path) if path else np.asarray(ids)
+            if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                where = without_secrets(path) if path else "groups"
+                raise ValueError(
+                    f"{where} must be one integer for each row, got {ids.dtype} of shape {list(ids.shape)}: number them"
+                )
+            file = InputFile(path=path, stamp=stamp, num_rows=len(ids)) if path and stamp else None
+        return cls(column=column, size=size, ids=ids, file=file)
+
+    def check_rows(self, num_rows: int) -> None:
+        """Refuses an input of another number of rows than this one tells the groups of; a ValueError."""
+        if self.ids is not None and len(self.ids) != num_rows:
+            raise ValueError(f"groups has {len(self.ids):,} entries for {num_rows:,} rows: give one for each row")
+        if self.size is not None and num_rows % self.size:
+            raise ValueError(
+                f"{num_rows:,} rows are no multiple of group_size {self.size}: {num_rows % self.size} are left over"
+            )
+
+    @property
+    def files(self) -> list[InputFile]:
+        """The file of groups, if any."""
+        return [self.file] if self.file else []
+
+    @property
+    def said(self) -> str:
+        """What the manifest says of it."""
+        return f"every {self.size} rows" if self.size else f"column {self.column!r}" if self.column else "groups"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeGroups:
+    """Some rows, in order, with nothing but whole groups."""
+
+    keys: NDArray[np.int64]
+    """Of every group: int64 [G]."""
+    starts: NDArray[np.int64]
+    """Where each group begins below: int64 [G]."""
+    lengths: NDArray[np.int64]
+    """int64 [n]."""
+    ids: NDArray[np.int64]
+    """int64 [n]."""
+    first: int
+    """Number of the first row over all files."""
+
+
+def whole_groups(spans: Sequence[Span], grouping: Grouping) -> Iterator[WholeGroups]:
+    """Yields all rows, cut between groups; a group that goes on in the next batch waits for it."""
+    none = np.empty(0, dtype=np.int64)
+    keys, lengths, ids, first = none, none, none, 0
+    begin = spans[0].first_index if spans and grouping.ids is not None else 0  # new rows only have an entry there
+    for span in spans:
+        for batch in span.batches():
+            row = span.first_index + batch.first_row - span.first_row - begin
+            keys = np.concatenate((keys, _keys(batch.groups, row, len(batch.lengths), grouping, batch.first_row, span)))
+            lengths = np.concatenate((lengths, batch.lengths))
+            ids = np.concatenate((ids, batch.ids))
+            edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
+            if not len(edges):
+                continue
+            end = int(edges[-1])
+            starts = np.concatenate(([0], edges[:-1]))
+            yield WholeGroups(keys[starts], starts, lengths[:end], ids[:end], first)
+            keys, lengths, ids, first = keys[end:], lengths[end:], ids[end:], first + end
+    if len(keys):
+        yield WholeGroups(keys[:1], np.zeros(1, dtype=np.int64), lengths, ids, first)
+
+
+def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
+    """Yields the groups of a version as they were read then, without those that it left out."""
+    groups = before.groups if before else None
+    if groups is None:
+        return
+    for first, size in cut(len(groups.table)):
+        table = np.array(groups.table[first : first + size])
+        begin = int(groups.table[first - 1, 1]) if first else 0
+        members = np.array(groups.members[begin : int(table[-1, 1])])
+        yield WholeGroups(table[:, 0], np.concatenate(([0], table[:-1, 1] - begin)), members[:, 1], members[:, 0], 0)
+
+
+def _keys(
+    held: NDArray[np.int64] | None, row: int, num: int, grouping: Grouping, file_row: int, span: Span
+) -> NDArray[np.int64]:
+    if grouping.size is not None:
+        return np.arange(row, row + num, dtype=np.int64) // grouping.size
+    keys = held if grouping.ids is None else grouping.ids[row : row + num].astype(np.int64)
+    assert keys is not None  # the reader was asked for the column
+    if (keys < 0).any():
+        at = int(np.argmax(keys < 0))
+        raise ValueError(
+            f"{span.where}: row {file_row + at} is of group {keys[at]}; groups are integers from 0 on, and every row "
+            "is of one: number them, for example by `pandas.factorize`"
+        )
+    return keys

@@ -1,0 +1,282 @@
+"""What a reader is, and what it makes of an input: spans of rows, each checked as it is read.
+
+Owns the protocol, and what becomes of rows that fail, whatever they were read from. Leaves what rows are, and what may
+be wrong with them, to `_rows`, and files to the readers, a file each.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats import require
+from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
+from packhorse.formats.object_store import without_secrets
+from packhorse.prepare.input._keys import KeyChunk, KeyColumn
+from packhorse.prepare.input._rows import Batch, Columns, Fault, RawRows, as_int64, faults_of
+
+BATCH_ROWS = 1 << 17
+SPAN_ROWS = 1 << 20
+"""Where an input does not cut itself, spans have about so many rows."""
+
+
+def changed(path: str) -> ValueError:
+    """Returns the error for a file that is not what an earlier look at it found."""
+    return ValueError(
+        f"{without_secrets(path)} changed while it was being prepared; prepare again when nothing writes to it"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """One file that was found, as it was then."""
+
+    path: str
+    stamp: FileStamp
+    num_rows: int
+
+    def check(self) -> None:
+        """Raises a ValueError where the file is another now."""
+        if not self.stamp.holds(self.path):
+            raise changed(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span(ABC):
+    """Consecutive rows of one file; pickles small, so that a task is made of some."""
+
+    path: str
+    """The file, the URL of an object, or what messages call something in memory."""
+    stamp: FileStamp | None
+    """Of the file when it was found; None in memory."""
+    first_row: int
+    """Row of the file, 0-based, that the span begins with."""
+    first_index: int
+    """The same, over all files in order."""
+    num_rows: int
+    columns: Columns
+    skips_bad_rows: bool = False
+    """Whether a row that fails is left out and counted; else it is an error."""
+    is_list: bool = False
+    """Whether the length column holds lists of tokens."""
+
+    @property
+    def where(self) -> str:
+        """The path, as messages show it."""
+        return without_secrets(self.path)
+
+    @abstractmethod
+    def _read(self) -> Iterator[RawRows]:
+        """Yields the span's rows in order; a ValueError where the file cannot be read."""
+
+    def part(self, row: int) -> str:
+        """Says in which part of the file a row is, such as " (row group 3)"; empty where files have none."""
+        return ""
+
+    def follows(self, before: "Span") -> bool:
+        """Whether this one can be read in one go with the span before it."""
+        return False
+
+    def through(self, last: Self) -> Self:
+        """Returns the span from this one to a later one that follows it, both included."""
+        return replace(self, num_rows=last.first_row + last.num_rows - self.first_row)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields the span's rows in order.
+
+        Raises:
+            ValueError: a row fails and none is skipped, or the file changed since it was found; the message names
+                file, row, row group and column.
+        """
+        self._check()
+        row = self.first_row
+        for raw in self._read():
+            if len(raw.lengths):
+                yield self._checked(raw, row)
+            row += len(raw.lengths)
+        self._check()
+        if row != self.first_row + self.num_rows:
+            raise changed(self.path)
+
+    def _check(self) -> None:
+        if self.stamp is not None and not self.stamp.holds(self.path):
+            raise changed(self.path)
+
+    def _checked(self, raw: RawRows, first_row: int) -> Batch:
+        ids = raw.ids
+        if ids is None:
+            first_index = self.first_index + first_row - self.first_row
+            ids = np.arange(first_index, first_index + len(raw.lengths), dtype=np.int64)
+        faults = faults_of(raw)
+        if faults is None:
+            groups = None if raw.groups is None else as_int64(raw.groups)
+            return Batch(as_int64(raw.lengths), as_int64(ids), first_row, groups=groups)
+        bad = np.flatnonzero(faults)
+        if not self.skips_bad_rows:
+            self._refuse(raw, first_row, int(bad[0]), Fault(faults[bad[0]]))
+        sound = np.flatnonzero(faults == Fault.NONE)
+        skipped = np.stack([first_row + bad, faults[bad]], axis=1).astype(np.int64)
+        return Batch(as_int64(raw.lengths[sound]), as_int64(ids[sound]), first_row, sound, skipped)
+
+    def _refuse(self, raw: RawRows, first_row: int, index: int, fault: Fault) -> None:
+        row = first_row + index
+        column, values = self.columns.length, raw.lengths
+        if fault in (Fault.NULL_ID, Fault.LONG_ID) and raw.ids is not None:
+            column, values = self.columns.id, raw.ids
+        if fault in (Fault.NULL_GROUP, Fault.LONG_GROUP) and raw.groups is not None:
+            column, values = self.columns.group, raw.groups
+        what, value = f"column {column!r}" if column is not None else "length", values[index]
+        short = "an empty list" if self.is_list else value
+        said = {
+            Fault.SHORT_LENGTH: f"is {short}{self.part(row)}; a sequence has at least 1 token",
+            Fault.LONG_LENGTH: f"is {value}{self.part(row)}, which int64 cannot hold",
+            Fault.LONG_ID: f"is {value}{self.part(row)}, which int64 cannot hold: cast the column to text, whose "
+            "values name sequences as keys",
+            Fault.LONG_GROUP: f"is {value}{self.part(row)}, which int64 cannot hold",
+        }.get(fault, f"is null{self.part(row)}")
+        raise ValueError(
+            f"{self.where}: row {row}, {what} {said}; repair the row or leave it out, or choose --on-bad-row skip"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What a reader found in an input."""
+
+    kind: str
+    """The reader's `kind`."""
+    spans: Sequence[Span]
+    """All rows in order; each is small enough to make tasks from."""
+    files: Sequence[InputFile]
+    """The files that they stand in; none in memory."""
+    columns: Columns
+    """As they are read: `length` is the evident one where the user named none."""
+    keys: KeyColumn | None = None
+    """What names the rows; None where ids do."""
+    gives_ids: bool = False
+    """Whether ids stand in the input, in any order, also where no column is named."""
+
+
+class Reader(Protocol):
+    """One kind of input."""
+
+    kind: str
+    """What people call it, such as "Parquet"."""
+    takes: str
+    """What `packhorse prepare --help` says of it."""
+    is_alone: bool
+    """Whether ids are entries of one file or folder, so that several inputs cannot be told apart."""
+
+    def recognises(self, path: str) -> bool:
+        """Whether a file or folder that is there is of this kind, by its name or its first bytes."""
+        ...
+
+    def files(self, source: str) -> list[str]:
+        """Returns the files that hold the rows of one input, in the order that numbers them, and no others."""
+        ...
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """Returns what is looked at as well, so that no output may replace it."""
+        ...
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """Cuts files into spans.
+
+        Args:
+            paths: at least one, of `files`.
+            columns: as the user named them.
+            skips_bad_rows: what the spans do with a row that fails.
+
+        Raises:
+            ValueError: a file cannot be read, or a column is missing, of another type, or cannot be told.
+        """
+        ...
+
+
+class WholeFiles:
+    """The plain answers of a reader whose input is the files that a path names."""
+
+    is_alone = False
+    suffixes: tuple[str, ...] = ()
+    """How names of its files end; a folder is searched for the first."""
+    magic: bytes | None = None
+    """What its files begin with, whatever they are called."""
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        if without_secrets(path).endswith(self.suffixes):
+            return not is_folder(path)
+        return bool(self.magic and first_bytes(path, len(self.magic)) == self.magic)
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        return named_files(source, self.suffixes[0])
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        return []
+
+
+def keys_of_files(
+    columns: Columns, paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]]
+) -> KeyColumn | None:
+    """Returns what reads the keys of files; None where no column has any.
+
+    Args:
+        columns: chosen.
+        paths: of the files, in order.
+        column_of: yields a column of one as Arrow arrays.
+    """
+    name = columns.key
+    if name is None:
+        return None
+
+    def chunks() -> Iterator[KeyChunk]:
+        for path in paths:
+            row = 0
+            for values in column_of(path, name):
+                yield KeyChunk(without_secrets(path), row, values)
+                row += len(values)
+
+    return KeyColumn.of_chunks(name, chunks)
+
+
+def is_wide(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
+    """Whether a column of whole numbers in any of some files holds one that int64 cannot."""
+    chunks = (values for path in paths for values in column_of(path, name))
+    return any(int(require("pyarrow.compute").max(values).as_py() or 0) >= 2**63 for values in chunks)
+
+
+def first_bytes(path: str, size: int) -> bytes:
+    """Returns what a file or an object begins with; nothing of a folder or of what cannot be read."""
+    try:
+        with open_binary(path) as file:
+            return file.read(size)
+    except OSError:
+        return b""
+
+
+def refuse_columns(path: str, kind: str, columns: Columns) -> None:
+    """Refuses columns that were named for what has none; a ValueError."""
+    where = without_secrets(path)
+    if columns.group is not None:
+        raise ValueError(
+            f"{where} is {kind}, which has no columns: --group-size N makes groups of every N entries, and "
+            "--groups FILE.npy names each entry's"
+        )
+    if columns.length is not None or columns.id is not None:
+        raise ValueError(f"{where} is {kind}, which has no columns: leave out --length-column/--id-column")
+
+
+def cut(num_rows: int, size: int = SPAN_ROWS) -> Iterator[tuple[int, int]]:
+    """Yields (first row, number of rows) of pieces of at most `size` rows."""
+    for first in range(0, num_rows, size):
+        yield first, min(size, num_rows - first)
+
+
+def piece(column: NDArray[Any], first: int, size: int) -> NDArray[Any]:
+    """Returns some consecutive elements of a column; for `RawRows.each`."""
+    return column[first : first + size]

@@ -1,0 +1,247 @@
+"""Lengths of a Parquet list column from its repetition levels, without decoding a value.
+
+Parquet stores lists as values with two small numbers each: a repetition level, 0 where a list begins, and a definition
+level, which tells values from empty and null lists. Both stand at the beginning of a page, encoded in runs, so that a
+list of 500 tokens is a few bytes of them. Of a compressed page no more than its beginning is decompressed.
+
+Owns the layout of pages (parquet-format, `PageHeader` in Thrift's compact protocol) and their levels. Whatever it does
+not know, or finds damaged, it leaves to pyarrow, which reads it as a whole or says what is wrong.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats import require
+from packhorse.prepare.passes.kernels import add_lists, unpack_snappy
+
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_RLE = 3
+_STREAMED = {"ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
+_HEAD_BYTES = 1 << 12
+"""So much of a page is decompressed at first: most pages' levels are shorter."""
+
+
+class _Page(NamedTuple):
+    kind: int
+    num_values: int
+    begin: int
+    """Of its body, in the file."""
+    size_bytes: int
+    """Of its body, compressed."""
+    unpacked_bytes: int
+    levels: tuple[int, int] | None
+    """Bytes of repetition and definition levels, which then are not compressed; None where they say so themselves."""
+    is_rle: bool
+
+
+class UnknownPageError(Exception):
+    """A page that only pyarrow can read, or call damaged."""
+
+
+def list_column(file: Any, column: str) -> int | None:
+    """Returns the number of the leaf that holds a list column's values; None where pyarrow must read it.
+
+    Args:
+        file: a `pyarrow.parquet.ParquetFile`.
+        column: a column of lists of integers.
+    """
+    field = file.schema_arrow.field(column)
+    paths = [file.schema.column(number).path for number in range(len(file.schema))]
+    found = [number for number, path in enumerate(paths) if path.startswith(column + ".")]
+    if (
+        len(found) != 1
+        or not hasattr(field.type, "value_field")
+        or require("pyarrow").types.is_fixed_size_list(field.type)
+    ):
+        return None
+    leaf = file.schema.column(found[0])
+    is_plain = leaf.max_repetition_level == 1
+    return (
+        found[0]
+        if is_plain and leaf.max_definition_level == field.nullable + 1 + field.type.value_field.nullable
+        else None
+    )
+
+
+def list_lengths(
+    data: NDArray[np.uint8], chunk: Any, leaf: Any, num_rows: int, is_nullable: bool
+) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+    """Returns the lengths of a row group's lists: int64 [num_rows], and which are null, or None.
+
+    Args:
+        data: the file's bytes, mapped.
+        chunk: the column's metadata in the row group.
+        leaf: its `ParquetSchema` column.
+        num_rows: rows of the row group.
+        is_nullable: whether a list can be null.
+
+    Raises:
+        UnknownPageError: a page is of a kind that is not known here, or not what the footer says.
+    """
+    lengths = np.zeros(num_rows, dtype=np.int64)
+    is_null = np.zeros(num_rows, dtype=np.bool_)
+    width = int(leaf.max_definition_level).bit_length()
+    row, left = -1, chunk.num_values
+    for page in _pages(data, chunk):
+        if page.kind == _DICTIONARY:
+            continue
+        body, ends = _levels(data, page, chunk.compression)
+        row = add_lists(body, ends, width, int(is_nullable), page.num_values, lengths, is_null, row)
+        left -= page.num_values
+        if row < -1 or left < 0:
+            raise UnknownPageError
+    if left or row != num_rows - 1:
+        raise UnknownPageError
+    return lengths, is_null if is_null.any() else None
+
+
+def _pages(data: NDArray[np.uint8], chunk: Any) -> Iterator[_Page]:
+    """Yields the pages of a column chunk."""
+    at = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+        at = min(at, chunk.dictionary_page_offset)
+    end = at + chunk.total_compressed_size
+    if not 0 <= at <= end <= len(data):
+        raise UnknownPageError
+    left = chunk.num_values
+    while left > 0:
+        if at >= end:
+            raise UnknownPageError
+        page = _page(data, at, end)
+        yield page
+        left -= page.num_values
+        at = page.begin + page.size_bytes
+
+
+def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
+    header, begin = _Compact(data, at, end).read_struct()
+    kind, unpacked, packed = header.get(1), header.get(2), header.get(3)
+    if not (isinstance(unpacked, int) and isinstance(packed, int) and unpacked >= 0 and 0 <= packed <= end - begin):
+        raise UnknownPageError
+    if kind == _DATA:
+        inner = header.get(5, {})
+        return _Page(kind, inner.get(1, 0), begin, packed, unpacked, None, inner.get(3) == inner.get(4) == _RLE)
+    if kind == _DATA_V2:
+        inner = header.get(8, {})
+        return _Page(kind, inner.get(1, 0), begin, packed, unpacked, (inner.get(6, 0), inner.get(5, 0)), True)
+    if kind == _DICTIONARY:
+        return _Page(kind, 0, begin, packed, unpacked, None, True)
+    raise UnknownPageError
+
+
+def _levels(data: NDArray[np.uint8], page: _Page, codec: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Returns bytes with a page's levels, and where its repetition and definition levels begin and end: int64 [4]."""
+    if not page.is_rle:
+        raise UnknownPageError
+    body = data[page.begin : page.begin + page.size_bytes]
+    if page.levels is not None:
+        ends = np.cumsum((0, *page.levels))
+        if min(page.levels) < 0 or ends[-1] > len(body):
+            raise UnknownPageError
+        return body, np.array([0, ends[1], ends[1], ends[2]], dtype=np.int64)
+    wanted = min(page.unpacked_bytes, _HEAD_BYTES)
+    while True:
+        head = _beginning(body, codec, wanted, page.unpacked_bytes)
+        first = 4 + _size_at(head, 0)
+        second = first + 4 + (_size_at(head, first) if first + 4 <= len(head) else 0)
+        if max(first + 4, second) <= len(head):
+            return head, np.array([4, first, first + 4, second], dtype=np.int64)
+        if len(head) >= page.unpacked_bytes or len(head) < wanted:
+            raise UnknownPageError
+        wanted = min(page.unpacked_bytes, max(2 * wanted, second + _HEAD_BYTES))
+
+
+def _size_at(head: NDArray[np.uint8], at: int) -> int:
+    return int.from_bytes(head[at : at + 4].tobytes(), "little")
+
+
+def _beginning(body: NDArray[np.uint8], codec: str, wanted: int, unpacked_bytes: int) -> NDArray[np.uint8]:
+    """Decompresses the first `wanted` bytes of a page, or more."""
+    if codec == "UNCOMPRESSED":
+        return body
+    if codec == "SNAPPY":
+        out = np.zeros(wanted, dtype=np.uint8)
+        return out[: max(0, unpack_snappy(body, out))]
+    pa = require("pyarrow")
+    try:
+        if codec in _STREAMED:
+            with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), _STREAMED[codec]) as stream:
+                parts = [stream.read(wanted)]
+                while parts[-1] and sum(map(len, parts)) < wanted:  # a read may return less
+                    parts.append(stream.read(wanted))
+                return np.frombuffer(b"".join(parts), dtype=np.uint8)
+        if codec in ("LZ4", "LZ4_RAW"):
+            return np.frombuffer(pa.Codec("lz4_raw").decompress(pa.py_buffer(body), unpacked_bytes), dtype=np.uint8)
+    except (pa.ArrowException, OSError):
+        raise UnknownPageError from None
+    raise UnknownPageError
+
+
+class _Compact:
+    """Reads a struct in Thrift's compact protocol as {field number: value}."""
+
+    _MOST_DEPTH = 8
+
+    def __init__(self, data: NDArray[np.uint8], at: int, end: int) -> None:
+        self._data = data[at : min(end, at + (1 << 16))].tobytes()  # a header, statistics included
+        self._begin, self._at = at, 0
+
+    def read_struct(self) -> tuple[dict[int, Any], int]:
+        """Returns the struct, and where it ends in the file."""
+        try:
+            return self._struct(0), self._begin + self._at
+        except IndexError:
+            raise UnknownPageError from None
+
+    def _struct(self, depth: int) -> dict[int, Any]:
+        if depth > self._MOST_DEPTH:
+            raise UnknownPageError
+        found: dict[int, Any] = {}
+        number = 0
+        while True:
+            lead = self._byte()
+            if lead == 0:
+                return found
+            kind = lead & 15
+            number = number + (lead >> 4) if lead >> 4 else self._zigzag()
+            found[number] = self._value(kind, depth)
+
+    def _value(self, kind: int, depth: int) -> Any:
+        match kind:
+            case 1 | 2:
+                return kind == 1
+            case 3:
+                return self._byte()
+            case 4 | 5 | 6:
+                return self._zigzag()
+            case 7:
+                self._at += 8
+            case 8:
+                size = self._varint()
+                self._at += size
+            case 12:
+                return self._struct(depth + 1)
+            case _:
+                raise UnknownPageError  # lists, sets and maps: no page header has one
+        return None
+
+    def _byte(self) -> int:
+        value = self._data[self._at]
+        self._at += 1
+        return value
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)

@@ -1,0 +1,90 @@
+"""Which columns of a table with a schema are meant, and whether they hold what they should.
+
+Owns that judgement, for Parquet, Arrow files and Arrow streams alike.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from packhorse.formats import require
+from packhorse.formats.columns import column_type, evident_column, is_token_list, listed
+from packhorse.prepare.input._keys import are_keys
+from packhorse.prepare.input._rows import Columns
+
+LARGEST_TOKEN = 2**31 - 1
+"""Every vocabulary's ids fit into int32."""
+
+
+def chosen_columns(
+    schema: Any, columns: Columns, where: str, *, is_wide: Callable[[str], bool] = lambda _: False
+) -> tuple[Columns, bool]:
+    """Returns the columns that are meant, and whether the lengths are those of lists.
+
+    Args:
+        schema: an Arrow schema.
+        columns: as the user named them.
+        where: the data, for messages.
+        is_wide: whether a column of uint64 holds numbers that int64 cannot: these are keys then, and no ids.
+
+    Raises:
+        ValueError: one is missing, there twice, or holds something else; or which one is meant cannot be told.
+    """
+    types = require("pyarrow").types
+    length = columns.length
+    if length is None:
+        length = evident_column([field.name for field in schema if is_tokens(field.type)])
+        if length is None:
+            raise ValueError(
+                f"{where}: which column holds the tokens is not evident; --length-column must name one, of lengths or "
+                f"of lists of tokens. Its columns are: {listed(f'{field.name!r} ({field.type})' for field in schema)}"
+            )
+    kind = column_type(schema, length, where)
+    if not (types.is_integer(kind) or is_tokens(kind)):
+        raise ValueError(
+            f"{where}: column {length!r} holds {kind}, but integers (lengths in tokens) or lists of integers (the "
+            "tokens) are needed"
+        )
+    columns = _with_keys(schema, columns, where, is_wide)
+    if columns.group is not None and not types.is_integer(group_kind := column_type(schema, columns.group, where)):
+        raise ValueError(
+            f"{where}: column {columns.group!r} holds {group_kind}, but groups are integers: number them, for example "
+            "by `pandas.factorize`"
+        )
+    return replace(columns, length=length), is_tokens(kind)
+
+
+def refuse_other_ids(path: str, before: Columns, now: Columns) -> None:
+    """Refuses a file whose column of ids holds another kind than in files before it; a ValueError."""
+    if before.key != now.key:
+        is_text = now.key is not None
+        raise ValueError(
+            f"{path}: column {now.key or now.id!r} holds {'keys' if is_text else 'integers'}, and in the files before "
+            f"it {'integers' if is_text else 'keys'}: give files that are alike"
+        )
+
+
+def _with_keys(schema: Any, columns: Columns, where: str, is_wide: Callable[[str], bool]) -> Columns:
+    """Returns columns with that of ids as `key` where it holds no integers."""
+    name = columns.id if columns.key is None else columns.key
+    if name is None:
+        return columns
+    kind = column_type(schema, name, where)
+    types = require("pyarrow").types
+    if types.is_uint64(kind) and (columns.key is not None or is_wide(name)):
+        return replace(columns, id=None, key=name)
+    if types.is_integer(kind):
+        return replace(columns, id=name, key=None)
+    if not are_keys(kind):
+        raise ValueError(
+            f"{where}: column {name!r} holds {kind}, but sequences are named by integers, or by keys: text, UUIDs, or "
+            "decimals without a fraction; cast the column to text"
+        )
+    return replace(columns, id=None, key=name)
+
+
+def is_tokens(kind: Any) -> bool:
+    """Whether an Arrow type is that of lists of integers, of any layout."""
+    types = require("pyarrow").types
+    is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
+    return is_token_list(kind) or bool(is_view and types.is_integer(kind.value_type))

@@ -1,0 +1,139 @@
+"""Arrow IPC files and what Hugging Face `Dataset.save_to_disk` writes: a column of lengths, or of lists of tokens."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from packhorse.formats import require
+from packhorse.formats.arrow import (
+    SAVED_STATE,
+    SUFFIXES,
+    arrow_files,
+    arrow_objects,
+    open_arrow,
+    read_arrow,
+    record_batches,
+    saved_splits,
+)
+from packhorse.formats.columns import column_type
+from packhorse.formats.files import FileStamp, is_file, open_binary
+from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.prepare.input._arrow_rows import arrow_rows
+from packhorse.prepare.input._base import SPAN_ROWS, InputFile, Opened, Span, WholeFiles, is_wide, keys_of_files
+from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._tables import chosen_columns, refuse_other_ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowSpan(Span):
+    """Consecutive record batches of an Arrow file."""
+
+    record_batches: tuple[int, int]
+    """First record batch, and the exclusive end."""
+
+    def _read(self) -> Iterator[RawRows]:
+        names = _open(self.path).schema.names
+        reader = _open(self.path, [names.index(name) for name in self.columns.names])
+        for found in record_batches(reader, self.path, *self.record_batches):
+            yield arrow_rows(found, self.columns, self.is_list)
+
+
+class ArrowReader(WholeFiles):
+    """See the top of the file."""
+
+    kind = "Arrow"
+    takes = "an .arrow or .feather file, a folder of *.arrow, a pattern, or a folder that save_to_disk wrote"
+    suffixes = SUFFIXES
+    magic = b"ARROW1"
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        shown = without_secrets(path)
+        if shown.endswith(SUFFIXES) or shown != path:  # what signs a URL is for one object, not for those below it
+            return super().recognises(path)
+        return is_file(os.path.join(path, SAVED_STATE)) or bool(_splits(path)) or super().recognises(path)
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        if splits := _splits(source):
+            raise ValueError(f"{source} holds several datasets; give the folder of one as --input: {', '.join(splits)}")
+        return arrow_objects(source) if is_url(source) else [str(path) for path in arrow_files(source)]
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        states = {os.path.join(os.path.dirname(path), SAVED_STATE) for path in paths}
+        return sorted(state for state in states if is_file(state))
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """See `Reader`."""
+        spans: list[Span] = []
+        files: list[InputFile] = []
+        first_index = 0
+        chosen = columns
+        for path in paths:
+            stamp = FileStamp.of(path)
+            reader = _open(path)
+            before, where = chosen, without_secrets(path)
+            if files:
+                chosen, is_list = chosen_columns(reader.schema, before, where)
+                refuse_other_ids(where, before, chosen)
+            else:
+                wide = partial(is_wide, paths, column_of)
+                chosen, is_list = chosen_columns(reader.schema, before, where, is_wide=wide)
+            num_rows = 0
+            wanted = [reader.schema.names.index(name) for name in chosen.names]
+            for first_batch, end_batch, first_row, size in _cut(_open(path, wanted), path):
+                spans.append(
+                    ArrowSpan(
+                        path=path,
+                        stamp=stamp,
+                        record_batches=(first_batch, end_batch),
+                        first_row=first_row,
+                        first_index=first_index + first_row,
+                        num_rows=size,
+                        columns=chosen,
+                        is_list=is_list,
+                        skips_bad_rows=skips_bad_rows,
+                    )
+                )
+                num_rows = first_row + size
+            files.append(InputFile(path=path, stamp=stamp, num_rows=num_rows))
+            first_index += num_rows
+        keys = keys_of_files(chosen, paths, column_of)
+        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen, keys=keys)
+
+
+def column_of(path: str, name: str) -> Iterator[Any]:
+    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError where there is none."""
+    schema = _open(path).schema
+    column_type(schema, name, without_secrets(path))
+    for batch in record_batches(_open(path, [schema.names.index(name)]), path):
+        yield batch.column(0)
+
+
+def _splits(folder: str) -> list[str]:
+    return [] if is_url(folder) else saved_splits(Path(folder))
+
+
+def _open(path: str, columns: Sequence[int] | None = None) -> Any:
+    """Returns a reader of record batches."""
+    require("pyarrow.ipc")
+    if is_url(path):
+        return read_arrow(open_binary(path), without_secrets(path), columns=columns)
+    return open_arrow(path, columns=columns)[1]
+
+
+def _cut(reader: Any, path: str) -> Iterator[tuple[int, int, int, int]]:
+    """Yields (first record batch, exclusive end, first row, rows) of pieces of about SPAN_ROWS rows."""
+    first_batch = end_batch = first_row = num_rows = 0
+    for batch in record_batches(reader, path):
+        num_rows += batch.num_rows
+        end_batch += 1
+        if num_rows >= SPAN_ROWS:
+            yield first_batch, end_batch, first_row, num_rows
+            first_batch, first_row, num_rows = end_batch, first_row + num_rows, 0
+    if num_rows:
+        yield first_batch, end_batch, first_row, num_rows

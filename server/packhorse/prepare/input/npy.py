@@ -1,0 +1,165 @@
+"""NumPy files of lengths: one array of integers, or of records with a field of lengths and one of ids."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats.columns import listed
+from packhorse.formats.files import FileStamp
+from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
+from packhorse.prepare.input._arrays import PARSING, map_array
+from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
+from packhorse.prepare.input._rows import Columns, RawRows
+
+_OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
+"""Arrays, and a folder of them, of prepared datasets."""
+
+
+_HEADER_BYTES = 1 << 16
+"""What of an array in a store is read to find its header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpySpan(Span):
+    """Consecutive elements of an array file."""
+
+    def _read(self) -> Iterator[RawRows]:
+        array = load_npy(self.path)
+        end = self.first_row + self.num_rows
+        if len(array) < end:
+            raise changed(self.path)
+        yield from array_rows(array, self.columns, self.first_row, end)
+
+
+class NpyReader(WholeFiles):
+    """See the top of the file."""
+
+    kind = "NumPy"
+    takes = "a .npy file of lengths, or of records with fields of lengths and ids; a folder of them, or a pattern"
+    suffixes = (".npy",)
+    magic = b"\x93NUMPY"
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`; ids of a prepared dataset, which are arrays too, are refused."""
+        found = super().files(source)
+        for path in (Path(name) for name in found if not is_url(name)):
+            for folder in path.parents[:2]:
+                if (folder / "manifest.json").exists() and path.relative_to(folder).parts[0] in _OF_DATASETS:
+                    raise ValueError(
+                        f"{path} holds ids of the prepared dataset {folder}, no lengths; give what it is made of"
+                    )
+        return found
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """See `Reader`."""
+        spans: list[Span] = []
+        files: list[InputFile] = []
+        first_index = 0
+        for path in paths:
+            stamp = FileStamp.of(path)
+            array = load_npy(path)
+            check_array(array, columns, without_secrets(path))
+            spans.extend(
+                NpySpan(
+                    path=path,
+                    stamp=stamp,
+                    first_row=first,
+                    first_index=first_index + first,
+                    num_rows=size,
+                    columns=columns,
+                    skips_bad_rows=skips_bad_rows,
+                )
+                for first, size in cut(len(array))
+            )
+            files.append(InputFile(path=path, stamp=stamp, num_rows=len(array)))
+            first_index += len(array)
+        return Opened(kind=self.kind, spans=spans, files=files, columns=columns)
+
+
+class _StoredArray:
+    """An array of one axis in a store, of which slices are read."""
+
+    def __init__(self, url: str) -> None:
+        self._object = StoredObject(url)
+        header = BytesIO(self._object.read(0, min(_HEADER_BYTES, self._object.size_bytes)))
+        version = np.lib.format.read_magic(header)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        with PARSING:
+            self.shape, _, self.dtype = read(header)
+        self.ndim = len(self.shape)
+        self._first_byte = header.tell()
+        if self.dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        if self._first_byte + int(np.prod(self.shape)) * self.dtype.itemsize > self._object.size_bytes:
+            raise ValueError("it ends before its last element")
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, some: slice) -> NDArray[Any]:
+        first, stop, _ = some.indices(len(self))
+        offsets = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
+        return np.frombuffer(self._object.read(*offsets), self.dtype)
+
+
+def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
+    """Maps an array file, or reads the header of one in a store.
+
+    Raises:
+        ValueError: it is none, or holds Python objects.
+    """
+    try:
+        if is_url(path):
+            return _StoredArray(path)
+        array = map_array(path)
+    except (FileNotFoundError, PermissionError, TokenStoreError):
+        raise
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{without_secrets(path)} cannot be read as a NumPy array: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{path} holds several arrays; save the lengths alone with numpy.save")
+    return array
+
+
+def check_array(array: "NDArray[Any] | _StoredArray", columns: Columns, where: str) -> None:
+    """Refuses an array that holds no lengths, or no such fields; a ValueError."""
+    names = array.dtype.names
+    if array.ndim != 1:
+        raise ValueError(f"{where} has shape {list(array.shape)}, but lengths are a list: one number for each sequence")
+    if names is None:
+        if columns != Columns():
+            raise ValueError(
+                f"{where} is one array of {array.dtype}, which has no columns: leave out --length-column/--id-column/"
+                "--group-column"
+            )
+        kinds = {"lengths": array.dtype}
+    else:
+        if columns.length is None:
+            raise ValueError(f"{where} has fields {listed(map(repr, names))}: --length-column must name the lengths")
+        wanted = columns.names
+        for name in wanted:
+            if name not in names:
+                raise ValueError(f"{where} has no field {name!r}; its fields are: {listed(map(repr, names))}")
+        kinds = {f"field {name!r}": array.dtype[name] for name in wanted}
+    for what, kind in kinds.items():
+        if kind.kind not in "iu":
+            raise ValueError(f"{where}: {what} holds {kind}, but integers are needed")
+
+
+def array_rows(
+    array: "NDArray[Any] | _StoredArray", columns: Columns, first: int = 0, end: int | None = None
+) -> Iterator[RawRows]:
+    """Yields the rows [first, end) of an array that `check_array` let pass, in pieces; end None is the last."""
+    end = len(array) if end is None else end
+    for begin in range(first, end, BATCH_ROWS):
+        rows = array[begin : min(begin + BATCH_ROWS, end)]
+        if columns.length is None:
+            yield RawRows(np.asarray(rows))
+        else:
+            ids, groups = (None if name is None else np.ascontiguousarray(rows[name]) for name in columns.integers)
+            yield RawRows(np.ascontiguousarray(rows[columns.length]), ids=ids, groups=groups)

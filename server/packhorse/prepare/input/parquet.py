@@ -1,0 +1,230 @@
+"""Parquet: a column of lengths, or of lists of tokens; cut by row groups."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any, Self
+
+import numpy as np
+
+from packhorse.formats import require
+from packhorse.formats.columns import column_type
+from packhorse.formats.files import FileStamp
+from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
+from packhorse.prepare.input._arrow_rows import arrow_rows, with_integers
+from packhorse.prepare.input._base import (
+    BATCH_ROWS,
+    InputFile,
+    Opened,
+    Span,
+    WholeFiles,
+    cut,
+    is_wide,
+    keys_of_files,
+    piece,
+)
+from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
+from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
+
+_WIDE = ("int64", "uint64", "uint32")
+"""Types whose values may be no token ids."""
+_READ_BUFFER_BYTES = 1 << 20
+_BATCH_BYTES = 1 << 24
+"""What a batch of lists takes in memory, about, where their tokens are decoded with them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetSpan(Span):
+    """Consecutive row groups of a Parquet file."""
+
+    row_groups: tuple[int, int]
+    """First row group, and the exclusive end."""
+
+    def follows(self, before: Span) -> bool:
+        """See `Span`."""
+        return (
+            isinstance(before, ParquetSpan)
+            and before.path == self.path
+            and before.first_row + before.num_rows == self.first_row
+        )
+
+    def through(self, last: Self) -> Self:
+        """See `Span`."""
+        joined = Span.through(self, last)
+        return replace(joined, row_groups=(self.row_groups[0], last.row_groups[1]))
+
+    def part(self, row: int) -> str:
+        """See `Span`."""
+        try:
+            with open_parquet(self.path) as file:
+                metadata = file.metadata
+                sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        except ValueError:
+            return ""
+        for group, end in enumerate(accumulate(sizes)):
+            if row < end:
+                return f" (row group {group})"
+        return ""
+
+    def _read(self) -> Iterator[RawRows]:
+        row = self.first_row
+        file = open_parquet(self.path)
+        try:
+            for raw in self._of_levels(file) if self.is_list else self._decoded(file, self.row_groups):
+                yield raw
+                row += len(raw.lengths)
+        except (PermissionError, TokenStoreError):
+            raise
+        except (require("pyarrow").ArrowException, OSError) as error:
+            raise ValueError(f"{self.where} cannot be read at row {row}{self.part(row)}: {error}") from None
+        finally:
+            file.close()
+
+    def _of_levels(self, file: Any) -> Iterator[RawRows]:
+        """Reads the lengths of lists without their values, where this is known to be possible."""
+        length, integers = self.columns.length, [name for name in self.columns.integers if name is not None]
+        assert length is not None  # the reader chose one
+        leaf = None if is_url(self.path) else list_column(file, length)
+        data = np.memmap(self.path, np.uint8, "r") if leaf is not None else None
+        is_nullable = file.schema_arrow.field(length).nullable
+        for group in range(*self.row_groups):
+            metadata = file.metadata.row_group(group)
+            if not metadata.num_rows:
+                continue
+            try:
+                if leaf is None or data is None:
+                    raise UnknownPageError
+                chunk = metadata.column(leaf)
+                rows = RawRows(*list_lengths(data, chunk, file.schema.column(leaf), metadata.num_rows, is_nullable))
+            except UnknownPageError:
+                yield from self._decoded(file, (group, group + 1))
+                continue
+            if integers:
+                table = file.read_row_group(group, columns=integers, use_threads=False)
+                rows = with_integers(rows, table, self.columns)
+            for first, size in cut(metadata.num_rows, BATCH_ROWS):
+                yield rows.each(partial(piece, first=first, size=size))
+
+    def _decoded(self, file: Any, row_groups: tuple[int, int]) -> Iterator[RawRows]:
+        """Reads the columns as pyarrow does."""
+        names = self.columns.names
+        rows = self._batch_rows(file) if self.is_list else BATCH_ROWS
+        for found in file.iter_batches(rows, row_groups=list(range(*row_groups)), columns=names, use_threads=False):
+            yield arrow_rows(found, self.columns, self.is_list)
+
+    def _batch_rows(self, file: Any) -> int:
+        group = file.metadata.row_group(self.row_groups[0])
+        chunks = [group.column(number) for number in range(group.num_columns)]
+        tokens = [chunk for chunk in chunks if chunk.path_in_schema.startswith(f"{self.columns.length}.")]
+        size_bytes = max(1, sum(chunk.total_uncompressed_size for chunk in tokens))
+        return max(64, min(BATCH_ROWS, _BATCH_BYTES * group.num_rows // (4 * size_bytes)))
+
+
+class ParquetReader(WholeFiles):
+    """See the top of the file."""
+
+    kind = "Parquet"
+    takes = "a .parquet file, a folder of them at any depth, or a quoted glob pattern; a column of lengths or of tokens"
+    suffixes = (".parquet", ".pq")
+    magic = b"PAR1"
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """See `Reader`."""
+        spans: list[Span] = []
+        files: list[InputFile] = []
+        first_index = 0
+        chosen = columns
+        looks = for_each(paths, _look) if is_url(paths[0]) else map(_look, paths)
+        for path, (stamp, schema, sizes, large) in zip(paths, looks, strict=True):
+            before, where = chosen, without_secrets(path)
+            if files:
+                chosen, is_list = chosen_columns(schema, before, where)
+                refuse_other_ids(where, before, chosen)
+            else:
+                chosen, is_list = chosen_columns(schema, before, where, is_wide=partial(is_wide, paths, column_of))
+            if is_list and chosen.length in large:
+                _refuse_large_tokens(path, str(chosen.length), large[chosen.length])
+            first_rows = accumulate(sizes, initial=0)
+            spans.extend(
+                ParquetSpan(
+                    path=path,
+                    stamp=stamp,
+                    row_groups=(group, group + 1),
+                    first_row=first_row,
+                    first_index=first_index + first_row,
+                    num_rows=size,
+                    columns=chosen,
+                    is_list=is_list,
+                    skips_bad_rows=skips_bad_rows,
+                )
+                for group, (first_row, size) in enumerate(zip(first_rows, sizes, strict=False))
+                if size
+            )
+            files.append(InputFile(path=path, stamp=stamp, num_rows=sum(sizes)))
+            first_index += files[-1].num_rows
+        keys = keys_of_files(chosen, paths, column_of)
+        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen, keys=keys)
+
+
+def _look(path: str) -> tuple[FileStamp, Any, list[int], dict[str, int]]:
+    """Returns a file's stamp, Arrow schema, rows of each row group, and columns with tokens that are no token ids."""
+    stamp = FileStamp.of(path)
+    with open_parquet(path) as file:
+        metadata = file.metadata
+        sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        return stamp, file.schema_arrow, sizes, _large_tokens(metadata, file.schema_arrow)
+
+
+def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
+    """Returns column → first row group with integers that no token id is as large as, as far as statistics tell."""
+    wide = {field.name for field in schema if is_tokens(field.type) and str(field.type.value_type) in _WIDE}
+    found: dict[str, int] = {}
+    leaves = [number for number in range(metadata.num_columns) if _column_of(metadata, number) in wide]
+    for group in range(metadata.num_row_groups):
+        for leaf in leaves:
+            statistics = metadata.row_group(group).column(leaf).statistics
+            if statistics is not None and statistics.has_min_max and statistics.max > LARGEST_TOKEN:
+                found.setdefault(_column_of(metadata, leaf), group)
+    return found
+
+
+def _column_of(metadata: Any, leaf: int) -> str:
+    path: str = metadata.schema.column(leaf).path
+    return path.partition(".")[0]
+
+
+def _refuse_large_tokens(path: str, column: str, group: int) -> None:
+    """Raises a ValueError that names the first row of a row group with a token that is no token id."""
+    with open_parquet(path) as file:
+        before = sum(file.metadata.row_group(earlier).num_rows for earlier in range(group))
+        rows = file.read_row_group(group, columns=[column], use_threads=False).column(0)
+    for row, tokens in enumerate(rows, before):
+        token = max((token for token in tokens.as_py() or () if token is not None), default=0)
+        if token > LARGEST_TOKEN:
+            raise ValueError(
+                f"{without_secrets(path)}: row {row}, column {column!r} holds the token {token}, but token ids are "
+                "below 2^31; repair the row or leave it out"
+            )
+
+
+def column_of(path: str, name: str) -> Iterator[Any]:
+    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError where there is none."""
+    with open_parquet(path) as file:
+        column_type(file.schema_arrow, name, without_secrets(path))
+        for batch in file.iter_batches(columns=[name]):
+            yield batch.column(0)
+
+
+def open_parquet(path: str) -> Any:
+    """Opens a Parquet file, or refuses it by name with a ValueError."""
+    try:
+        if is_url(path):  # column chunks come whole, each in one request
+            return require("pyarrow.parquet").ParquetFile(object_file(path), pre_buffer=True)
+        # Buffered: a column chunk is otherwise read as a whole, and may be the whole column.
+        return require("pyarrow.parquet").ParquetFile(path, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False)
+    except (PermissionError, TokenStoreError):
+        raise
+    except (require("pyarrow").ArrowException, OSError) as error:
+        raise ValueError(f"{without_secrets(path)} cannot be read as a Parquet file: {error}") from None

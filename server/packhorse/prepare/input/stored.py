@@ -1,0 +1,180 @@
+"""Token files whose index says where sequences end: Megatron `.idx` and flat `.boundaries`; ids are entries."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from packhorse.formats import FlatTokens, MegatronIndex, megatron_paths
+from packhorse.formats.arrow import open_arrow
+from packhorse.formats.files import FileStamp, exists, is_file, open_binary
+from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
+from packhorse.formats.megatron import HEADER, MAGIC, read_header
+from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.prepare.input._base import (
+    BATCH_ROWS,
+    SPAN_ROWS,
+    InputFile,
+    Opened,
+    Span,
+    WholeFiles,
+    changed,
+    cut,
+    first_bytes,
+    keys_of_files,
+    refuse_columns,
+)
+from packhorse.prepare.input._keys import KeyColumn
+from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input.arrow import column_of
+
+_BOUNDARIES = ".boundaries"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSpan(Span):
+    """Consecutive entries of one index."""
+
+    is_megatron: bool
+    """Whether lengths stand behind a Megatron header: int32; else the ends of sequences are all there is: int64."""
+
+    def _read(self) -> Iterator[RawRows]:
+        dtype, header_bytes = (np.dtype("<i4"), HEADER.size) if self.is_megatron else (np.dtype("<i8"), 0)
+        end = self.first_row + self.num_rows
+        begin = self.first_row - (not self.is_megatron and self.first_row > 0)  # the one before has its end there
+        before = None if begin < self.first_row else 0
+        with open_binary(self.path) as file:
+            file.seek(header_bytes + begin * dtype.itemsize)
+            while begin < end:
+                size_bytes = min(BATCH_ROWS, end - begin) * dtype.itemsize
+                data = file.read(size_bytes)
+                if len(data) < size_bytes:
+                    raise changed(self.path)
+                stored = np.frombuffer(data, dtype)
+                begin += len(stored)
+                if self.is_megatron:
+                    yield RawRows(stored.astype(np.int64))
+                    continue
+                yield RawRows(np.diff(stored) if before is None else np.diff(stored, prepend=before))
+                before = int(stored[-1])
+
+
+class MegatronReader(WholeFiles):
+    """A Megatron index; its `.bin` is compared with it where it is there."""
+
+    kind = "Megatron"
+    takes = "one X.idx; a sequence's id is its entry"
+    is_alone = True
+    suffixes = (".idx",)
+    magic = MAGIC
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        return super().files(source if first_bytes(source, len(MAGIC)) == MAGIC else _pair(source)[1])
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        if not path.endswith(".bin") and exists(path):
+            return super().recognises(path)
+        return exists(_pair(path)[1]) and not exists(path + _BOUNDARIES)
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        return [name for path in paths for name in (_pair(path)[0], str(keys_path(path)))]
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """See `Reader`."""
+        (path,) = paths
+        refuse_columns(path, "a Megatron index", columns)
+        if is_url(path):
+            stamp = FileStamp.of(path)
+            num_rows, _, _ = read_header(first_bytes(path, HEADER.size), stamp.size_bytes, without_secrets(path))
+        else:
+            tokens = megatron_paths(path)[0]
+            num_rows = len(MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None))
+        return _opened(self.kind, path, num_rows, columns, skips_bad_rows)
+
+
+class FlatReader(WholeFiles):
+    """A flat token file with the documents' ends beside it."""
+
+    kind = "flat"
+    takes = "one x.bin with x.bin.boundaries beside it; a sequence's id is its entry"
+    is_alone = True
+    suffixes = (_BOUNDARIES,)
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        is_index = super().recognises(path)
+        return is_index or (exists(path + _BOUNDARIES) and is_file(path) and not exists(_pair(path)[1]))
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        return super().files(source if source.endswith(_BOUNDARIES) else source + _BOUNDARIES)
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        return [path.removesuffix(_BOUNDARIES) for path in paths]
+
+    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+        """See `Reader`."""
+        (path,) = paths
+        refuse_columns(path, "a flat token file", columns)
+        if is_url(path):
+            num_rows, more = divmod(FileStamp.of(path).size_bytes, 8)
+            if more:
+                raise ValueError(
+                    f"{without_secrets(path)} has {8 * num_rows + more} bytes, not a multiple of 8: it is truncated"
+                )
+        else:
+            num_rows = len(FlatTokens(path))
+        return _opened(self.kind, path, num_rows, columns, skips_bad_rows)
+
+
+def _pair(path: str) -> tuple[str, str]:
+    """The `.bin` and the `.idx` of a path or URL of either, or of their prefix."""
+    if is_url(path):
+        prefix = path.removesuffix(".idx").removesuffix(".bin")
+        return f"{prefix}.bin", f"{prefix}.idx"
+    tokens, index = megatron_paths(path)
+    return str(tokens), str(index)
+
+
+def _opened(kind: str, path: str, num_rows: int, columns: Columns, skips_bad_rows: bool) -> Opened:
+    stamp = FileStamp.of(path)
+    spans = [
+        StoredSpan(
+            path=path,
+            stamp=stamp,
+            is_megatron=kind == MegatronReader.kind,
+            first_row=first,
+            first_index=first,
+            num_rows=size,
+            columns=columns,
+            skips_bad_rows=skips_bad_rows,
+        )
+        for first, size in cut(num_rows, SPAN_ROWS)
+    ]
+    files = [InputFile(path=path, stamp=stamp, num_rows=num_rows)]
+    keys = None
+    if kind == MegatronReader.kind and not is_url(path) and (beside := str(keys_path(path))) and exists(beside):
+        keys = _keys_beside(beside, path, num_rows)
+        files.append(InputFile(path=beside, stamp=FileStamp.of(beside), num_rows=0))
+    return Opened(kind=kind, spans=spans, files=files, columns=columns, keys=keys)
+
+
+def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
+    """Returns what reads the keys that `packhorse tokenize` wrote beside an index."""
+    found = sum(map(len, column_of(path, KEY_COLUMN)))
+    if found != num_rows:
+        raise ValueError(
+            f"{path} names {found:,} sequences, and {index} has {num_rows:,}: tokenize again, or remove that file "
+            "to go without keys"
+        )
+    stated = (open_arrow(path)[1].schema.metadata or {}).get(NUM_TOKENS.encode())
+    if stated is not None and int(stated) != int(MegatronIndex(index).lengths.sum(dtype=np.int64)):
+        raise ValueError(
+            f"{path} was written with other tokens than {index} tells of: tokenize again, or remove that file to go "
+            "without keys"
+        )
+    return keys_of_files(Columns(key=KEY_COLUMN), [path], column_of)
