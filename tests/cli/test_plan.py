@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from packhorse.analysis import plan_plot, read_histogram
+from packhorse.analysis import plots, read_histogram
 from packhorse.cli.plan import command
 from packhorse.dataset import open_prepared
 from packhorse.packing import PACKERS, lower_bound, pack_histogram
@@ -89,8 +89,8 @@ def test_no_bar_of_a_plot_goes_below_zero(
 ) -> None:
     (tmp_path / "counts.json").write_text(json.dumps(counts))
     drawn: list[Any] = []
-    close = plan_plot.pyplot.close
-    monkeypatch.setattr(plan_plot.pyplot, "close", lambda figure: (drawn.append(figure), close(figure)))
+    close = plots.pyplot.close
+    monkeypatch.setattr(plots.pyplot, "close", lambda figure: (drawn.append(figure), close(figure)))
     run(str(tmp_path / "counts.json"), "--max-seq-len", "16", "--algorithm", "auto", "--plot", str(tmp_path / "p.png"))
     (axes,) = drawn[0].axes
     low, high = axes.get_xlim()

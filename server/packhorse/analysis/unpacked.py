@@ -1,6 +1,6 @@
 """What training would cost without packing, for the same sequences: the usual ways to make rows of them.
 
-Owns the ways and their arithmetic over histograms. Leaves plans to `packhorse.packing`, the table to `cli/words`.
+Owns the ways and their arithmetic over histograms. Leaves plans to `packhorse.packing`, the table to `cli/tables`.
 """
 
 from bisect import bisect_right

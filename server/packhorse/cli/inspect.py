@@ -27,8 +27,9 @@ from packhorse.analysis import (
     ways_without_packing,
 )
 from packhorse.cli.console import output_console
+from packhorse.cli.tables import advice, quality_table, unpacked_table, waiting_table
 from packhorse.cli.versions import facts, line_of
-from packhorse.cli.words import CUT_OFF, advice, groups_line, quality_table, real_tokens, unpacked_table, waiting_table
+from packhorse.cli.words import CUT_OFF, groups_line, real_tokens
 from packhorse.dataset import PreparedDataset, open_prepared, versions_of
 from packhorse.epoch import Groups, bin_mates_again
 from packhorse.formats import require

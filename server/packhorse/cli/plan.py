@@ -14,7 +14,7 @@ from rich.table import Table
 
 from packhorse.analysis import HistogramInput, Unpacked, fit, read_histogram, ways_without_packing
 from packhorse.cli.console import output_console
-from packhorse.cli.words import unpacked_table
+from packhorse.cli.tables import unpacked_table
 from packhorse.dataset import PrepareOptions
 from packhorse.epoch import PlanIndex, bin_mates_again
 from packhorse.formats import require
