@@ -13,7 +13,7 @@ from enum import Enum
 from importlib import import_module
 from inspect import unwrap
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -51,15 +51,10 @@ def modules() -> Iterator[str]:
         yield from (module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
 
 
-def public_names(package: ModuleType) -> tuple[str, ...]:
-    """The client's `__all__` leaves out what needs torch."""
-    return tuple(getattr(package, "_PUBLIC", package.__all__))
-
-
 def public_functions() -> Iterator[tuple[str, FunctionType]]:
     for name in PACKAGES:
         package = import_module(f"packhorse.{name}")
-        for public in public_names(package):
+        for public in package.__all__:
             function = unwrap(getattr(package, public))
             if isinstance(function, FunctionType):
                 yield f"packhorse.{name}.{public}", function
@@ -69,7 +64,7 @@ def public_classes() -> Iterator[tuple[str, type]]:
     """Neither exceptions nor enums, which show in the examples of what raises and takes them."""
     for name in PACKAGES_OF_CLASSES:
         package = import_module(f"packhorse.{name}")
-        for public in public_names(package):
+        for public in package.__all__:
             found = getattr(package, public)
             if isinstance(found, type) and not issubclass(found, Exception | Enum):
                 yield f"packhorse.{name}.{public}", found

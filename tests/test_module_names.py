@@ -10,21 +10,12 @@ import pytest
 
 PACKAGES = ("jobs", "packing", "epoch", "dataset", "prepare", "tokenize")
 ROOMS = (
-    "batches",
-    "loading",
-    "losses",
-    "masks",
-    "pictures",
-    "presets",
-    "proof",
-    "rollouts",
-    "sources",
-    "streams",
-    "transport",
+    *("batches", "loading", "losses", "masks", "pictures", "presets", "proof"),
+    *("rollouts", "sources", "streams", "transport"),
 )
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = ("proto", "server", "client")
-OF_TRAINERS = "packhorse.client.trainers."  # imported one by one, since each needs its stack
+PUBLIC_ROOMS = (*(room for room in ROOMS if room not in ("loading", "transport")), "trainers")
 
 
 def dotted(path: Path) -> str:
@@ -43,8 +34,9 @@ def imports_of(path: Path) -> Iterator[str]:
         match node:
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=str(module), names=names):
-                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=level):
+                package = f"{folder(dotted(path))}." if level else ""
+                yield from (f"{package}{module}.{alias.name}" for alias in names)
 
 
 @cache
@@ -52,7 +44,8 @@ def users() -> dict[str, set[str]]:
     """Each module → the modules that import it or a name of it."""
     found: dict[str, set[str]] = {name: set() for name in modules()}
     for user, path in modules().items():
-        for imported in imports_of(path):
+        stub = path.with_suffix(".pyi")  # what a package loads when it is first asked for
+        for imported in (*imports_of(path), *(imports_of(stub) if path.stem == "__init__" and stub.exists() else ())):
             for name in (imported, imported.rpartition(".")[0]):
                 if name in found:
                     found[name].add(user)
@@ -92,11 +85,16 @@ def test_a_module_that_only_its_own_folder_uses_begins_with_an_underscore(name: 
 @pytest.mark.parametrize("name", [*PACKAGES, "client"])
 def test_outsiders_import_the_package_and_not_its_modules(name: str) -> None:
     package = f"packhorse.{name}."
-    module = import_module(f"packhorse.{name}")
-    exported = getattr(module, "_PUBLIC", module.__all__)
+    exported = set(import_module(f"packhorse.{name}").__all__)
+    if name == "client":
+        for room in PUBLIC_ROOMS:
+            names = getattr(import_module(f"{package}{room}"), "__all__", ())
+            exported |= {room, *(f"{room}.{each}" for each in names)}
     for user, path in modules().items():
         if user.startswith(package):
             continue
         for imported in imports_of(path):
-            if imported.startswith(package) and not imported.startswith(OF_TRAINERS):
+            if imported.startswith((f"{package}trainers.", f"{package}errors.")):
+                continue  # trainers are imported one by one, since each needs its stack
+            if imported.startswith(package):
                 assert imported.removeprefix(package) in exported, path

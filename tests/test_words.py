@@ -63,7 +63,7 @@ def snake_case(text: str) -> str:
 def exported(package: str) -> Iterator[str]:
     """Every exported name, then with a dot behind it each member, and in brackets each parameter."""
     module = import_module(package)
-    for name in getattr(module, "_PUBLIC", module.__all__):
+    for name in module.__all__:
         yield name
         value = getattr(module, name)
         members = {f".{member}": held for member, held in vars(value).items()} if isinstance(value, type) else {}

@@ -21,13 +21,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from packhorse.client import (
-    LossCounts,
-    PackedBatch,
-    build_loss_weights,
-    build_packing_attention_bias,
-    create_packed_dataloader,
-)
+from packhorse.client import PackedBatch, create_packed_dataloader
+from packhorse.client.losses import LossCounts, build_loss_weights
+from packhorse.client.masks import build_packing_attention_bias
 
 LOG_EVERY_STEPS = 10
 

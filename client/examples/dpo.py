@@ -25,13 +25,9 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM
 
-from packhorse.client import (
-    PairLogProbs,
-    as_pair_batch,
-    build_packing_attention_bias,
-    create_packed_dataloader,
-    pair_log_probs,
-)
+from packhorse.client import create_packed_dataloader
+from packhorse.client.masks import build_packing_attention_bias
+from packhorse.client.rollouts import PairLogProbs, as_pair_batch, pair_log_probs
 
 
 def log_probs_of_pairs(model: torch.nn.Module, batch: Mapping[str, Any], device: torch.device) -> PairLogProbs:

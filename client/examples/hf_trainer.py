@@ -17,7 +17,7 @@ from record import Record
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from packhorse.client import PackedData
+from packhorse.client.trainers import PackedData
 from packhorse.client.trainers.transformers import PackedTrainer
 
 

@@ -8,7 +8,9 @@ import torch
 from harness import Row, Sample, interleaved, timed
 from workload import MAX_SEQ_LEN, Workspace, shares
 
-from packhorse.client import BatchAssembler, BatchBuffers, BinBlock, FlatSource
+from packhorse.client import BatchAssembler, BinBlock
+from packhorse.client.batches import BatchBuffers
+from packhorse.client.sources import FlatSource
 from packhorse.client.streams.blocks import joined
 from packhorse.formats import write_flat_tokens
 from packhorse.packing import pack_sequences

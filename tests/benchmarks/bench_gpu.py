@@ -18,16 +18,15 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils.data import DataLoader
 from workload import MAX_SEQ_LEN, Workspace, in_words, serving, shares
 
-from packhorse.client import (
-    PackedDataset,
+from packhorse.client import PackedDataset, create_packed_dataloader
+from packhorse.client.batches.layout import PackLayout
+from packhorse.client.masks import (
     VarlenOffsets,
     build_block_mask,
     build_boolean_mask,
     build_packing_attention_bias,
     build_varlen_offsets,
-    create_packed_dataloader,
 )
-from packhorse.client.batches.layout import PackLayout
 
 NOTE = (
     "gpu: on one GPU, named in the sizes. Times end when the GPU has done what was queued. “attention” is forward and "

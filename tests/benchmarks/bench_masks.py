@@ -13,14 +13,14 @@ from harness import Row, Sample, interleaved, timed
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from workload import MAX_SEQ_LEN, Workspace, in_words, shares
 
-from packhorse.client import (
+from packhorse.client.batches.layout import PackLayout
+from packhorse.client.masks import (
     AttentionBiasBuffer,
     build_block_mask,
     build_packing_attention_bias,
     build_packing_cu_seqlens,
     build_varlen_offsets,
 )
-from packhorse.client.batches.layout import PackLayout
 
 NOTE = (
     "masks: on the CPU, both sides with the same number of PyTorch threads (in the table), every time for the next of "

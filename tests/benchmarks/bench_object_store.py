@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from harness import Row, Sample, interleaved
 from workload import Workspace, in_words
 
-from packhorse.client import RemoteSource
-from packhorse.client.sources import MdsSource, ParquetSource, RemoteArrowSource, StoreCache, TokenSource
+from packhorse.client.sources import MdsSource, ParquetSource, RemoteArrowSource, RemoteSource, StoreCache, TokenSource
 from packhorse.formats import MegatronWriter
 
 NOTE = (

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from packhorse.client import VarlenOffsets, varlen_attention
+from packhorse.client.masks import VarlenOffsets, varlen_attention
 
 VOCABULARY = 50_304
 WIDTH, HEADS, LAYERS = 768, 12, 12

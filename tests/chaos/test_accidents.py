@@ -6,15 +6,8 @@ import pytest
 from tests.chaos import http2
 from tests.chaos.proxy import Proxy
 
-from packhorse.client import (
-    AccessDeniedError,
-    NotImplementedByServerError,
-    PackhorseError,
-    RequestTooLargeError,
-    RetryPolicy,
-    StreamInterruptedError,
-    connect,
-)
+from packhorse.client import PackhorseError, RetryPolicy, StreamInterruptedError, connect
+from packhorse.client.errors import AccessDeniedError, NotImplementedByServerError, RequestTooLargeError
 
 QUICK = RetryPolicy(deadline_seconds=30, connect_seconds=30, first_delay_seconds=0.01, most_delay_seconds=0.1)
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tests.chaos.proxy import Proxy
 
-from packhorse.client import DamagedAnswerError, PackhorseError, RetryPolicy, connect
+from packhorse.client import PackhorseError, RetryPolicy, connect
 from packhorse.client import api as api_module
+from packhorse.client.errors import DamagedAnswerError
 from packhorse.client.streams import blocks as blocks_module
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.transport import grpc_channels as transport

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from tests.certificates import Authority
 
 from packhorse.cli import main
-from packhorse.client import Access, DatasetNotFoundError, RetryPolicy, connect
+from packhorse.client import Access, RetryPolicy, connect
+from packhorse.client.errors import DatasetNotFoundError
 from packhorse.topology import Topology
 
 CONFIG = Path(__file__).parents[2] / "deploy/haproxy/haproxy.cfg"

@@ -11,14 +11,8 @@ import grpc
 import pytest
 from tests.chaos.proxy import Proxy
 
-from packhorse.client import (
-    DatasetNotFoundError,
-    DigestMismatchError,
-    InvalidRequestError,
-    RetryPolicy,
-    ServerUnavailableError,
-    connect,
-)
+from packhorse.client import DigestMismatchError, RetryPolicy, connect
+from packhorse.client.errors import DatasetNotFoundError, InvalidRequestError, ServerUnavailableError
 from packhorse.client.transport import targets
 
 QUICK = RetryPolicy(deadline_seconds=30, first_delay_seconds=0.01, most_delay_seconds=0.1)

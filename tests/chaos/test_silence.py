@@ -12,7 +12,8 @@ import time
 import pytest
 from tests.chaos.proxy import Proxy
 
-from packhorse.client import RetryPolicy, ServerUnavailableError, StreamInterruptedError, connect
+from packhorse.client import RetryPolicy, StreamInterruptedError, connect
+from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.transport import grpc_channels as transport
 
 BUSY_SECONDS = 2.0

@@ -4,7 +4,8 @@ import json
 from types import SimpleNamespace
 
 from packhorse.cli import datasets
-from packhorse.client import AccessDeniedError, connect
+from packhorse.client import connect
+from packhorse.client.errors import AccessDeniedError
 
 
 def test_datasets_are_listed_as_a_table_and_as_json(packhorse, target):

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from packhorse.cli.activity_view import _number, _time, facts_between, view_of
-from packhorse.client import ServerActivity, StreamActivity, connect
+from packhorse.client import connect
+from packhorse.client.proof import ServerActivity, StreamActivity
 
 STREAM = StreamActivity(
     id="a",

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.nn.attention.flex_attention import flex_attention
 
-from packhorse.client import (
+from packhorse.client.masks import (
     AttentionBiasBuffer,
     build_block_mask,
     build_boolean_mask,

@@ -11,7 +11,8 @@ from google.protobuf.any_pb2 import Any
 from google.rpc import status_pb2
 
 from packhorse import client
-from packhorse.client import RetryPolicy, ServerUnavailableError, StreamInterruptedError, connect, errors
+from packhorse.client import RetryPolicy, StreamInterruptedError, connect, errors
+from packhorse.client.errors import ServerUnavailableError
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.status import STATUS_OF_REASON, status_details
 from packhorse.topology import Topology

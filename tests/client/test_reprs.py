@@ -5,12 +5,8 @@ import pytest
 import torch
 
 from packhorse.client import (
-    AttentionBiasBuffer,
-    BatchBuffers,
     BinBlock,
     DevicePrefetcher,
-    IndexableSource,
-    MegatronSource,
     PackedDataLoader,
     PackedDataset,
     PackLayout,
@@ -18,6 +14,9 @@ from packhorse.client import (
     Topology,
     connect,
 )
+from packhorse.client.batches import BatchBuffers
+from packhorse.client.masks import AttentionBiasBuffer
+from packhorse.client.sources import IndexableSource, MegatronSource
 
 NOWHERE = "127.0.0.1:1"
 

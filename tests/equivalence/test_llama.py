@@ -13,17 +13,15 @@ import torch.nn.attention.flex_attention as flex
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
-from packhorse.client import (
-    BatchAssembler,
-    BinBlock,
-    IndexableSource,
+from packhorse.client import BatchAssembler, BinBlock, get_preset
+from packhorse.client.masks import (
     build_block_mask,
     build_boolean_mask,
     build_packing_attention_bias,
     build_varlen_offsets,
-    get_preset,
     varlen_attention,
 )
+from packhorse.client.sources import IndexableSource
 
 VOCABULARY, MAX_SEQ_LEN = 61, 24
 BINS = [[7, 9, 4], [12, 12], [1, 5, 2, 1], [24]]

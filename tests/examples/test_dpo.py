@@ -15,7 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from packhorse.client import MemoryDatasets, PackedDataset, as_pair_batch, pack_pairs
+from packhorse.client import MemoryDatasets, PackedDataset
+from packhorse.client.rollouts import as_pair_batch, pack_pairs
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
 

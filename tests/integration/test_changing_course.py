@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
-from packhorse.client import EpochOfStreams, PackedDataset, TokenAudit, Topology, as_token_source, connect
+from packhorse.client import PackedDataset, Topology, as_token_source, connect
+from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
 from packhorse.server.datasets.lazy_catalog import LazyCatalog

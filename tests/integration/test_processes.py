@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, TooManyStreamsError, connect
+from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, connect
+from packhorse.client.errors import TooManyStreamsError
 from packhorse.server.access.config import ServeConfig
 from packhorse.topology import Topology
 

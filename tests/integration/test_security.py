@@ -16,17 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.certificates import Authority
 
-from packhorse.client import (
-    Access,
-    AccessDeniedError,
-    DatasetNotFoundError,
-    InvalidRequestError,
-    PackedDataset,
-    RetryPolicy,
-    UnauthenticatedError,
-    connect,
-    create_packed_dataloader,
-)
+from packhorse.client import Access, PackedDataset, RetryPolicy, connect, create_packed_dataloader
+from packhorse.client.errors import AccessDeniedError, DatasetNotFoundError, InvalidRequestError, UnauthenticatedError
 from packhorse.client.transport import targets as _targets
 from packhorse.client.transport.transport import Method
 from packhorse.server.access.tokens import Grant, hash_of, new_token, parse_time

@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from packhorse.client import RetryPolicy, ask_activity, connect
+from packhorse.client import RetryPolicy, connect
+from packhorse.client.proof import ask_activity
 
 NUM_SEQUENCES = 2_000_000  # 16 MB a stream: far more than sockets and flow control hold
 NUM_STREAMS = 50

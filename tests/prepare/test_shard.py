@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
-from packhorse.client import EpochOfStreams, Topology, connect
+from packhorse.client import Topology, connect
+from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import open_prepared
 from packhorse.prepare import prepare, shard
 from packhorse.prepare.pipeline import write_job

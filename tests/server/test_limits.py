@@ -17,7 +17,8 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from packhorse.client import RetryPolicy, TooManyRequestsError, connect
+from packhorse.client import RetryPolicy, connect
+from packhorse.client.errors import TooManyRequestsError
 from packhorse.client.streams.requests import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb

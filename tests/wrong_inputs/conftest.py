@@ -4,8 +4,8 @@ import gzip
 import json
 import math
 import shutil
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -122,8 +122,9 @@ def names(wrong_folder):
     found = {"np": np, "nan": math.nan, "torch": torch, "Path": Path}
     for package in (topology, tokenize, formats, sft, epoch, packing, prepare):
         found |= {name: getattr(package, name) for name in package.__all__ if hasattr(package, name)}
-    client_names = SimpleNamespace(**{name: getattr(client, name) for name in dir(client)})
-    found |= {name: value for name, value in vars(client_names).items() if not name.startswith("_")}
+    rooms = ("batches", "losses", "masks", "pictures", "presets", "proof", "rollouts", "sources", "streams", "trainers")
+    for package in (client, *(import_module(f"packhorse.client.{room}") for room in rooms)):
+        found |= {name: getattr(package, name) for name in package.__all__}
     memory = client.MemoryDatasets({"corpus": [5, 3, 3, 5]}, max_seq_len=8)
     tokens = [np.arange(length) for length in (5, 3, 3, 5)]
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
 from packhorse.client.errors import PackhorseError
+from packhorse.client.streams.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.requests import balance_message, integers, message, skip_message, texts, topology_message

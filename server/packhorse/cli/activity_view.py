@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from packhorse.client import ServerActivity, StreamActivity
+from packhorse.client.proof import ServerActivity, StreamActivity
 from packhorse.wire import EpochKey, steps_of_ranks
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -7,13 +7,14 @@ import click
 from packhorse.cli.options import dataset_argument, run_options, target_option, topology_options
 from packhorse.cli.service import asking_for, timeout_option
 from packhorse.cli.token_options import by_component, open_tokens
-from packhorse.client import AuditReport, Client, ComponentReport, DatasetInfo, EpochOfStreams
+from packhorse.client import Client, DatasetInfo
+from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
 from packhorse.jobs import show_progress
 from packhorse.topology import Skips, Topology
 from packhorse.topology.checks import counted
 
 if TYPE_CHECKING:
-    from packhorse.client import TokenAudit, TokenReport
+    from packhorse.client.proof import TokenAudit, TokenReport
 
 
 _TIMES = {1: "once", 2: "twice"}
@@ -132,7 +133,8 @@ def _token_audit(
     bos_token_id: int | None,
     eos_token_id: int | None,
 ) -> "TokenAudit":
-    from packhorse.client import PackedDataset, Separators, TokenAudit, as_token_source
+    from packhorse.client import PackedDataset, Separators, as_token_source
+    from packhorse.client.proof import TokenAudit
 
     dataset = PackedDataset(
         lambda: client,

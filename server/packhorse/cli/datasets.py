@@ -10,7 +10,8 @@ from rich.table import Table
 from packhorse.cli.console import output_console
 from packhorse.cli.options import target_option
 from packhorse.cli.service import access_of_command, asking, timeout_option
-from packhorse.client import DatasetInfo, PackhorseError, ask_activity
+from packhorse.client import DatasetInfo, PackhorseError
+from packhorse.client.proof import ask_activity
 
 
 @click.command("datasets", context_settings={"show_default": True})

@@ -4,7 +4,7 @@ import click
 
 from packhorse.cli.options import Wait, access_options
 from packhorse.cli.service import access_of_command
-from packhorse.client import diagnose
+from packhorse.client.proof import diagnose
 
 
 @click.command("doctor", context_settings={"show_default": True})

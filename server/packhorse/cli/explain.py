@@ -9,7 +9,7 @@ import click
 from packhorse.cli.options import dataset_argument, run_options, target_option, topology_options
 from packhorse.cli.service import asking_for, timeout_option
 from packhorse.cli.token_options import decoder, open_tokens, token_options
-from packhorse.client import explain_step
+from packhorse.client.pictures import explain_step
 
 
 @click.command("explain", context_settings={"show_default": True})

@@ -4,7 +4,8 @@ import click
 
 from packhorse.cli.options import Wait, target_option
 from packhorse.cli.service import access_of_command, check_one_server
-from packhorse.client import PackhorseError, ask_health
+from packhorse.client import PackhorseError
+from packhorse.client.proof import ask_health
 
 
 @click.command("health", context_settings={"show_default": True})

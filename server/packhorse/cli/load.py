@@ -13,7 +13,8 @@ from multiprocessing.synchronize import Barrier
 from threading import Thread
 from typing import Any
 
-from packhorse.client import Access, PackhorseError, RetryPolicy, TooManyStreamsError, connect
+from packhorse.client import Access, PackhorseError, RetryPolicy, connect
+from packhorse.client.errors import TooManyStreamsError
 from packhorse.topology import Topology
 
 PATIENT = RetryPolicy(deadline_seconds=60)

@@ -12,7 +12,9 @@ from packhorse.cli.activity_view import facts_between, view_of
 from packhorse.cli.console import output_console
 from packhorse.cli.options import Wait, access_options
 from packhorse.cli.service import access_of_command
-from packhorse.client import PackhorseError, ServerActivity, ServerUnavailableError, ask_activity
+from packhorse.client import PackhorseError
+from packhorse.client.errors import ServerUnavailableError
+from packhorse.client.proof import ServerActivity, ask_activity
 
 
 @click.command("top", context_settings={"show_default": True})

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from packhorse.client import PackLayout, build_loss_weights, per_component_metrics
+from packhorse.client import PackLayout
+from packhorse.client.losses import build_loss_weights, per_component_metrics
 
 NAMES = ("web", "code", "chat")
 

@@ -6,17 +6,11 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from packhorse.client import (
-    BatchAssembler,
-    BinBlock,
-    IndexableSource,
-    LossCounts,
-    build_loss_weights,
-    build_packing_attention_bias,
-    get_preset,
-    list_presets,
-    pack_rollouts,
-)
+from packhorse.client import BatchAssembler, BinBlock, get_preset, list_presets
+from packhorse.client.losses import LossCounts, build_loss_weights
+from packhorse.client.masks import build_packing_attention_bias
+from packhorse.client.rollouts import pack_rollouts
+from packhorse.client.sources import IndexableSource
 
 BINS = [[0, 1], [2], [], []]
 """Sequences of each rank's row in the step."""

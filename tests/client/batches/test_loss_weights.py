@@ -15,8 +15,10 @@ import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client import LossCounts, LossReduction, PackLayout, SequenceGroups, build_loss_weights, pack_rollouts
+from packhorse.client import PackLayout
 from packhorse.client.batches.targets import write_causal_labels
+from packhorse.client.losses import LossCounts, LossReduction, SequenceGroups, build_loss_weights
+from packhorse.client.rollouts import pack_rollouts
 
 VOCABULARY = 50
 REDUCTIONS = [*LossReduction]

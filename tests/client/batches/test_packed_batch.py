@@ -97,7 +97,7 @@ def test_torch_load_reads_a_saved_batch_by_default(tmp_path, preset):
 
 
 def test_masks_are_made_of_a_loaded_batch(tmp_path):
-    from packhorse.client import build_boolean_mask
+    from packhorse.client.masks import build_boolean_mask
 
     batch = packed()
     torch.save(batch, tmp_path / "batch.pt")
@@ -121,7 +121,7 @@ assert type(batch) is PackedBatch and batch["layout"].num_rows == 2, batch
 
 
 def test_batches_of_rollouts_and_pairs_are_packed_batches_too(tmp_path):
-    from packhorse.client import pack_pairs, pack_rollouts
+    from packhorse.client.rollouts import pack_pairs, pack_rollouts
 
     batches = [
         *pack_rollouts([[1, 2]], [[7, 8]], max_seq_len=5, pad_token_id=0, advantages=[0.5]),

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from packhorse.cli.audit import command as audit
 from packhorse.cli.locate import command as locate
 from packhorse.cli.stream import command as stream
-from packhorse.client import IndexableSource, MegatronSource, PackedDataset, RemainderPolicy, TokenSourceError, connect
+from packhorse.client import PackedDataset, RemainderPolicy, connect
 from packhorse.client.batches.batch import BatchAssembler
+from packhorse.client.sources import IndexableSource, MegatronSource, TokenSourceError
 from packhorse.prepare import prepare
 from packhorse.topology import Topology
 

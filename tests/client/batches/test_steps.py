@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from packhorse.client import (
-    BatchAssembler,
-    BinBlock,
-    FlatSource,
-    IndexableSource,
-    Separators,
-    TokenSource,
-    TokenSourceError,
-)
+from packhorse.client import BatchAssembler, BinBlock, Separators, TokenSource
+from packhorse.client.sources import FlatSource, IndexableSource, TokenSourceError
 from packhorse.formats import write_flat_tokens
 from packhorse.packing import pack_sequences
 

@@ -6,9 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.client import BatchAssembler, PackedDataLoader, Separators, TokenSourceError, pack_rollouts
+from packhorse.client import BatchAssembler, PackedDataLoader, Separators
 from packhorse.client.presets.llama_factory import llama_factory_preset
-from packhorse.client.sources import IndexableSource, MegatronSource
+from packhorse.client.rollouts import pack_rollouts
+from packhorse.client.sources import IndexableSource, MegatronSource, TokenSourceError
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.formats import MegatronWriter
 

@@ -10,7 +10,11 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packhorse.cli import main
-from packhorse.client import BatchSchedule, EpochOfStreams, InvalidRequestError, PackedData, Topology, explain_step
+from packhorse.client import BatchSchedule, Topology
+from packhorse.client.errors import InvalidRequestError
+from packhorse.client.pictures import explain_step
+from packhorse.client.proof import EpochOfStreams
+from packhorse.client.trainers import PackedData
 from packhorse.client.trainers._data import refuse_schedule
 
 SCHEDULE = "0:12 20K:24 1M:6"

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from packhorse.client import PackedDataset, build_loss_weights
+from packhorse.client import PackedDataset
+from packhorse.client.losses import build_loss_weights
 from packhorse.dataset import open_prepared
 from packhorse.epoch import derive_key
 from packhorse.prepare import prepare

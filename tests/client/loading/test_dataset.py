@@ -9,14 +9,9 @@ from itertools import islice
 import pytest
 import torch
 
-from packhorse.client import (
-    DatasetNotFoundError,
-    DigestMismatchError,
-    PackedDataset,
-    RetryPolicy,
-    TokenSourceError,
-    connect,
-)
+from packhorse.client import DigestMismatchError, PackedDataset, RetryPolicy, connect
+from packhorse.client.errors import DatasetNotFoundError
+from packhorse.client.sources import TokenSourceError
 
 
 @pytest.mark.parametrize("kind", ["megatron", "flat", "tensors"])

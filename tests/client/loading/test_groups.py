@@ -11,25 +11,12 @@ from click.testing import CliRunner
 from torch.utils.data import DataLoader
 
 from packhorse.cli import main
-from packhorse.client import (
-    EpochOfStreams,
-    LossCounts,
-    MemoryDatasets,
-    PackedBins,
-    PackedDataset,
-    SequenceGroups,
-    Skips,
-    Topology,
-    as_pair_batch,
-    build_boolean_mask,
-    build_loss_weights,
-    build_packing_attention_bias,
-    connect,
-    draw_bins,
-    explain_step,
-    pack_pairs,
-    pair_log_probs,
-)
+from packhorse.client import MemoryDatasets, PackedBins, PackedDataset, Skips, Topology, connect
+from packhorse.client.losses import LossCounts, SequenceGroups, build_loss_weights
+from packhorse.client.masks import build_boolean_mask, build_packing_attention_bias
+from packhorse.client.pictures import draw_bins, explain_step
+from packhorse.client.proof import EpochOfStreams
+from packhorse.client.rollouts import as_pair_batch, pack_pairs, pair_log_probs
 from packhorse.prepare import prepare
 
 NUM_GROUPS = 300

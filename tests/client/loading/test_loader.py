@@ -11,17 +11,11 @@ from itertools import islice
 import pytest
 import torch
 
-from packhorse.client import (
-    DatasetNotFoundError,
-    PackedDataLoader,
-    PackedDataset,
-    RetryPolicy,
-    TokenSourceError,
-    connect,
-    create_packed_dataloader,
-)
+from packhorse.client import PackedDataLoader, PackedDataset, RetryPolicy, connect, create_packed_dataloader
+from packhorse.client.errors import DatasetNotFoundError
 from packhorse.client.loading import loader
 from packhorse.client.loading._apart import ask_apart
+from packhorse.client.sources import TokenSourceError
 from packhorse.client.transport import grpc_channels as _grpc
 
 

@@ -5,20 +5,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from packhorse.client import (
-    EpochOfStreams,
-    IndexableSource,
-    PackedBins,
-    PackedDataset,
-    Separators,
-    TokenAudit,
-    TokenSourceError,
-    Topology,
-    as_token_source,
-    connect,
-    explain_step,
-    per_component_metrics,
-)
+from packhorse.client import PackedBins, PackedDataset, Separators, Topology, as_token_source, connect
+from packhorse.client.losses import per_component_metrics
+from packhorse.client.pictures import explain_step
+from packhorse.client.proof import EpochOfStreams, TokenAudit
+from packhorse.client.sources import IndexableSource, TokenSourceError
 from packhorse.dataset import StageEntry, append_to_mixture
 from packhorse.prepare import prepare
 from packhorse.server.datasets.lazy_catalog import LazyCatalog

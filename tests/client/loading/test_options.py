@@ -7,8 +7,9 @@ from typing import ForwardRef
 import pytest
 from mypy import api as mypy
 
-from packhorse.client import PackedDataLoader, PackedDataModule, PackedDataset, create_packed_dataloader
+from packhorse.client import PackedDataLoader, PackedDataset, create_packed_dataloader
 from packhorse.client.loading.options import DatasetOptions, LoaderOptions
+from packhorse.client.trainers import PackedDataModule
 
 REPOSITORY = Path(__file__).parents[3]
 CORPUS = ("embedded:nowhere", "corpus", [[1, 2]])
@@ -34,7 +35,8 @@ def test_an_unknown_option_is_refused_with_those_spelled_alike(make):
 
 
 SNIPPET = """
-from packhorse.client import PackedDataModule, create_packed_dataloader
+from packhorse.client import create_packed_dataloader
+from packhorse.client.trainers import PackedDataModule
 create_packed_dataloader("host:1", "corpus", "corpus.idx", batch_size=1, seed=1, num_workers=0, skip={1: "2:3"})
 create_packed_dataloader("host:1", "corpus", "corpus.idx", batch_size=1, shift_label=True)
 create_packed_dataloader("host:1", "corpus", "corpus.idx", batch_size=1, seed="one")

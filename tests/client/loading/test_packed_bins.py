@@ -11,14 +11,9 @@ from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from packhorse.client import (
-    DigestMismatchError,
-    PackedBins,
-    PackedDataset,
-    RequestTooLargeError,
-    TokenSourceError,
-    connect,
-)
+from packhorse.client import DigestMismatchError, PackedBins, PackedDataset, connect
+from packhorse.client.errors import RequestTooLargeError
+from packhorse.client.sources import TokenSourceError
 
 SEED = 3
 

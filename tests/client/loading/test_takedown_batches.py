@@ -6,18 +6,16 @@ import torch
 
 import packhorse.server.datasets.takedowns
 from packhorse.client import (
-    EpochOfStreams,
     PackedBins,
     PackedDataset,
     Separators,
-    TokenAudit,
     Topology,
     as_token_source,
     connect,
     create_packed_dataloader,
-    draw_bins,
-    explain_step,
 )
+from packhorse.client.pictures import draw_bins, explain_step
+from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
 

@@ -9,18 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packhorse.client import (
-    EpochOfStreams,
-    IndexableSource,
-    MegatronSource,
-    PackedDataset,
-    Separators,
-    TokenAudit,
-    Topology,
-    as_token_source,
-    connect,
-)
+from packhorse.client import PackedDataset, Separators, Topology, as_token_source, connect
 from packhorse.client.loading._batch_maker import BatchMaker
+from packhorse.client.proof import EpochOfStreams, TokenAudit
+from packhorse.client.sources import IndexableSource, MegatronSource
 from packhorse.prepare import prepare
 from packhorse.topology import Skips
 

@@ -6,16 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client import (
+from packhorse.client import PackLayout, get_preset
+from packhorse.client.masks import (
     AttentionBiasBuffer,
-    PackLayout,
     build_block_diagonal_mask,
     build_block_mask,
     build_boolean_mask,
     build_labelled_mask,
     build_packing_attention_bias,
     build_varlen_offsets,
-    get_preset,
 )
 from packhorse.client.masks._band import Band
 from packhorse.client.masks.on_device import pairs_of_equals, segment_index, token_labels, with_prefixes

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from packhorse.client import pack_rollouts
+from packhorse.client.rollouts import pack_rollouts
 
 
 def pack(queries=((1, 2), (1,)), responses=((3, 4), (5,)), **options):

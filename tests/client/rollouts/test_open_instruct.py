@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from packhorse.client import OpenInstructPacks, pack_rollouts, to_open_instruct
+from packhorse.client.rollouts import OpenInstructPacks, pack_rollouts, to_open_instruct
 
 
 def oracle(rollouts, members):

@@ -9,15 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.client import (
-    Balance,
-    InvalidRequestError,
-    LossCounts,
-    build_boolean_mask,
-    build_labelled_mask,
-    build_loss_weights,
-    pack_rollouts,
-)
+from packhorse.client import Balance
+from packhorse.client.errors import InvalidRequestError
+from packhorse.client.losses import LossCounts, build_loss_weights
+from packhorse.client.masks import build_boolean_mask, build_labelled_mask
+from packhorse.client.rollouts import pack_rollouts
 
 PAD, IGNORED = 3, -100
 ABOUT_TOKENS = {
@@ -174,7 +170,7 @@ def test_both_ways_to_the_planner_give_the_same_bins(some, rows_of, client, monk
 def test_no_loader_of_datasets_is_needed_here():
     code = """
 import sys
-from packhorse.client import pack_rollouts
+from packhorse.client.rollouts import pack_rollouts
 assert len(pack_rollouts([[1]] * 8, [[2]] * 8, max_seq_len=8, pad_token_id=0, world_size=2)) == 2
 sys.modules["packhorse.server.methods.pack"] = None
 try:

@@ -6,16 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client import (
-    InvalidRequestError,
-    LossCounts,
-    PackLayout,
-    build_loss_weights,
-    pack_pairs,
-    pair_log_probs,
-    sequence_log_probs,
-    sum_over_sequences,
-)
+from packhorse.client import PackLayout
+from packhorse.client.errors import InvalidRequestError
+from packhorse.client.losses import LossCounts, build_loss_weights, sequence_log_probs, sum_over_sequences
+from packhorse.client.rollouts import pack_pairs, pair_log_probs
 
 PAD, IGNORED = 3, -100
 

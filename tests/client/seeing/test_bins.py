@@ -5,15 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from packhorse.client import (
-    IndexableSource,
-    MegatronSource,
-    TokenSourceError,
-    Topology,
-    connect,
-    draw_bins,
-    explain_step,
-)
+from packhorse.client import Topology, connect
+from packhorse.client.pictures import draw_bins, explain_step
+from packhorse.client.sources import IndexableSource, MegatronSource, TokenSourceError
 from packhorse.topology import Skips
 
 RUN = {"epoch": 2, "seed": 5}

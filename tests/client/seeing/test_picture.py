@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from packhorse.client import BatchAssembler, BinBlock, IndexableSource, draw_batch
-from packhorse.client.pictures import _svg, _text
+from packhorse.client import BatchAssembler, BinBlock
+from packhorse.client.pictures import _svg, _text, draw_batch
 from packhorse.client.pictures._rows import SeenRow, SeenSequence, stretches
+from packhorse.client.sources import IndexableSource
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import shutil
 import pytest
 from torch.utils.data import DataLoader
 
-from packhorse.client import DatasetCorruptError, PackedDataset, connect
+from packhorse.client import PackedDataset, connect
+from packhorse.client.errors import DatasetCorruptError
 from packhorse.client.transport._shared_set import SharedSet
 from packhorse.dataset import POOLS
 from packhorse.dataset import load as load_module

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from packhorse.client import DatasetNotFoundError, MemoryDatasets, PackedDataset, connect, create_packed_dataloader
+from packhorse.client import MemoryDatasets, PackedDataset, connect, create_packed_dataloader
+from packhorse.client.errors import DatasetNotFoundError
 from packhorse.prepare import prepare
 
 LENGTHS = np.random.default_rng(3).integers(1, 40, 300)

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from tests.client.service.interrupted import Interrupted
 
-from packhorse.client import (
+from packhorse.client import PackStream, RetryPolicy, connect
+from packhorse.client.errors import (
     InvalidRequestError,
     NotImplementedByServerError,
-    PackStream,
-    RetryPolicy,
     ServerUnavailableError,
     TooManyStreamsError,
-    connect,
 )
 from packhorse.client.streams.pack_stream import SEQUENCES_PER_MESSAGE
 from packhorse.client.transport.statuses import _WITHOUT_REASON

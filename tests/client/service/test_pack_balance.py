@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tests.client.service.interrupted import Interrupted
 
-from packhorse.client import Balance, DamagedAnswerError, InvalidRequestError, PackStream, RetryPolicy, connect
+from packhorse.client import Balance, PackStream, RetryPolicy, connect
+from packhorse.client.errors import DamagedAnswerError, InvalidRequestError
 from packhorse.v1 import packing_pb2 as pb
 
 COST_LINEAR = 300

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client import DamagedAnswerError, InvalidRequestError, PackStream, RetryPolicy, ServerUnavailableError
+from packhorse.client import PackStream, RetryPolicy
+from packhorse.client.errors import DamagedAnswerError, InvalidRequestError, ServerUnavailableError
 from packhorse.client.streams import pack_stream
 from packhorse.server.methods.pack_session import PackSession
 from packhorse.v1 import packing_pb2 as pb

@@ -5,12 +5,11 @@ from dataclasses import fields as fields_of
 
 import pytest
 
-from packhorse.client import (
+from packhorse.client import RetryPolicy, StreamInterruptedError
+from packhorse.client.errors import (
     InvalidRequestError,
-    RetryPolicy,
     ServerShuttingDownError,
     ServerUnavailableError,
-    StreamInterruptedError,
     TooManyStreamsError,
 )
 from packhorse.client.streams.requests import topology_message

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from packhorse.client import InvalidRequestError, PackedDataset, RetryPolicy, ServerUnavailableError, connect
+from packhorse.client import PackedDataset, RetryPolicy, connect
+from packhorse.client.errors import InvalidRequestError, ServerUnavailableError
 from packhorse.client.transport import grpc_channels as _grpc
 from packhorse.client.transport import retries as _retry
 from packhorse.client.transport.retries import policy_of

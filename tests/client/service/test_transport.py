@@ -2,7 +2,7 @@
 
 import pytest
 
-from packhorse.client import NotImplementedByServerError
+from packhorse.client.errors import NotImplementedByServerError
 from packhorse.client.transport import transport as transport_module
 from packhorse.client.transport.embedded import EmbeddedPlanner
 from packhorse.client.transport.transport import GET_DATASET, PACK_SEQUENCES, STREAM_BINS, Method

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packhorse.client import ArrowSource, IndexableSource, PackedDataset, ParquetSource, TokenSourceError
+from packhorse.client import PackedDataset
+from packhorse.client.sources import ArrowSource, IndexableSource, ParquetSource, TokenSourceError
 from packhorse.formats import MegatronWriter, write_flat_tokens
 from packhorse.prepare import prepare
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packhorse.client import MdsSource, PackedDataset, TokenSourceError
+from packhorse.client import PackedDataset
+from packhorse.client.sources import MdsSource, TokenSourceError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter, write_flat_tokens
 from packhorse.prepare import prepare

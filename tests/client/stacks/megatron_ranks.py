@@ -25,7 +25,8 @@ from megatron.core.rerun_state_machine import RerunDataIterator  # noqa: E402
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
 
-from packhorse.client import PackedDataset, create_megatron_iterator, get_megatron_batch  # noqa: E402
+from packhorse.client import PackedDataset  # noqa: E402
+from packhorse.client.trainers import create_megatron_iterator, get_megatron_batch  # noqa: E402
 
 WORLD_SIZE = 4
 CASES = {

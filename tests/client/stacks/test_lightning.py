@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
-from packhorse.client import PackedData, PackedDataModule
+from packhorse.client.trainers import PackedData, PackedDataModule
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers, loggers and checkpoint folders
 
@@ -210,7 +210,7 @@ def test_other_batches_go_lightning_s_way(running_server, corpus):
 RANKS = """
 import json, sys, torch
 from lightning.pytorch import LightningModule, Trainer
-from packhorse.client import PackedDataModule
+from packhorse.client.trainers import PackedDataModule
 
 class Recorder(LightningModule):
     def __init__(self):
@@ -273,7 +273,7 @@ class NoLightning:
         if name.partition(".")[0] == "lightning":
             raise ModuleNotFoundError("No module named 'lightning'", name="lightning")
 sys.meta_path.insert(0, NoLightning())
-from packhorse.client import PackedDataModule
+from packhorse.client.trainers import PackedDataModule
 try:
     PackedDataModule("127.0.0.1:1", "rows", [], batch_size=1)
 except ImportError as error:

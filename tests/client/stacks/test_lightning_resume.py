@@ -8,7 +8,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
-from packhorse.client import MemoryDatasets, PackedData, PackedDataModule
+from packhorse.client import MemoryDatasets
+from packhorse.client.trainers import PackedData, PackedDataModule
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers, loggers and checkpoint folders
 

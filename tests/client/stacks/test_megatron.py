@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from packhorse.client import PackedDataset, create_megatron_iterator
+from packhorse.client import PackedDataset
+from packhorse.client.trainers import create_megatron_iterator
 from packhorse.prepare import prepare
 
 HAS_MEGATRON = find_spec("megatron") is not None and find_spec("megatron.core") is not None

@@ -13,7 +13,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from packhorse.client import PackedData, sees_other_sequences
+from packhorse.client import sees_other_sequences
+from packhorse.client.trainers import PackedData
 from packhorse.client.trainers.transformers import PackedTrainer
 
 HEADS = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}

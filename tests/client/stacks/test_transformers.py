@@ -9,7 +9,8 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from packhorse.client import PackedData, get_preset
+from packhorse.client import get_preset
+from packhorse.client.trainers import PackedData
 from packhorse.client.trainers.transformers import PackedTrainer, PackedTrainerMixin, cursor_of_checkpoint
 
 EVERY_ID = Counter(range(2000))

@@ -6,7 +6,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from packhorse.client import PackedData
+from packhorse.client.trainers import PackedData
 from packhorse.client.trainers.trl import PackedSFTTrainer
 
 pytestmark = pytest.mark.long

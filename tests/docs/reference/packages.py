@@ -2,12 +2,15 @@
 
 import inspect
 from importlib import import_module
-from types import ModuleType
 from typing import get_origin
 
 from reference.markdown import cell, page
 from reference.names import described
 
+ROOMS = (
+    *("batches", "losses", "masks", "pictures", "presets", "proof"),
+    *("rollouts", "sources", "streams", "trainers"),
+)
 LIBRARY = ("prepare", "packing", "epoch", "topology", "formats", "tokenize", "sft")
 STACKS = {
     "transformers": ("PackedTrainer", "PackedTrainerMixin", "cursor_of_checkpoint"),
@@ -15,11 +18,6 @@ STACKS = {
     "torchdata": ("PackedNode",),
     "stateful": ("PackedStatefulDataLoader",),
 }
-
-
-def public_names(package: ModuleType) -> tuple[str, ...]:
-    """The client's `__all__` leaves out what needs torch."""
-    return tuple(getattr(package, "_PUBLIC", package.__all__))
 
 
 def page_of(title: str, first: str, packages: dict[str, tuple[str, ...]]) -> str:
@@ -40,7 +38,10 @@ def page_of(title: str, first: str, packages: dict[str, tuple[str, ...]]) -> str
 def client_page() -> str:
     import packhorse.client
 
-    packages = {"packhorse.client": public_names(packhorse.client)}
+    packages = {"packhorse.client": tuple(packhorse.client.__all__)}
+    for room in ROOMS:
+        names = set(import_module(f"packhorse.client.{room}").__all__) - set(packhorse.client.__all__)
+        packages[f"packhorse.client.{room}"] = tuple(sorted(names))
     packages |= {f"packhorse.client.trainers.{name}": names for name, names in STACKS.items()}
     first = (
         "Names and parameters of what a trainer uses. `help()` of each shows an example as well. What is for machines "

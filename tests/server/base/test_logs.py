@@ -10,13 +10,8 @@ import grpc
 import pytest
 from tests.chaos.http2 import GOAWAY, PREFACE, SETTINGS, expanding_metadata, frame
 
-from packhorse.client import (
-    DatasetNotFoundError,
-    InvalidRequestError,
-    RetryPolicy,
-    UnauthenticatedError,
-    connect,
-)
+from packhorse.client import RetryPolicy, connect
+from packhorse.client.errors import DatasetNotFoundError, InvalidRequestError, UnauthenticatedError
 from packhorse.server.access.tokens import Grant, hash_of, new_token
 from packhorse.server.base import logs
 from packhorse.server.watching import call_log

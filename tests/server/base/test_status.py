@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from packhorse.client import PackhorseError, ServerFaultError, StreamInterruptedError, TooManyStreamsError, connect
-from packhorse.client.errors import EXCEPTION_OF_REASON
+from packhorse.client import PackhorseError, StreamInterruptedError, connect
+from packhorse.client.errors import EXCEPTION_OF_REASON, ServerFaultError, TooManyStreamsError
 from packhorse.client.transport.grpc_channels import MOST_CONNECTIONS, GrpcTransport
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.server.base.faults import ServiceError

@@ -7,16 +7,12 @@ from click.testing import CliRunner
 from tests.server.mixtures import bins_of, bins_of_blocks, in_process, make_root
 
 from packhorse.cli import main
-from packhorse.client import (
+from packhorse.client import MemoryDatasets, RetryPolicy, Skips, Topology, connect
+from packhorse.client.errors import (
     AccessDeniedError,
     InvalidRequestError,
-    MemoryDatasets,
     NotImplementedByServerError,
     PositionPassedError,
-    RetryPolicy,
-    Skips,
-    Topology,
-    connect,
 )
 from packhorse.server.access.tokens import Grant, hash_of, new_token
 from packhorse.server.datasets.reached import Reached, make_shared_table

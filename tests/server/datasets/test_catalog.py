@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packhorse.client import DatasetCorruptError, DatasetNotFoundError, PackhorseError, RetryPolicy, connect
+from packhorse.client import PackhorseError, RetryPolicy, connect
+from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError
 from packhorse.dataset import POOLS, PreparedDatasetError, open_prepared
 from packhorse.prepare import prepare
 from packhorse.server.base.faults import ServiceError

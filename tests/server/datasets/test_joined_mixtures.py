@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from tests.server.mixtures import in_process, make_root
 
 from packhorse.cli import main
-from packhorse.client import EpochOfStreams, Topology, connect
+from packhorse.client import Topology, connect
+from packhorse.client.proof import EpochOfStreams
 
 CURRICULUM = """
 max_seq_len = 768

@@ -9,18 +9,9 @@ import numpy as np
 import pytest
 from tests.server.mixtures import bins_of, bins_of_blocks, in_process, make_root
 
-from packhorse.client import (
-    DatasetCorruptError,
-    DatasetNotFoundError,
-    DigestMismatchError,
-    EpochOfStreams,
-    InvalidRequestError,
-    RemainderPolicy,
-    RetryPolicy,
-    Skips,
-    Topology,
-    connect,
-)
+from packhorse.client import DigestMismatchError, RemainderPolicy, RetryPolicy, Skips, Topology, connect
+from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError, InvalidRequestError
+from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import StageEntry, append_to_mixture
 from packhorse.dataset.files import _kept_epochs
 from packhorse.epoch import SkipSource, derive_key

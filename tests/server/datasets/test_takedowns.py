@@ -9,14 +9,9 @@ import pytest
 from tests.server.mixtures import make_root
 
 import packhorse.server.datasets.takedowns
-from packhorse.client import (
-    DatasetCorruptError,
-    DigestMismatchError,
-    EpochOfStreams,
-    Skips,
-    Topology,
-    connect,
-)
+from packhorse.client import DigestMismatchError, Skips, Topology, connect
+from packhorse.client.errors import DatasetCorruptError
+from packhorse.client.proof import EpochOfStreams
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.catalog import Catalog

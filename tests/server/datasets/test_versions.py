@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import xxhash
 
-from packhorse.client import RetryPolicy, VersionMismatchError
+from packhorse.client import RetryPolicy
 from packhorse.client.api import Client
+from packhorse.client.errors import VersionMismatchError
 from packhorse.client.streams.requests import topology_message
 from packhorse.client.transport.grpc_channels import exception_of
 from packhorse.prepare import prepare

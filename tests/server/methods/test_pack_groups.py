@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client import InvalidRequestError, VersionMismatchError
-from packhorse.client.answers import read_packing
+from packhorse.client.errors import InvalidRequestError, VersionMismatchError
+from packhorse.client.streams.answers import read_packing
 from packhorse.packing import lower_bound
 from packhorse.v1 import packing_pb2 as pb
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from packhorse.client import InvalidRequestError, RequestTooLargeError
+from packhorse.client.errors import InvalidRequestError, RequestTooLargeError
 from packhorse.client.streams.requests import topology_message
 from packhorse.client.transport.grpc_channels import exception_of
 from packhorse.client.transport.transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
@@ -370,7 +370,7 @@ def test_status_details_are_complete(stub):
 @pytest.mark.parametrize("call", ["get_dataset", "stream_bins", "get_bins", "locate"])
 @pytest.mark.parametrize("name", ["", "nothing", "../up/rows", "rows/", ".", "é\0"])
 def test_unknown_datasets(either, call, name):
-    from packhorse.client import DatasetNotFoundError
+    from packhorse.client.errors import DatasetNotFoundError
 
     calls = {
         "get_dataset": lambda: either.get_dataset(name),

@@ -2,7 +2,9 @@
 
 import pytest
 
-from packhorse.client import Access, AccessDeniedError, ServerUnavailableError, ask_activity, connect
+from packhorse.client import Access, connect
+from packhorse.client.errors import AccessDeniedError, ServerUnavailableError
+from packhorse.client.proof import ask_activity
 from packhorse.server.access.tokens import Grant, hash_of, new_token
 from packhorse.server.watching import activity as activity_module
 from packhorse.server.watching.activity import Activity

@@ -12,7 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from prometheus_client.parser import text_string_to_metric_families
 
-from packhorse.client import InvalidRequestError, connect
+from packhorse.client import connect
+from packhorse.client.errors import InvalidRequestError
 from packhorse.dataset import open_prepared
 from packhorse.server.watching.metrics import ASKED_GAUGES, METRIC_NAMES
 from packhorse.topology import Topology

@@ -39,7 +39,7 @@ class BatchAssembler:
     """Turns blocks of bins into batches.
 
     Example:
-        >>> from packhorse.client import IndexableSource
+        >>> from packhorse.client.sources import IndexableSource
         >>> block = BinBlock(  # one bin of sequences 0 and 1
         ...     ids=np.array([0, 1]), lengths=np.array([2, 1]), bin_ends=np.array([2]), positions=np.array([0])
         ... )
@@ -133,7 +133,7 @@ class BatchAssembler:
         are read for one batch after the other, so none waits for those behind it.
 
         Example:
-            >>> from packhorse.client import IndexableSource
+            >>> from packhorse.client.sources import IndexableSource
             >>> ids, lengths = np.array([0, 1]), np.array([2, 1])  # two bins of one sequence each
             >>> block = BinBlock(ids=ids, lengths=lengths, bin_ends=np.array([1, 2]), positions=np.array([0, 1]))
             >>> assembler, source = BatchAssembler(max_seq_len=2), IndexableSource([[7, 8], [9]])

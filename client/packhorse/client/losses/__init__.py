@@ -1,1 +1,8 @@
-"""Losses: weights of tokens, and sums and metrics by sequence and component."""
+"""Losses: weights of tokens, and sums and metrics by sequence and by component.
+
+The names are listed in `__init__.pyi`; each is loaded when it is first asked for.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -23,7 +23,8 @@ def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] |
     A batch that is the last value of a notebook's cell shows the same picture by itself.
 
     Example:
-        >>> from packhorse.client import PackedDataset, draw_batch
+        >>> from packhorse.client import PackedDataset
+        >>> from packhorse.client.pictures import draw_batch
         >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)))
         >>> print(draw_batch(batch).text(width=60))
         batch, epoch 0, next position 1

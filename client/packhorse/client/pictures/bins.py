@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.answers import DatasetInfo
 from packhorse.client.api import DEFAULT_TOPOLOGY, NO_SKIPS, Client
 from packhorse.client.pictures._rows import SeenRow, SeenSequence
 from packhorse.client.pictures.batch import FIRST_TOKENS, shortened
 from packhorse.client.pictures.picture import Picture, fullness_of
+from packhorse.client.streams.answers import DatasetInfo
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock
 from packhorse.client.streams.components import Component
 from packhorse.client.streams.over_length import cuts_ends
@@ -86,7 +86,8 @@ class ExplainedStep:
     """What one rank trains on in one step: its bins, and the sequences in them.
 
     Example:
-        >>> from packhorse.client import connect, explain_step
+        >>> from packhorse.client import connect
+        >>> from packhorse.client.pictures import explain_step
         >>> with connect("embedded:datasets") as client:
         ...     step = explain_step(client, "corpus", step=1, seed=1)
         >>> step.ids, step.rows[0].position

@@ -26,7 +26,8 @@ class Picture:
     A notebook shows an SVG. `print` shows lines of text, as wide as the terminal.
 
     Example:
-        >>> from packhorse.client import connect, draw_bins
+        >>> from packhorse.client import connect
+        >>> from packhorse.client.pictures import draw_bins
         >>> with connect("embedded:datasets") as client:
         ...     picture = draw_bins(client, "corpus", seed=1)
         >>> print(picture.text(width=60))

@@ -1,1 +1,8 @@
-"""Proof: audits of epochs, components and tokens, the doctor, health, and what servers do now."""
+"""Proof: audits of epochs, components and tokens, the doctor, health, and what servers do now.
+
+The names are listed in `__init__.pyi`; each is loaded when it is first asked for.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

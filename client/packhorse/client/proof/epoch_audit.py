@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.answers import DatasetInfo
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.errors import DigestMismatchError
 from packhorse.client.proof.component_audit import ComponentReport, MixtureTally, num_redacted
+from packhorse.client.streams.answers import DatasetInfo
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.stream import BinStream, StreamHeader
 from packhorse.formats.keys import shown_key

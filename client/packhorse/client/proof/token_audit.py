@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.answers import DatasetInfo
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
 from packhorse.client.sources import TokenSource, TokenSourceError
+from packhorse.client.streams.answers import DatasetInfo
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock
 from packhorse.client.streams.components import Component
 from packhorse.client.streams.over_length import cuts_ends
@@ -75,7 +75,8 @@ class TokenAudit:
     that were skipped.
 
     Example:
-        >>> from packhorse.client import EpochOfStreams, PackedDataset, Topology, connect
+        >>> from packhorse.client import PackedDataset, Topology, connect
+        >>> from packhorse.client.proof import EpochOfStreams
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, rank=0, world_size=1)
         >>> with connect("embedded:datasets") as client:
         ...     info = client.get_dataset("corpus")

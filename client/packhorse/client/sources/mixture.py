@@ -20,7 +20,7 @@ class MixtureSource(TokenSource):
     `of_sequences` returns, which knows the component of each.
 
     Example:
-        >>> from packhorse.client import IndexableSource
+        >>> from packhorse.client.sources import IndexableSource
         >>> source = MixtureSource({"web": IndexableSource([[7, 8]]), "code": IndexableSource([[9]])})
         >>> source = source.for_components([Component(name="web"), Component(name="code")])
         >>> source.of_sequences(np.array([1, 0])).lengths(np.array([0, 0])).tolist()  # both have the id 0

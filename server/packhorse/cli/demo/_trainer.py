@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from packhorse.cli.demo._model import DemoModel
-from packhorse.client import PackedBatch, PackedDataset, build_packing_attention_bias
+from packhorse.client import PackedBatch, PackedDataset
+from packhorse.client.masks import build_packing_attention_bias
 
 
 @dataclass(frozen=True, kw_only=True)

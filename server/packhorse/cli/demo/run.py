@@ -21,7 +21,8 @@ from packhorse.cli.console import output_console
 from packhorse.cli.demo._corpus import python_corpus
 from packhorse.cli.demo._server import DemoServer
 from packhorse.cli.demo._trainer import EpochCount, TrainerOptions, run_rank, token_checksum
-from packhorse.client import EpochOfStreams, connect
+from packhorse.client import connect
+from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.formats import MegatronTokens
 from packhorse.formats.atomic import refuse_url
