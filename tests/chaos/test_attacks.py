@@ -54,7 +54,7 @@ def test_broken_calls_leave_few_lines_in_the_log(server):
             time.sleep(1)
         assert sum(outcomes.values()) > 20
     assert "Traceback" not in server.log()
-    of_others = [line for line in server.log().splitlines() if "packhorse.server.watching.call_log" not in line]
+    of_others = [line for line in server.log().splitlines() if "packhorse.server.watching.calls" not in line]
     assert len(of_others) < 30
 
 

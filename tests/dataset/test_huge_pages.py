@@ -5,9 +5,15 @@ import mmap
 import numpy as np
 import pytest
 
-from packhorse.dataset import _huge_pages
-from packhorse.dataset._huge_pages import HUGE_PAGE_BYTES, ask_for_huge_pages, memory_bytes
-from packhorse.dataset.arrays import create_array, map_array, write_entries
+from packhorse.dataset import arrays as _huge_pages
+from packhorse.dataset.arrays import (
+    HUGE_PAGE_BYTES,
+    ask_for_huge_pages,
+    create_array,
+    map_array,
+    memory_bytes,
+    write_entries,
+)
 
 
 class _Mapped:

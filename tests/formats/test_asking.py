@@ -10,9 +10,8 @@ from click.testing import CliRunner
 
 from packhorse.cli import main
 from packhorse.formats import asking
-from packhorse.formats.asking import TIMEOUT_VARIABLE, Waiting, default_retry, is_unreached
+from packhorse.formats.asking import TIMEOUT_VARIABLE, RetryPolicy, Waiting, default_retry, is_unreached
 from packhorse.formats.object_store import Store, StoreOptions, TokenStoreError
-from packhorse.formats.retry_policy import RetryPolicy
 
 
 class Clock:

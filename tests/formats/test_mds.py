@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packhorse.formats import MdsShards, mds, mds_arrays
+from packhorse.formats import MdsShards, mds
+from packhorse.formats import mds_index as mds_arrays
 
 DATA = Path(__file__).parents[1] / "data"
 SEQUENCES = [7 * np.arange(n) + 1000 * i for i, n in enumerate((5, 1, 9, 3, 300))]

@@ -16,7 +16,7 @@ from packhorse.client import PackedDataset, Topology, as_token_source, connect
 from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
-from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 
 DAY = 96

@@ -13,7 +13,7 @@ from tests.tokenize.made import sequences
 
 from packhorse.cli.tokenize import command
 from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents, tokenize
-from packhorse.tokenize import _json as json_module
+from packhorse.tokenize import _rows as json_module
 
 TEXTS = [f"document {number}, é" for number in range(100)]
 ROWS = [{"text": text, "n": 1} for text in TEXTS]

@@ -28,7 +28,7 @@ from packhorse.client.transport.transport import (
     PACK_SEQUENCES,
     Transport,
 )
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, get_bins_context

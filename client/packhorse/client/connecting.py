@@ -15,7 +15,7 @@ from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, Memor
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.retries import policy_of
 from packhorse.client.transport.transport import Transport
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 
 if TYPE_CHECKING:
     import grpc

@@ -3,7 +3,7 @@
 Re-exports what `packhorse.topology` and `packhorse.formats` own, so that a trainer imports one package.
 """
 
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import Balance, BatchPhase, BatchSchedule, RemainderPolicy, Skips, StreamMode, Topology
 
 __all__ = [

@@ -1,6 +1,6 @@
 """MDS shards (MosaicML Streaming, version 2), read through memory maps.
 
-Owns the layout of shards; leaves the index to `mds_index`, what the bytes of a cell mean to `mds_arrays`, and what a
+Owns the layout of shards; leaves the index and what the bytes of a cell mean to `mds_index`, and what a
 column means to its reader. Nothing is unpickled, and compressed shards are left to tools that decompress them.
 
 Layout, little-endian. A shard: u32 n; u32[n + 1] offsets of its sequences from the file's beginning; the columns again
@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from packhorse.formats.files import open_binary
 from packhorse.formats.mapping import check_index, map_file
-from packhorse.formats.mds_arrays import INTEGERS, array_type, num_integers
-from packhorse.formats.mds_index import MdsIndex, Shard
+from packhorse.formats.mds_index import INTEGERS, MdsIndex, Shard, array_type, num_integers
 from packhorse.formats.object_store import without_secrets
 
 _MAX_OPEN_SHARDS = 256  # an open map holds a file descriptor, of which a process has about a thousand

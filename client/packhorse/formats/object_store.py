@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeGuard, TypeVar
 
-from packhorse.formats.asking import Waiting, default_retry, is_of_credentials, is_unreached
+from packhorse.formats.asking import RetryPolicy, Waiting, default_retry, is_of_credentials, is_unreached
 from packhorse.formats.extras import require
-from packhorse.formats.retry_policy import RetryPolicy
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

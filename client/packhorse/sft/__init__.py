@@ -6,9 +6,8 @@ are first needed.
 
 from packhorse.sft.chat import ChatEncoder, encode_chat
 from packhorse.sft.pairs import PairEncoder, encode_prompt_response
-from packhorse.sft.sequence import EncodedSequence, NoTargetsError
+from packhorse.sft.sequence import EncodedSequence, NoTargetsError, truncate_pair, truncate_turns
 from packhorse.sft.tokenizer import ChatTokenizer, load_chat_tokenizer
-from packhorse.sft.truncation import truncate_pair, truncate_turns
 from packhorse.sft.writer import LOSS_MASK_SUFFIX, MaskedTokenWriter
 
 __all__ = [

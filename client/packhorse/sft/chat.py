@@ -11,10 +11,9 @@ import numpy as np
 
 from packhorse.formats import require
 from packhorse.sft.messages import TrainedTurns, Turns, check_conversation, plain_data
-from packhorse.sft.sequence import EncodedSequence, token_spans
+from packhorse.sft.sequence import EncodedSequence, token_spans, truncate_turns
 from packhorse.sft.sharegpt import as_messages
 from packhorse.sft.tokenizer import load_chat_tokenizer
-from packhorse.sft.truncation import truncate_turns
 
 if TYPE_CHECKING:
     from packhorse.sft.turns import RenderedChat

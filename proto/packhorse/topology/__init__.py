@@ -3,8 +3,7 @@
 Plain Python without a dependency, so that server, client and command line share one copy. Start with `Topology`.
 """
 
-from packhorse.topology.checks import checked_integer
-from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice
+from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
 from packhorse.topology.rooms import RoomRule
 from packhorse.topology.schedule import BatchPhase, BatchSchedule, as_batch_size
 from packhorse.topology.skips import Skips

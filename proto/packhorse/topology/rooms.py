@@ -6,7 +6,7 @@ Owns the one formula and its inverse. They work on ints and on NumPy arrays of i
 from dataclasses import dataclass
 from typing import Any
 
-from packhorse.topology.checks import checked_integer
+from packhorse.topology.choices import checked_integer
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import NamedTuple
 
-from packhorse.topology.checks import checked_integer, quoted
+from packhorse.topology.choices import checked_integer, quoted
 
 _SUFFIXES = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 

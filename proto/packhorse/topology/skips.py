@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from packhorse.topology.checks import checked_integer, quoted
+from packhorse.topology.choices import checked_integer, quoted
 
 
 @dataclass(frozen=True, slots=True)

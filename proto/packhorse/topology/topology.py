@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from packhorse.topology.checks import checked_integer
-from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice
+from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
 from packhorse.topology.schedule import BatchSchedule, as_batch_size
 
 ADDED = -1

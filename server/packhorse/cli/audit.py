@@ -11,7 +11,7 @@ from packhorse.client import Client, DatasetInfo
 from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
 from packhorse.jobs import show_progress
 from packhorse.topology import Skips, Topology
-from packhorse.topology.checks import counted
+from packhorse.topology.choices import counted
 
 if TYPE_CHECKING:
     from packhorse.client.proof import TokenAudit, TokenReport

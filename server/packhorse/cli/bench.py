@@ -12,7 +12,7 @@ from packhorse.cli.load import Load, Measured, run_load
 from packhorse.cli.options import Seconds, access_options
 from packhorse.cli.service import access_of_command, asking
 from packhorse.topology import Topology
-from packhorse.topology.checks import counted
+from packhorse.topology.choices import counted
 
 _PERCENTILES = (50, 90, 99)
 _BUSY_SHARE = 0.8

@@ -126,7 +126,7 @@ def append(
         return
     if data_root is None:
         raise click.UsageError("give --data-root DIR, where the mixture's file is, or --target HOST:PORT, a server")
-    from packhorse.server.datasets.lazy_catalog import LazyCatalog
+    from packhorse.server.datasets.memory_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures
 
     path = data_root / f"{name}{MIXTURE_SUFFIX}"

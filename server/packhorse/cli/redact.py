@@ -18,7 +18,7 @@ from packhorse.dataset import (
     takedown_text,
 )
 from packhorse.server.datasets.served import Served
-from packhorse.topology.checks import counted
+from packhorse.topology.choices import counted
 
 
 @click.command("redact", context_settings={"show_default": True})
@@ -144,7 +144,7 @@ def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
 
 def _served(root: Path, name: str) -> Served:
     from packhorse.server.base.faults import ServiceError
-    from packhorse.server.datasets.lazy_catalog import LazyCatalog
+    from packhorse.server.datasets.memory_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures
 
     try:

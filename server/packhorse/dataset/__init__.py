@@ -2,7 +2,6 @@
 
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts, parts_at
-from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.exchange import aside_of, left_aside
 from packhorse.dataset.files.append_stage import append_to_mixture
 from packhorse.dataset.files.mixture_file import (
@@ -39,6 +38,7 @@ from packhorse.dataset.layout import (
     POOLS,
     SKIPPED,
     STARTS,
+    PreparedDatasetError,
     datasets_below,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared

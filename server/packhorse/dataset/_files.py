@@ -11,10 +11,9 @@ import os
 import stat
 from pathlib import Path
 
-from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.exchange import aside_of
 from packhorse.dataset.files.mixture_file import MIXTURE_SUFFIX
-from packhorse.dataset.layout import MANIFEST, datasets_below
+from packhorse.dataset.layout import MANIFEST, PreparedDatasetError, datasets_below
 
 _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 

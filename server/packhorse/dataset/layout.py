@@ -11,6 +11,12 @@ from pathlib import Path
 from packhorse.packing import Template, canonical_templates
 
 MANIFEST, COUNTS, TEMPLATES, POOLS = "manifest.json", "counts.json", "templates.json", "pools.npy"
+
+
+class PreparedDatasetError(ValueError):
+    """A prepared folder is missing, truncated, altered or inconsistent; the message says what and where."""
+
+
 DATA_FILES = (COUNTS, TEMPLATES, POOLS)
 """The files that the manifest always holds checksums of."""
 STARTS, OVER_LENGTH = "starts.npy", "over_length.npy"

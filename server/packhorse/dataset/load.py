@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from packhorse.dataset._files import check_folder, named, read_file, sha256_of
 from packhorse.dataset.arrays import map_array
-from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import (
     COUNTS,
@@ -32,6 +31,7 @@ from packhorse.dataset.layout import (
     STARTS,
     TEMPLATES,
     VERSIONS,
+    PreparedDatasetError,
     parse_counts,
     parse_templates,
 )

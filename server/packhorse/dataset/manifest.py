@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from packhorse.dataset._fields import LATER, as_object, check_fields
-from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.topology import RoomRule
 
 FORMAT_VERSION = 1

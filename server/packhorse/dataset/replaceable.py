@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from packhorse.dataset._files import read_file
-from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.layout import COUNTS, FILES, MANIFEST, SEQPACK_POOLS, TEMPLATES, VERSIONS
+from packhorse.dataset.layout import COUNTS, FILES, MANIFEST, SEQPACK_POOLS, TEMPLATES, VERSIONS, PreparedDatasetError
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
 
 _OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})

@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 
 from packhorse.dataset._files import open_file, read_file
 from packhorse.dataset.arrays import create_array
-from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.layout import COUNTS, MANIFEST, SEQPACK_POOLS, TEMPLATES, parse_counts, parse_templates
+from packhorse.dataset.layout import (
+    COUNTS,
+    MANIFEST,
+    SEQPACK_POOLS,
+    TEMPLATES,
+    PreparedDatasetError,
+    parse_counts,
+    parse_templates,
+)
 from packhorse.dataset.load import PreparedDataset
 from packhorse.epoch import PlanIndex
 from packhorse.packing import Template

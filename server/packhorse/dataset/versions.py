@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packhorse.dataset._files import check_folder, named, read_file
-from packhorse.dataset.errors import PreparedDatasetError
-from packhorse.dataset.layout import FILES, MANIFEST, VERSIONS
+from packhorse.dataset.layout import FILES, MANIFEST, VERSIONS, PreparedDatasetError
 from packhorse.dataset.lock import locked
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
 from packhorse.jobs import held_signals

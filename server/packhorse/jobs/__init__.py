@@ -4,8 +4,15 @@ Only re-exports. It knows nothing of packing, so every package of the server's s
 """
 
 from packhorse.jobs.choice import AnyEngineKind, EngineKind, check_engine, open_chosen_engine
-from packhorse.jobs.engines import Engine, InlineEngine, ProcessEngine, open_engine, results_in_order
-from packhorse.jobs.held_signals import ENDING_SIGNALS, held_signals
+from packhorse.jobs.engines import (
+    ENDING_SIGNALS,
+    Engine,
+    InlineEngine,
+    ProcessEngine,
+    held_signals,
+    open_engine,
+    results_in_order,
+)
 from packhorse.jobs.progress import Advance, Progress, show_progress
 
 __all__ = [

@@ -11,8 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from packhorse.jobs.engines import results_in_order
-from packhorse.jobs.held_signals import ENDING_SIGNALS
+from packhorse.jobs.engines import ENDING_SIGNALS, results_in_order
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from packhorse.jobs.engines import results_in_order
-from packhorse.jobs.held_signals import held_signals
+from packhorse.jobs.engines import held_signals, results_in_order
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

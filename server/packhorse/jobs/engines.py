@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -17,7 +17,29 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
 from typing import Protocol, TypeVar
 
-from packhorse.jobs.held_signals import held_signals
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What Ctrl-C, a scheduler and a closed terminal send."""
+
+
+@contextmanager
+def held_signals(numbers: Collection[signal.Signals] = ENDING_SIGNALS) -> Iterator[None]:
+    """Holds signals back from this thread; threads and processes that it starts meanwhile never get them.
+
+    Example:
+        >>> with held_signals():
+        ...     signal.raise_signal(signal.SIGTERM)  # comes when the block ends
+        ...     signal.sigtimedwait({signal.SIGTERM}, 1).si_signo == signal.SIGTERM  # taken here instead
+        True
+
+    Args:
+        numbers: which.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

@@ -6,17 +6,16 @@ What is compiled is loaded when it is first asked for, and needs Numba.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from packhorse.packing.bin_order import shuffle_bins
 from packhorse.packing.bounds import lower_bound
 from packhorse.packing.lengths import checked_lengths, length_histogram_from_lengths, sort_indices_by_length
 from packhorse.packing.list_packers import greedy_pack_sequences, heap_pack_sequences
 from packhorse.packing.optimal.certificate import DualCertificate
 from packhorse.packing.optimal.certificate_check import check_certificate
 from packhorse.packing.plan import MAX_SEQ_LEN, PackingPlan, Template, canonical_templates, counts_of_templates
-from packhorse.packing.reference.worst_fit import pack_length_histogram, pack_length_histogram_batched
+from packhorse.packing.reference.krell import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
 from packhorse.packing.rooms import checked_rule, rooms_of_lengths
-from packhorse.packing.seeds import seed_from_components
+from packhorse.packing.seeds import seed_from_components, shuffle_bins
 from packhorse.packing.sequences import PackedSequences, pack_sequences
 from packhorse.packing.stats import PackingStats
 

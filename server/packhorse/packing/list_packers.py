@@ -4,15 +4,33 @@ Owns what no histogram can tell (next-fit in the order given, random order, buck
 compiled loop of `_list_kernels`. Leaves plans by length to the histogram packers.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing._collector import collector_paused
 from packhorse.packing.lengths import checked_lengths, sort_indices_by_length
 from packhorse.packing.plan import MAX_SEQ_LEN
 from packhorse.topology import checked_integer
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Switches the cyclic collector off for a block, and on again if it was on.
+
+    A million new lists or tuples set off collections that walk every object of the process, and take longer than
+    making them.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
 
 ListPacker = Callable[[NDArray[np.int64], int, int], tuple[NDArray[np.int64], int]]
 """(lengths int64 [S], capacity, limit) → each sequence's bin, int64 [S], in order of opening; number of bins."""

@@ -8,16 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from packhorse.packing.balanced import balanced
-from packhorse.packing.best_fit import best_fit_decreasing
+from packhorse.packing.best_fit import balanced, best_fit_decreasing
 from packhorse.packing.bounds import bound_of_pairs
-from packhorse.packing.optimal.start import first_plan, is_near
+from packhorse.packing.optimal.column_generation import first_plan, is_near
 from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
-from packhorse.packing.reference.first_fit import first_fit_decreasing
-from packhorse.packing.reference.greedy_knapsack import greedy_knapsack
-from packhorse.packing.reference.krell import longest_pack_first, shortest_pack_first
-from packhorse.packing.reference.length_sorted import length_sorted
-from packhorse.packing.reference.worst_fit import worst_fit_batched, worst_fit_decreasing
+from packhorse.packing.reference.krell import (
+    first_fit_decreasing,
+    greedy_knapsack,
+    length_sorted,
+    longest_pack_first,
+    shortest_pack_first,
+    worst_fit_batched,
+    worst_fit_decreasing,
+)
 from packhorse.packing.rooms import checked_rule, rooms_of_counts
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]

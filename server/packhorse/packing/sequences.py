@@ -13,9 +13,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing._collector import collector_paused
 from packhorse.packing.lengths import checked_lengths, sorted_by_value
-from packhorse.packing.list_packers import first_fit, in_bins, next_fit, split_bins
+from packhorse.packing.list_packers import collector_paused, first_fit, in_bins, next_fit, split_bins
 from packhorse.packing.plan import Template, canonical_templates
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, checked_algorithm, pack_histogram
 from packhorse.packing.rooms import checked_rule, rooms_of_lengths

@@ -15,9 +15,8 @@ from typing import Any, ParamSpec
 
 from packhorse.dataset import Inputs, OverLengthLedger, PrepareOptions
 from packhorse.packing import PackingStats
-from packhorse.prepare._options import checked_options
 from packhorse.prepare.input.records import write_inputs
-from packhorse.prepare.job import checked_job
+from packhorse.prepare.job import checked_job, checked_options
 from packhorse.prepare.pipeline import prepare
 
 _Arguments = ParamSpec("_Arguments")

@@ -1,7 +1,7 @@
 """A job: what the arguments of `prepare` ask for, checked, and its input found.
 
-Owns what the arguments must fulfil, alone and together. Leaves those that shape the plan to `_options`, what names an
-input to `input.names`, and doing the job to `pipeline`.
+Owns what the arguments must fulfil, alone and together. Leaves what names an
+input to `input.records`, and doing the job to `pipeline`.
 """
 
 import os
@@ -11,15 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from packhorse.dataset import PreparedDataset, PrepareOptions, open_prepared, refuse_holding, refuse_output
+from packhorse.dataset import (
+    Keep,
+    OverLength,
+    PreparedDataset,
+    PrepareOptions,
+    open_prepared,
+    refuse_holding,
+    refuse_output,
+)
 from packhorse.formats.atomic import refuse_url
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import AnyEngineKind, check_engine, open_chosen_engine, show_progress
+from packhorse.packing import PACKERS, checked_rule
 from packhorse.prepare.append import continued, refuse_growth
 from packhorse.prepare.groups.grouping import Grouping
 from packhorse.prepare.groups.tables import gather_groups, options_of_groups
 from packhorse.prepare.input import Columns, Opened, find_inputs, open_held
-from packhorse.prepare.input.names import Source, joined_names, name_of_inputs, paths_of_inputs
+from packhorse.prepare.input.records import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.prepare.passes.sort import Sort
 from packhorse.prepare.work import JobRecord
 from packhorse.topology import checked_integer
@@ -227,3 +236,41 @@ def _refuse_with_groups(options: PrepareOptions, *, seqpack: bool, skips: bool) 
 def default_workers(num_rows: int) -> int:
     """Returns how many threads or processes are worth their start."""
     return max(1, min(os.cpu_count() or 1, num_rows // _WORKER_ROWS, _MOST_WORKERS))
+
+
+def checked_options(
+    *,
+    max_seq_len: int,
+    algorithm: str = "auto",
+    max_sequences_per_bin: int | None = None,
+    over_length: OverLength = "error",
+    keep: Keep = "head",
+    align: int = 1,
+    extra_tokens: int = 0,
+) -> PrepareOptions:
+    """Checks those arguments of `prepare` that shape the plan, which see."""
+    if over_length not in get_args(OverLength):
+        raise ValueError(f"over_length must be one of {', '.join(get_args(OverLength))}, got {over_length!r}")
+    if keep not in get_args(Keep):
+        raise ValueError(f"keep must be one of {', '.join(get_args(Keep))}, got {keep!r}")
+    if keep == "tail" and over_length != "truncate":
+        raise ValueError(f"keep 'tail' is for over_length 'truncate'; with {over_length!r} nothing is cut off")
+    if algorithm != "auto" and algorithm not in PACKERS:
+        raise ValueError(f"unknown algorithm {algorithm!r}; there are: auto, {', '.join(sorted(PACKERS))}")
+    if max_sequences_per_bin is not None:
+        max_sequences_per_bin = checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1)
+    rooms = checked_rule(max_seq_len, align, extra_tokens)
+    if rooms.longest < 1:
+        raise ValueError(
+            f"no sequence fits max_seq_len {max_seq_len} with align {align} and extra_tokens {extra_tokens}: not one "
+            "token of its own is left; raise --max-seq-len"
+        )
+    return PrepareOptions(
+        max_seq_len=rooms.max_seq_len,
+        algorithm=algorithm,
+        max_sequences_per_bin=max_sequences_per_bin,
+        over_length=over_length,
+        keep=keep,
+        align=rooms.align,
+        extra_tokens=rooms.extra_tokens,
+    )

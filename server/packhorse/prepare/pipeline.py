@@ -21,11 +21,10 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import AnyEngineKind
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
-from packhorse.prepare._options import checked_options
 from packhorse.prepare.append import refuse_rewritten
 from packhorse.prepare.input import changed
-from packhorse.prepare.input.names import Source
-from packhorse.prepare.job import Job, Layout, OnBadRow, checked_job
+from packhorse.prepare.input.records import Source
+from packhorse.prepare.job import Job, Layout, OnBadRow, checked_job, checked_options
 from packhorse.prepare.work import working
 
 _OURS = ".packhorse"

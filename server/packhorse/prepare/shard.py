@@ -36,10 +36,9 @@ from packhorse.formats.columns import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Progress, open_chosen_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
-from packhorse.prepare._options import checked_options
 from packhorse.prepare.input import Columns, Found, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
-from packhorse.prepare.input.names import name_of_inputs, paths_of_inputs
-from packhorse.prepare.job import Job, default_workers
+from packhorse.prepare.input.records import name_of_inputs, paths_of_inputs
+from packhorse.prepare.job import Job, checked_options, default_workers
 from packhorse.prepare.passes.keys import gather_keys
 from packhorse.prepare.pipeline import write_job
 from packhorse.prepare.work import JobRecord, Records, working

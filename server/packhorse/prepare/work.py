@@ -7,6 +7,7 @@ the output takes its place, to `packhorse.dataset`.
 import errno
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ import xxhash
 from packhorse.dataset import LOCK, PrepareOptions, locked
 from packhorse.formats.files import absolute
 from packhorse.jobs import held_signals
+from packhorse.packing import PackingPlan
 from packhorse.prepare.input import InputFile, Opened
 
 _Result = TypeVar("_Result")
@@ -279,3 +281,20 @@ def _read(path: Path) -> Any | None:
     except FileNotFoundError:
         return None
     return json.loads(body) if checksum == xxhash.xxh3_64_hexdigest(body).encode() else None
+
+
+def plan_content(plan: PackingPlan) -> dict[str, Any]:
+    """Returns a plan as JSON can hold it."""
+    return {
+        "templates": [[*template, multiplicity] for template, multiplicity in plan.templates.items()],
+        "max_seq_len": plan.max_seq_len,
+        "lower_bound": plan.lower_bound,
+        "algorithm": plan.algorithm,
+        "note": plan.note,
+    }
+
+
+def plan_of(content: dict[str, Any]) -> PackingPlan:
+    """Returns what `plan_content` was made of."""
+    templates = Counter({tuple(lengths): multiplicity for *lengths, multiplicity in content["templates"]})
+    return PackingPlan(**{**content, "templates": templates})

@@ -14,7 +14,7 @@ import numpy as np
 from packhorse.formats import MegatronWriter
 from packhorse.formats.files import FileStamp
 from packhorse.tokenize._keys import KeysFile, keys_of
-from packhorse.tokenize._tally import Tally
+from packhorse.tokenize._work import Tally
 from packhorse.tokenize.tokenizers import (
     DEFAULT_EOS,
     closing_id,

@@ -11,8 +11,7 @@ from typing import Any
 
 from packhorse.sft import ChatEncoder, ChatTokenizer, EncodedSequence, NoTargetsError, PairEncoder
 from packhorse.sft.messages import called, json_fault
-from packhorse.sft.pairs import check_pair
-from packhorse.sft.preferences import common_prompt, pair_messages
+from packhorse.sft.pairs import check_pair, common_prompt, pair_messages
 from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
 from packhorse.tokenize.tokenizers import end_of_sequence, load_tokenizer
 

@@ -11,19 +11,99 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from packhorse.formats.atomic import AtomicFiles
+from packhorse.formats import megatron_paths
+from packhorse.formats.atomic import AtomicFiles, refuse_url
 from packhorse.formats.files import FileStamp, absolute, as_path
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import EngineKind, Progress, check_engine, open_chosen_engine
-from packhorse.tokenize._output import prefix_paths
 from packhorse.tokenize._parts import Part, Weighed
 from packhorse.tokenize._spans import Span
-from packhorse.tokenize._tally import Tally
+from packhorse.tokenize.gate import MOST_NAMED, Skipped
 from packhorse.topology import checked_integer
+
+
+def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Returns the `.bin` and the `.idx` of the prefix that an output is.
+
+    Raises:
+        ValueError: it is a folder, or ends like one.
+    """
+    if not isinstance(output, str | os.PathLike):
+        raise ValueError(f"output must be the path of the files to write, without a suffix, got {output!r:.60}")
+    refuse_url(output, "--output")
+    paths = megatron_paths(output)
+    is_folder = os.path.isdir(output)
+    if is_folder or paths[1].name == ".idx":
+        folder = Path(output) if is_folder else paths[1].parent
+        raise ValueError(f"--output {output} is a folder; name the files in it too, e.g. --output {folder / 'corpus'}")
+    return paths
+
+
+def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
+    """Returns where the tokenizer of token files `X.bin`, `X.idx` is kept."""
+    return megatron_paths(output)[1].with_suffix(".tokenizer.json")
+
+
+def is_saved(local: Path, saved: Path) -> bool:
+    """Says whether a tokenizer that is used is the very file where it would be kept."""
+    return saved.exists() and local.samefile(saved)
+
+
+_SUMMED = (
+    "sequences",
+    "tokens",
+    "empty",
+    "undecodable",
+    "cut_sequences",
+    "cut_tokens",
+    "dropped",
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of some documents or rows."""
+
+    sequences: int = 0
+    tokens: int = 0
+    longest: int = 0
+    """The longest sequence, in tokens."""
+    empty: int = 0
+    undecodable: int = 0
+    undecodable_named: list[str] = field(default_factory=list)
+    cut_sequences: int = 0
+    cut_tokens: int = 0
+    dropped: int = 0
+    """Sequences without a token to train on, left out."""
+    dropped_named: list[str] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+    """Optional columns that some line has."""
+
+    def skip(self, skipped: Skipped) -> None:
+        """Takes over what a pass over the documents left out."""
+        self.empty += skipped.empty
+        self.undecodable += skipped.undecodable
+        self.undecodable_named = [*self.undecodable_named, *skipped.undecodable_named][:MOST_NAMED]
+
+    def drop(self, origin: object, sequences: int = 1) -> None:
+        """Counts the sequences of a row without a token to train on."""
+        self.dropped += sequences
+        if len(self.dropped_named) < MOST_NAMED:
+            self.dropped_named.append(str(origin))
+
+    def add(self, other: Self) -> None:
+        """Adds the counts of what comes behind."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.longest = max(self.longest, other.longest)
+        self.seen = sorted({*self.seen, *other.seen})
+        self.undecodable_named = [*self.undecodable_named, *other.undecodable_named][:MOST_NAMED]
+        self.dropped_named = [*self.dropped_named, *other.dropped_named][:MOST_NAMED]
+
 
 _JOB, _LOCK = "job.json", "lock"
 _FORMAT = 1

@@ -19,13 +19,11 @@ from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoT
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.sft.writer import masked_paths
 from packhorse.tokenize._inputs import listed
-from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
 from packhorse.tokenize._parts import cut_into_parts, whole_files
 from packhorse.tokenize._row_encoders import RowEncoder, row_encoder
 from packhorse.tokenize._rows import Row, row_files, rows_of
 from packhorse.tokenize._spans import Span
-from packhorse.tokenize._tally import Tally
-from packhorse.tokenize._work import Job, RunsOn, open_work
+from packhorse.tokenize._work import Job, RunsOn, Tally, is_saved, open_work, prefix_paths, saved_tokenizer_path
 from packhorse.tokenize.columns import AnyColumns, PreferenceColumns
 from packhorse.tokenize.gate import Gate, Skipped, Undecodable
 from packhorse.tokenize.tokenizers import (

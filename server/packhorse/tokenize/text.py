@@ -21,11 +21,9 @@ from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.tokenize._encoder import Encoder, SpecialTokens
 from packhorse.tokenize._inputs import Found, listed
 from packhorse.tokenize._keys import KeysFile, remove_keys
-from packhorse.tokenize._output import is_saved, prefix_paths, saved_tokenizer_path
 from packhorse.tokenize._parts import cut_into_parts, whole_files
 from packhorse.tokenize._spans import Span
-from packhorse.tokenize._tally import Tally
-from packhorse.tokenize._work import Job, RunsOn, open_work
+from packhorse.tokenize._work import Job, RunsOn, Tally, is_saved, open_work, prefix_paths, saved_tokenizer_path
 from packhorse.tokenize.documents import DocumentOptions, Split, cut_for, documents_of, files_of
 from packhorse.tokenize.gate import Skipped, Undecodable
 from packhorse.tokenize.tokenizers import (

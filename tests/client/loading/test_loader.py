@@ -14,7 +14,7 @@ import torch
 from packhorse.client import PackedDataLoader, PackedDataset, RetryPolicy, connect, create_packed_dataloader
 from packhorse.client.errors import DatasetNotFoundError
 from packhorse.client.loading import loader
-from packhorse.client.loading._apart import ask_apart
+from packhorse.client.loading._arguments import ask_apart
 from packhorse.client.sources import TokenSourceError
 from packhorse.client.transport import grpc_channels as _grpc
 

@@ -12,7 +12,7 @@ from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.client.sources import IndexableSource, TokenSourceError
 from packhorse.dataset import StageEntry, append_to_mixture
 from packhorse.prepare import prepare
-from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.memory_catalog import LazyCatalog
 
 LENGTHS = {"web": 300, "code": 200, "chat": 90}
 """Sequences of each; `code` is split at 48 tokens, and ids of `chat` are names."""

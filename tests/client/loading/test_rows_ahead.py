@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from packhorse.client.loading import _rows_ahead
-from packhorse.client.loading._rows_ahead import RowsAhead
+from packhorse.client.loading import _read_ahead as _rows_ahead
+from packhorse.client.loading._read_ahead import RowsAhead
 
 
 class Maker:

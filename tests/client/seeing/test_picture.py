@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from packhorse.client import BatchAssembler, BinBlock
-from packhorse.client.pictures import _svg, _text, draw_batch
+from packhorse.client.pictures import _svg, draw_batch
+from packhorse.client.pictures import picture as _text
 from packhorse.client.pictures._rows import SeenRow, SeenSequence, stretches
 from packhorse.client.sources import IndexableSource
 

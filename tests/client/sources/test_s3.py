@@ -10,7 +10,7 @@ from moto.server import ThreadedMotoServer
 from packhorse.client import create_packed_dataloader
 from packhorse.client.sources import RemoteSource, StoreOptions, TokenStoreError
 from packhorse.formats import MegatronTokens, MegatronWriter
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.prepare import prepare
 
 LENGTHS = np.random.default_rng(4).integers(1, 200, 600)

@@ -14,9 +14,8 @@ from packhorse.client import RetryPolicy, connect
 from packhorse.client.errors import DatasetNotFoundError, InvalidRequestError, UnauthenticatedError
 from packhorse.server.access.tokens import Grant, hash_of, new_token
 from packhorse.server.base import logs
-from packhorse.server.watching import call_log
-from packhorse.server.watching.call_log import CallLog
-from packhorse.server.watching.calls import Call
+from packhorse.server.watching import calls as call_log
+from packhorse.server.watching.calls import Call, CallLog
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

@@ -13,9 +13,9 @@ from packhorse.client import DigestMismatchError, RemainderPolicy, RetryPolicy, 
 from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError, InvalidRequestError
 from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import StageEntry, append_to_mixture
-from packhorse.dataset.files import _kept_epochs
+from packhorse.dataset.files import open_mixture as _kept_epochs
 from packhorse.epoch import SkipSource, derive_key
-from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 
 ONCE = RetryPolicy(deadline_seconds=0)

@@ -8,7 +8,7 @@ from tests.server.mixtures import make_root
 import packhorse.server.datasets.takedowns
 from packhorse.client.streams.requests import topology_message
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import asked_stream
 from packhorse.server.methods.asked_stream import AskedStream

@@ -5,8 +5,8 @@ import asyncio
 import grpc
 import pytest
 
-from packhorse.server.service import accepting as module
-from packhorse.server.service.accepting import Accepting
+from packhorse.server.service import listening as module
+from packhorse.server.service.listening import Accepting
 
 
 def accepting_here():

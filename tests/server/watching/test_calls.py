@@ -9,8 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from packhorse.server.watching.call_metrics import CallMetrics
-from packhorse.server.watching.calls import Call, Calls, Watcher
+from packhorse.server.watching.calls import Call, CallMetrics, Calls, Watcher
 from packhorse.server.watching.metrics import Metrics, values_of
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

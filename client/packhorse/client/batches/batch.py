@@ -13,12 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches._content import Content
-from packhorse.client.batches._positions import continue_positions, follow_prefixes, write_position_ids
-from packhorse.client.batches._values import check_loss_mask, check_tokens
+from packhorse.client.batches._content import (
+    Content,
+    check_loss_mask,
+    check_tokens,
+    continue_positions,
+    follow_prefixes,
+    write_position_ids,
+)
 from packhorse.client.batches.buffers import BatchBuffers
+from packhorse.client.batches.component_rows import MixedComponent
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
-from packhorse.client.batches.mixed import MixedComponent
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.rooms import own_lengths
 from packhorse.client.batches.separators import Separators, check_token_id

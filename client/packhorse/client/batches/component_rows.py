@@ -4,7 +4,7 @@ Owns which rows a batch has and the block whose bins they are; leaves what becom
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -70,3 +70,13 @@ def _divided(block: BinBlock, of_bins: NDArray[np.int64], num_rows: int) -> BinB
         component_ids=np.where(of_rows > 0, block.component_ids.repeat(num_rows), np.int32(-1)),
         rows=None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MixedComponent:
+    """One of the components that a batch's sequences may be of."""
+
+    name: str
+    """Its name."""
+    longest: int | None = None
+    """Tokens that its longer sequences were cut to, truncated at their end or split; None where none was."""

@@ -3,29 +3,98 @@
 Owns what they mean; leaves their documentation to `PackedDataset`.
 """
 
+import os
+import pickle
+import signal
+import sys
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection as ChildPipe
+from typing import Any, NoReturn, TypeVar
 
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.connecting import open_client
-from packhorse.client.loading._apart import ask_apart
 from packhorse.client.streams.memory_datasets import MemoryDatasets
 from packhorse.client.streams.requests import shortened
 from packhorse.client.streams.stream import StreamHeader
 from packhorse.client.transport.access import NO_ACCESS, Access
 from packhorse.client.transport.embedded import PREFIX
+from packhorse.client.transport.grpc_channels import has_used_grpc
 from packhorse.client.transport.retries import policy_of
 from packhorse.client.transport.targets import hosts_of
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import Skips, checked_integer
+
+TIMEOUT_SECONDS = 180.0  # beyond the time for which a client tries again by default
+
+
+_Answer = TypeVar("_Answer")
+
+
+def ask_apart(question: Callable[[], _Answer], *, timeout_seconds: float = TIMEOUT_SECONDS) -> _Answer:
+    """Returns what `question` returns, asked in a forked child while this process has not used gRPC itself.
+
+    Where it has, where there is no fork, and where JAX runs, whose threads no fork survives, the question is asked
+    right here.
+
+    Args:
+        question: need not be picklable; its answer is. Objects that it changes, it changes in the child.
+        timeout_seconds: how long the child may take.
+
+    Raises:
+        TimeoutError: the child gave no answer in time.
+        RuntimeError: the child died, or its exception cannot be pickled.
+        Exception: whatever the question raised.
+    """
+    if has_used_grpc() or not hasattr(os, "fork") or "jax" in sys.modules:
+        return question()
+    receiver, sender = Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        _answer(question, sender)
+    sender.close()
+    try:
+        if not receiver.poll(timeout_seconds):
+            raise TimeoutError(f"the server was asked in a child process, which gave no answer in {timeout_seconds} s")
+        is_answer, outcome = pickle.loads(receiver.recv_bytes())
+    except EOFError:
+        raise RuntimeError("the server was asked in a child process, which died") from None
+    finally:
+        receiver.close()
+        with suppress(ProcessLookupError, ChildProcessError):  # where someone else collects this process's children
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    if not is_answer:
+        raise outcome
+    return outcome
+
+
+def _answer(question: Callable[[], Any], sender: ChildPipe) -> NoReturn:
+    """Sends the answer or the exception, and ends the child at once: nothing of its parent's is to be cleaned up."""
+    try:
+        try:
+            outcome = (True, question())
+        except BaseException as error:
+            outcome = (False, _picklable(error))
+        sender.send_bytes(pickle.dumps(outcome))
+    finally:
+        os._exit(0)
+
+
+def _picklable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever its class's own pickling raises
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
 
 Target = str | MemoryDatasets | Callable[[], Client]
 Skip = Skips | str | Mapping[int, Skips | str]
 
 _APART_SECONDS = 60.0
 """How much longer than a client tries a child process may take to ask."""
-
-_Answer = TypeVar("_Answer")
 
 
 class Connection:

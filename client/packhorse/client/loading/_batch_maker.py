@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.batches.batch import BatchAssembler
-from packhorse.client.batches.component_rows import in_rows
-from packhorse.client.batches.mixed import MixedComponent
+from packhorse.client.batches.component_rows import MixedComponent, in_rows
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.separators import Separators, check_token_id
 from packhorse.client.presets import Preset, get_preset

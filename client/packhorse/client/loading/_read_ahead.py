@@ -1,4 +1,4 @@
-"""Bins by position, for readers that mostly walk: one request brings what the next hundreds of calls will want.
+"""Reading ahead for those who mostly walk: bins by position, and the rows of batches.
 
 A bin's plan is some dozens of bytes and a request costs a millisecond, so whoever reads positions one after the other
 (a rank's share of them, a worker's batches, a thread pool that runs ahead) is given runs that were read before. A
@@ -7,9 +7,10 @@ reader that jumps gets exactly what it asks for. Owns that judgement and the run
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import Any, overload
 
 from packhorse.client.streams.blocks import BinBlock, joined
 
@@ -131,3 +132,88 @@ def _bins_in(block: BinBlock) -> int:
     num_bytes = bytes_per_sequence * len(block.ids) + block.bin_ends.itemsize * len(block)
     bytes_per_bin = max(num_bytes // max(len(block), 1), 1)
     return min(1 << (max(_RUN_BYTES // bytes_per_bin, 1).bit_length() - 1), _MOST_BINS)
+
+
+class Rows(Sequence[dict[str, Any]]):
+    """The rows at some indices, made when the first of them is looked at: `collate` makes a batch of the bins instead.
+
+    Example:
+        >>> from packhorse.client import PackedBins
+        >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1)
+        >>> rows = bins.__getitems__([1, 0])
+        >>> [row["position"].item() for row in rows], rows.bins.ids.tolist()
+        ([1, 0], [0, 1, 3, 2])
+
+    Args:
+        bins: of the rows.
+        make: makes one row of each bin.
+    """
+
+    def __init__(self, bins: BinBlock, make: Callable[[BinBlock], list[dict[str, Any]]]) -> None:
+        self.bins = bins
+        self._make = make
+        self._made: list[dict[str, Any]] | None = None
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.bins)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """Returns one row, or a list of rows."""
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows."""
+        return iter(self._all())
+
+    def _all(self) -> list[dict[str, Any]]:
+        if self._made is None:
+            self._made = self._make(self.bins)
+        return self._made
+
+
+_AT_ONCE, _AT_ONCE_BYTES = 16, 2 << 20  # rows that are made together: more gain nothing, and long ones need none
+_READY_BYTES = 32 << 20  # sixteen threads that make batches of eight are in 128 rows of 2,048 tokens at a time: 8 MiB
+_SPARSEST_ROWS_AHEAD = 4  # a walk asks for one index of so many in its range, else making the next ones is in vain
+
+
+class RowsAhead:
+    """The rows at some indices, each handed out once; usable from many threads at once.
+
+    Args:
+        make: returns the rows at some indices, in their order.
+        num_rows: indices are in [0, num_rows).
+    """
+
+    def __init__(self, make: Callable[[Sequence[int]], list[dict[str, Any]]], num_rows: int) -> None:
+        self._make = make
+        self._num_rows = num_rows
+        self._seen: deque[int] = deque(maxlen=REMEMBERED)
+        self._ready: dict[int, dict[str, Any]] = {}
+        self._making = threading.Lock()
+        self._bytes_per_row = _AT_ONCE_BYTES  # not known before the first row
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Returns the row at an index; at most one call of `make`, which may raise."""
+        self._seen.append(index)
+        row = self._ready.pop(index, None)
+        if row is not None:
+            return row
+        with self._making:  # of the threads that walk, the first one makes for all
+            row = self._ready.pop(index, None)
+            if row is not None:
+                return row
+            stride = stride_of(list(self._seen), sparsest=_SPARSEST_ROWS_AHEAD)
+            at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // self._bytes_per_row))
+            wanted = range(index, min(index + at_once * stride, self._num_rows), stride) if stride else (index,)
+            missing = [each for each in wanted if each not in self._ready]
+            row, *others = self._make(missing)
+            self._bytes_per_row = max(1, sum(getattr(value, "nbytes", 0) for value in row.values()))
+            self._ready.update(zip(missing[1:], others, strict=True))
+            while len(self._ready) * self._bytes_per_row > _READY_BYTES:
+                self._ready.pop(next(iter(self._ready)), None)
+            return row

@@ -25,7 +25,6 @@ from packhorse.client.loading._arguments import (
     checked_seed,
 )
 from packhorse.client.loading._batch_maker import BatchMaker
-from packhorse.client.loading._dispatching import refuse_dispatching
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.loading.ranks import find_rank
 from packhorse.client.presets import Preset
@@ -40,7 +39,7 @@ from packhorse.client.streams.cursor import (
 )
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport.access import Access
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import (
     DEFAULT_COST_LINEAR,
     Balance,
@@ -55,6 +54,27 @@ from packhorse.topology import (
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+import sys
+from types import FrameType
+
+_DEALERS = ("DataLoaderDispatcher.__iter__", "IterableDatasetShard.__iter__")
+
+
+def refuse_dispatching() -> None:
+    """Raises where accelerate iterates in order to deal out; seen in this process and in workers forked from it.
+
+    Raises:
+        ValueError: it does.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "accelerate.data_loader" and frame.f_code.co_qualname in _DEALERS:
+            raise ValueError(
+                "accelerate deals this DataLoader's batches over the ranks, but a PackedDataset is divided over them "
+                "already; do not pass the DataLoader to accelerator.prepare, or train with create_packed_dataloader, "
+                "whose loader prepare leaves as it is"
+            )
+        frame = frame.f_back
 
 
 class PackedDataset(IterableDataset[PackedBatch]):

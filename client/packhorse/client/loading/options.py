@@ -14,7 +14,7 @@ import torch
 from packhorse.client.batches.separators import Separators
 from packhorse.client.presets import Preset
 from packhorse.client.transport.access import Access
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import Balance, RemainderPolicy, Skips, StreamMode
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """`PackedBins`: an epoch's bins by position, for loaders and samplers of other people's making.
 
-Owns the rows that are handed out; leaves who reads which index to the sampler, what an index means to `_indices`,
+Owns the rows that are handed out; leaves who reads which index to the sampler, what an index means,
 requests and reading ahead to `_bins_reader`, and tensors to `_batch_maker`.
 """
 
@@ -29,16 +29,15 @@ from packhorse.client.loading._arguments import (
     checked_seed,
 )
 from packhorse.client.loading._batch_maker import BatchMaker
-from packhorse.client.loading._bins_reader import BinsReader
-from packhorse.client.loading._indices import BinAddress, Indices
-from packhorse.client.loading._rows import Rows
+from packhorse.client.loading._bins_reader import BinAddress, BinsReader, Indices
+from packhorse.client.loading._read_ahead import Rows
 from packhorse.client.loading._shared_resume import SharedResume
 from packhorse.client.presets import Preset
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.client.streams.cursor import Cursor, Resume
 from packhorse.client.streams.stream import StreamHeader
 from packhorse.client.transport.access import Access
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import Topology, checked_integer
 
 _ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")

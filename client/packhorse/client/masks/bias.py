@@ -13,7 +13,7 @@ import torch
 from packhorse.client.batches.layout import PackLayout, as_layout
 from packhorse.client.masks._band import Band
 from packhorse.client.masks._host_blocks import BlockWriter, allocate
-from packhorse.client.masks._labelled import as_rows, layout_of_labels
+from packhorse.client.masks.boolean import as_rows, layout_of_labels
 from packhorse.client.masks.on_device import move, pairs_of_equals, segment_index, with_prefixes
 from packhorse.client.masks.prefixes import fill_prefixes, refuse_window
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout, as_layout
-from packhorse.client.masks._labelled import as_rows
+from packhorse.client.masks.boolean import as_rows
 from packhorse.client.masks.on_device import transfer
 from packhorse.client.masks.prefixes import refuse_prefixes
 

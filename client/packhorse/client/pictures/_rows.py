@@ -1,7 +1,7 @@
 """Rows as they are looked at: which sequences lie in each, how long they are, and what is known of them.
 
 Owns what pictures and explanations are made of; leaves finding it out to `batch` and `bins`, and
-drawing to `_svg` and `_text`.
+drawing to `_svg` and `picture`.
 """
 
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,7 @@ A name is enough where the defaults will do; the functions make presets with opt
 
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
-from packhorse.client.presets.megatron import megatron_preset
-from packhorse.client.presets.megatron_lm import megatron_lm_preset
+from packhorse.client.presets.megatron import megatron_lm_preset, megatron_preset
 from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import get_preset, list_presets

@@ -1,15 +1,41 @@
 """The presets by their names."""
 
-from packhorse.client.presets._open_instruct import open_instruct_preset
-from packhorse.client.presets._trl import trl_preset
+from dataclasses import replace
+
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
-from packhorse.client.presets.megatron import megatron_preset
-from packhorse.client.presets.megatron_lm import megatron_lm_preset
+from packhorse.client.presets.megatron import megatron_lm_preset, megatron_preset
 from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.rows import rows_preset
 from packhorse.client.presets.torchtune import torchtune_preset
+
+
+def open_instruct_preset() -> Preset:
+    """Makes the preset of open-instruct's `finetune.py`: what its `TensorDataCollatorWithFlattening` makes.
+
+    The keys are those of `padding_free_preset()`, all of them.
+    """
+    return replace(
+        padding_free_preset(),
+        name="open-instruct",
+        trainer="finetune.py of open-instruct (August 2026) with --packing; GRPO has rollouts.to_open_instruct",
+    )
+
+
+def trl_preset() -> Preset:
+    """Makes the preset of `SFTTrainer`: what its collator makes with `padding_free=True`.
+
+    The keys are those of `padding_free_preset()`, all of them. TRL itself leaves out of the loss what has position 0,
+    which is the first token of each sequence. Hand batches over behind the collator, by a trainer whose
+    `get_train_dataloader` returns the loader of a PackedDataset; TRL would not pack or collate them again.
+    """
+    return replace(
+        padding_free_preset(),
+        name="trl",
+        trainer="SFTTrainer of TRL (1.16), as its collator with padding_free=True feeds it",
+    )
+
 
 _ALL = (
     jax_preset(),

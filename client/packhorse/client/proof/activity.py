@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 import grpc
 
 from packhorse.client.errors import PackhorseError, ServerUnavailableError
-from packhorse.client.transport.access import NO_ACCESS, Access
-from packhorse.client.transport.credentials import Papers
+from packhorse.client.transport.access import NO_ACCESS, Access, Papers
 from packhorse.client.transport.grpc_channels import MAX_MESSAGE_BYTES
 from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.statuses import exception_of

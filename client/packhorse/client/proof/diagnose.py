@@ -15,16 +15,15 @@ from pathlib import Path
 from packhorse.client.api import Client
 from packhorse.client.errors import AccessDeniedError, PackhorseError, UnauthenticatedError
 from packhorse.client.proof.health import ask_health
-from packhorse.client.transport.access import NO_ACCESS, Access, variable_of
-from packhorse.client.transport.credentials import Papers
+from packhorse.client.transport.access import NO_ACCESS, Access, Papers, variable_of
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.handshake import days_left, refusal_of
 from packhorse.client.transport.targets import Address, host_and_port, hosts_of
 from packhorse.client.transport.transport import LIST_DATASETS
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
-from packhorse.wire.certificates import days_until, end_of
+from packhorse.wire.addresses import days_until, end_of
 
 STEPS = ("DNS", "TCP", "TLS", "auth", "versions", "health", "datasets", "first bin")
 

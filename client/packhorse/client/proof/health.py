@@ -9,8 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client.errors import PackhorseError
-from packhorse.client.transport.access import NO_ACCESS, Access
-from packhorse.client.transport.credentials import Papers
+from packhorse.client.transport.access import NO_ACCESS, Access, Papers
 from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.statuses import exception_of
 from packhorse.client.transport.targets import Address, host_and_port, hosts_of

@@ -1,6 +1,7 @@
 """Any object that answers `indexable[id]`, as a source.
 
-Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to `_fetched` and `base`.
+Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to `_fetched_ahead` and
+`base`.
 """
 
 from collections.abc import Mapping, Sized
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._fetched import FetchSource
+from packhorse.client.sources._fetched_ahead import FetchSource
 from packhorse.client.sources._ids import refuse_row_numbers
 from packhorse.client.sources.base import TokenSourceError, as_integers
 

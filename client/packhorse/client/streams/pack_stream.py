@@ -17,7 +17,7 @@ from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.requests import integers, invalid
 from packhorse.client.transport.retries import Attempts
 from packhorse.client.transport.transport import PACK_STREAM, Transport
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 

@@ -21,7 +21,7 @@ from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.components import Component, read_components
 from packhorse.client.transport.retries import Attempts
 from packhorse.client.transport.transport import STREAM_BINS, Transport
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, header_checksum, stream_positions

@@ -7,7 +7,7 @@ Owns these facts as Python values; leaves what batches make of redactions to `ba
 from dataclasses import dataclass
 
 from packhorse.topology import Skips
-from packhorse.topology.checks import counted
+from packhorse.topology.choices import counted
 from packhorse.v1 import packing_pb2 as pb
 
 

@@ -1,7 +1,7 @@
 """Megatron: an iterator of packed batches for its training loop, and `get_batch` for a loop of one's own.
 
 Owns which ranks read, how long an iterator goes on, what Megatron's checkpoint keeps of it, and the way from the ranks
-that read to those that share their model; leaves keys to `presets.megatron_lm`, batches to `loader` and data-parallel
+that read to those that share their model; leaves keys to `megatron`, batches to `loader` and data-parallel
 ranks to `ranks`. Importing this needs no Megatron.
 """
 

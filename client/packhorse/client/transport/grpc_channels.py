@@ -27,10 +27,9 @@ from packhorse.client.errors import (
     TransientError,
     VersionMismatchError,
 )
-from packhorse.client.transport._shared_set import SharedSet
 from packhorse.client.transport._watchdog import NoMessageError, next_message
-from packhorse.client.transport.access import NO_ACCESS, Access
-from packhorse.client.transport.credentials import Papers
+from packhorse.client.transport.access import NO_ACCESS, Access, Papers
+from packhorse.client.transport.embedded import SharedSet
 from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.statuses import exception_of
 from packhorse.client.transport.targets import Address, addresses_of, host_and_port, hosts_of

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from packhorse.client.errors import ServerUnavailableError, TransientError
 from packhorse.client.streams.requests import shortened
-from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
+from packhorse.formats.asking import RetryPolicy, checked_seconds
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """`NAME.mixture.toml`: a mixture as its user writes it.
 
-Owns the file's fields and the refusal of wrong ones; leaves changes of its text to `_stage_text`. Knows no dataset:
+Owns the file's fields and the refusal of wrong ones; leaves changes of its text to `append_stage`. Knows no dataset:
 what the names mean, and at which position a stage ends, is `open_mixture`'s.
 """
 
@@ -14,7 +14,6 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.files._toml_fields import (
     FieldError,
     array_header,
@@ -23,6 +22,7 @@ from packhorse.dataset.files._toml_fields import (
     no_field,
     table_header,
 )
+from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.epoch import MAX_WINDOWS, WeightsBy, WhenOut
 from packhorse.topology import checked_integer
 

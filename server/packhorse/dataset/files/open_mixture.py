@@ -4,13 +4,14 @@ Owns the way from the file to epochs: components, the positions at which stages 
 and the digest. Leaves the file's fields to `mixture_file`, and the arithmetic of mixtures to `packhorse.epoch`.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from math import ceil
 
 from packhorse.dataset.digest import mixture_digest
-from packhorse.dataset.files._kept_epochs import KeptEpochs
 from packhorse.dataset.files.mixture_file import (
     MIXTURE_SUFFIX,
     ComponentEntry,
@@ -34,6 +35,52 @@ from packhorse.epoch import (
     bin_shares,
     derive_key,
 )
+
+MORE_EPOCHS = 64
+"""Epochs used last that are remembered whatever they are of: ranks of a run may be in several of one component."""
+
+_MOST_RUNS = 2
+"""Of a mixture of a thousand shards, a run's epochs take 45 MB."""
+
+
+class KeptEpochs:
+    """Remembers epochs of components: for the two runs used last the last one of each component, and a few more.
+
+    A run reads a component's epochs one after the other, so each makes room for the next, and a run alone takes no more
+    memory than an epoch of each. Safe to be used by many threads.
+
+    Example:
+        >>> made = []
+        >>> kept = KeptEpochs(lambda component, run, epoch: made.append((component, run, epoch)))
+        >>> for epoch in (0, 0, 1, 1):
+        ...     kept.get(0, 7, epoch)
+        >>> made
+        [(0, 7, 0), (0, 7, 1)]
+
+    Args:
+        make: lays out an epoch: of which component, under which run's seed, and which one. It takes some 25
+            microseconds.
+    """
+
+    def __init__(self, make: Callable[[int, int, int], Source]) -> None:
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[int, dict[int, tuple[int, Source]]] = OrderedDict()
+        self._made = lru_cache(maxsize=MORE_EPOCHS)(make)
+
+    def get(self, component: int, run: int, epoch: int) -> Source:
+        """Returns an epoch of a component, made where it is not remembered."""
+        with self._lock:
+            known = self._runs.setdefault(run, {}).get(component)
+            self._runs.move_to_end(run)
+            while len(self._runs) > _MOST_RUNS:
+                self._runs.popitem(last=False)
+        if known is not None and known[0] == epoch:
+            return known[1]
+        made = self._made(component, run, epoch)
+        with self._lock:
+            self._runs.setdefault(run, {})[component] = (epoch, made)
+        return made
+
 
 _MOST_SEEDS = 4
 """Runs whose mixtures are remembered; another's is laid out again, in a millisecond."""

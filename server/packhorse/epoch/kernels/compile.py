@@ -8,12 +8,12 @@ import numpy as np
 from packhorse.epoch.assignment.assign import Assignment
 from packhorse.epoch.bins import PoolArray, read_only
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.sources.component import Component
 from packhorse.epoch.sources.found import Outline
 from packhorse.epoch.sources.groups import GroupedSource, Groups
 from packhorse.epoch.sources.join import JoinedSource
 from packhorse.epoch.sources.mixture import Mixture, Stage
 from packhorse.epoch.sources.prepared import EpochView
+from packhorse.epoch.sources.source import Component
 from packhorse.epoch.sources.windows import WindowedView
 from packhorse.topology import Balance, RoomRule, Topology
 

@@ -1,7 +1,7 @@
 """Positions split between components, two by two, so that each stays near its exact share after every position.
 
 Owns the tree of splits, how many of the first n positions each component gets, and the kernel that deals a stretch of
-them. Leaves what is kept of it to `_dealing`, and what is due to `_shares`.
+them. Leaves what is kept of it, and what is due, to `_dealing`.
 
 Of two components, the lesser has a share p ≤ 1/2 of their cells. Let T(m) = debt + m·p be what is due to it after m
 cells, and stratum k the cells in which T goes from k to k + 1. Each stratum holds exactly one of its bins, in a cell

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch.keys import checked_seed, derive_key
-from packhorse.epoch.sources._dealing import Dealing
-from packhorse.epoch.sources._shares import Shares
+from packhorse.epoch.sources._dealing import Dealing, Shares
 from packhorse.epoch.sources._splits import DEBT_UNITS, Splits
-from packhorse.epoch.sources.component import Component
 from packhorse.epoch.sources.mixture_epoch import MixtureEpoch, Segment
+from packhorse.epoch.sources.source import Component
 from packhorse.topology import checked_integer
 
 Weight = int | float | str | Decimal | Fraction

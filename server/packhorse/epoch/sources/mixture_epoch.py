@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from packhorse.compiling import kernel
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.sources._dealing import Dealing
-from packhorse.epoch.sources.component import Component
 from packhorse.epoch.sources.found import Found, Outline, find_in, made, rearranged
-from packhorse.epoch.sources.source import Locations, Source, checked_positions
+from packhorse.epoch.sources.source import Component, Locations, Source, checked_positions
 
 _BYTES_PER_COMPONENT = 128
 """What every segment and the beginnings say of a component."""

@@ -11,7 +11,24 @@ from numpy.typing import NDArray
 
 from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
 from packhorse.packing.optimal._pricing import Run
-from packhorse.packing.optimal._solver import Solver
+
+
+class Solver(highspy.Highs):
+    """A HiGHS solver that never writes to stdout.
+
+    From 1.16 on, HiGHS prints its name and licence as soon as callbacks are enabled, which its constructor does before
+    anybody could set an option. A command's stdout holds results only.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.setOptionValue("output_flag", False)  # releases before 1.16 may not call `enableCallbacks`
+
+    def enableCallbacks(self) -> None:  # noqa: N802, as HiGHS spells it
+        """Turns output off first."""
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
+
 
 Column = tuple[Run, ...]
 """A bin as runs of (index of a length, copies), by ascending index."""

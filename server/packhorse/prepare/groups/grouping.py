@@ -1,7 +1,7 @@
 """Groups of rows: which rows are a group, and reading them with no group cut in two.
 
-Owns the three ways to say it, and the cut between groups. Leaves counting groups to `groups._tally`, what comes twice
-to `groups._repeats`, and the tables to `groups.tables`.
+Owns the three ways to say it, and the cut between groups. Leaves counting groups, and what comes twice,
+to `groups._tally`, and the tables to `groups.tables`.
 """
 
 import os

@@ -1,8 +1,8 @@
 """The tables of groups and their members, written in one pass over the rows, in order.
 
 Owns `gather_groups`, and what it gives: rows again, one for each group, so that every later pass is the same with and
-without groups. Leaves which rows are a group to `groups.grouping`, those that are too long to `groups._tally`, and what
-comes twice to `groups._repeats`.
+without groups. Leaves which rows are a group to `groups.grouping`, and those that are too long or come twice to
+`groups._tally`.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,7 @@ from packhorse.dataset import (
 from packhorse.jobs import Progress
 from packhorse.packing import PackingPlan
 from packhorse.prepare.append import added_ledgers
-from packhorse.prepare.groups._repeats import refuse_repeated_group, refuse_repeated_id
-from packhorse.prepare.groups._tally import GroupTally
+from packhorse.prepare.groups._tally import GroupTally, refuse_repeated_group, refuse_repeated_id
 from packhorse.prepare.groups.grouping import Grouping, WholeGroups, groups_of_version, whole_groups
 from packhorse.prepare.input import Columns, Opened, RawRows, Span, cut, map_array
 from packhorse.topology import RoomRule

@@ -3,8 +3,9 @@
 Owns names (below the folder that all files share) and where a manifest's list ends and a file beside it begins.
 """
 
+import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from packhorse.dataset import (
     SkippedRows,
     write_records,
 )
-from packhorse.formats.files import absolute
+from packhorse.formats.files import absolute, as_path
+from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.append import all_inputs, all_skipped
 from packhorse.prepare.input import Fault, Opened
 
@@ -95,3 +97,36 @@ def _shared_folder(paths: Sequence[str]) -> str:
     folders = [os.path.dirname(path).split("/") for path in paths]
     shared = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
     return "/".join(names[0] for names in shared)
+
+
+Source = str | os.PathLike[str]
+"""A file, a folder, a pattern, or the URL of one in an object store, to read."""
+
+_MOST_NAMES = 8
+
+
+def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
+    """Returns the inputs as they were named; a ValueError where that is no way to name one."""
+    given = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
+    wanted = "--input must be a file, a folder, a pattern, a URL of one, or a list of these"
+    paths = [as_path(one) for one in given if isinstance(one, str | os.PathLike) and str(one)]
+    if len(paths) < len(given):
+        raise ValueError(f"{wanted}, got {input!r:.60}")
+    return paths
+
+
+def name_of_inputs(sources: Sequence[str]) -> str:
+    """What the manifest calls the inputs: last components, and of a pattern its folder too."""
+    names = []
+    for source in sources[:_MOST_NAMES]:
+        path = Path(without_secrets(source).partition("://")[2] if is_url(source) else os.path.abspath(source))
+        names.append("/".join(path.parts[-2:]).removeprefix("//") if glob.has_magic(path.name) else path.name)
+    if len(sources) > _MOST_NAMES:
+        names.append(f"{len(sources) - _MOST_NAMES:,} more")
+    return os.fsencode(", ".join(names)).decode(errors="replace")
+
+
+def joined_names(before: str, more: str) -> str:
+    """What the manifest calls the inputs of a dataset that grew."""
+    names = f"{before}, {more}".split(", ")
+    return ", ".join([*names[:_MOST_NAMES], *["…"] * (len(names) > _MOST_NAMES)])

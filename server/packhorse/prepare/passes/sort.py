@@ -36,8 +36,7 @@ from packhorse.prepare.passes.passes import (
     rows_of_task,
     run_checksum,
 )
-from packhorse.prepare.plan_record import plan_content, plan_of
-from packhorse.prepare.work import Records, WorkFolder
+from packhorse.prepare.work import Records, WorkFolder, plan_content, plan_of
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

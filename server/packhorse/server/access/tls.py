@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 
 from packhorse.server.base.stamps import FileStamps
-from packhorse.wire.certificates import end_of
+from packhorse.wire.addresses import end_of
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,31 +7,120 @@ one. It serves nothing itself. Leaves what each does to `app`.
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Metric
+from prometheus_client import CollectorRegistry, Metric, values
 from prometheus_client.multiprocess import mark_process_dead
 
 from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
-from packhorse.server.app.sibling import REACHED, ProcessSettings
-from packhorse.server.datasets.reached import make_shared_table
-from packhorse.server.lanes.stream_limit import make_shared_limit
-from packhorse.server.watching.metrics_port import listen_for_metrics
-from packhorse.server.watching.metrics_sum import SumOfProcesses
+from packhorse.server.base.logs import set_up_logging
+from packhorse.server.datasets.mixtures import Reached, make_shared_table
+from packhorse.server.lanes.stream_limit import SharedStreamLimit, make_shared_limit
+from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
+
+REACHED = "reached"
+"""The file through which processes tell how far runs have come."""
+
+_LOG_SIBLING = logging.getLogger("packhorse.server.app.processes")  # it runs as __main__
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings:
+    """What one process of several serves by."""
+
+    config: ServeConfig
+    """Of the whole server, with the real port."""
+    slot: int
+    """Its number, in [0, config.processes). One that replaces another that died has the same."""
+    folder: Path
+    """What all of them share for as long as their parent lives."""
+
+    def stream_limit(self) -> SharedStreamLimit:
+        """The streams that all of them may have open together."""
+        return SharedStreamLimit(self.config.max_streams, self.folder / "streams", self.slot)
+
+    def reached(self) -> Reached:
+        """How far the runs have come that any of them streams to."""
+        return Reached(self.folder / REACHED, self.slot)
+
+
+class Sibling:
+    """What `app.serve` knows of the others.
+
+    Args:
+        settings: what this process serves by.
+        parent: the connection to the parent.
+    """
+
+    def __init__(self, settings: ProcessSettings, parent: "Connection[Any, Any]") -> None:
+        self.num_processes = settings.config.processes
+        self.limit = settings.stream_limit()
+        self.reached = settings.reached()
+        self.is_orphan = False
+        self._parent = parent
+
+    def begin(self, registry: CollectorRegistry, datasets: Sequence[str]) -> None:
+        """Tells the parent that this process serves these datasets, and from then on its metrics when it asks."""
+        self._parent.send(list(datasets))
+        threading.Thread(target=self._answer, args=(registry,), name="parent", daemon=True).start()
+
+    def _answer(self, registry: CollectorRegistry) -> None:
+        """Answers the parent until that ends; then this process drains, as if it had been told to."""
+        try:
+            while True:
+                number = self._parent.recv()
+                self._parent.send((number, list(registry.collect())))
+        except (EOFError, OSError):
+            _LOG_SIBLING.warning("the parent process is gone; draining")
+            self.is_orphan = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Serves by the settings that the parent sends, and leaves without waiting for threads that are inside kernels."""
+    parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    settings: ProcessSettings = parent.recv()
+    set_up_logging(settings.config.log_format, settings.config.log_level)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.folder)
+    # before any metric is made
+    values.ValueClass = values.MultiProcessValue(lambda: settings.slot)  # type: ignore[no-untyped-call]
+    from packhorse.server.app.running import serve
+
+    sibling = Sibling(settings, parent)
+    status = 0
+    try:
+        asyncio.run(serve(settings.config, ready=lambda *_: None, sibling=sibling))
+    except (ValueError, OSError) as error:
+        parent.send(error)
+        status = 1
+    except Exception as error:
+        _LOG_SIBLING.exception("this process failed")
+        parent.send(OSError(f"a server's process failed: {error}; its trace is in the log"))
+        status = 1
+    if sibling.is_orphan:
+        shutil.rmtree(settings.folder, ignore_errors=True)
+    logging.shutdown()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -112,7 +201,7 @@ class _Process:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "packhorse.server.app.sibling",
+                "packhorse.server.app.processes",
                 str(theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
                 process_group=0,  # ^C in a terminal reaches the parent alone, which hands it on

@@ -26,30 +26,24 @@ from packhorse.server.access.access import Guard
 from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
+from packhorse.server.app.processes import Sibling
 from packhorse.server.app.shrinking import survive_shrinking_files
-from packhorse.server.app.sibling import Sibling
 from packhorse.server.app.warm_up import WarmUp
-from packhorse.server.base.descriptors import allow_descriptors
+from packhorse.server.base.cores import allow_descriptors
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.logs import GRPC_LOGGER, Sparing
 from packhorse.server.base.status import reason_name
 from packhorse.server.datasets.catalog import Catalog
-from packhorse.server.datasets.mixtures import Mixtures
-from packhorse.server.datasets.reached import Reached
+from packhorse.server.datasets.mixtures import Mixtures, Reached
 from packhorse.server.lanes.lanes import Lane, Lanes
 from packhorse.server.lanes.stream_limit import StreamLimit
 from packhorse.server.methods.backend import Backend, installed_version
 from packhorse.server.methods.requests import MAX_MESSAGE_BYTES
-from packhorse.server.service.accepting import Accepting
-from packhorse.server.service.decoding import Decoding
-from packhorse.server.service.gate import Gate
-from packhorse.server.service.listening import Listening
-from packhorse.server.service.receiving import Receiving
+from packhorse.server.service.listening import Accepting, Listening
+from packhorse.server.service.receiving import Decoding, Gate, Receiving
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.watching.activity import Activity
-from packhorse.server.watching.call_log import CallLog
-from packhorse.server.watching.call_metrics import CallMetrics
-from packhorse.server.watching.calls import Calls
+from packhorse.server.watching.calls import CallLog, CallMetrics, Calls
 from packhorse.server.watching.condition import NO_BLOCKS, Condition, asked_gauges, nothing_served
 from packhorse.server.watching.connections import Connections
 from packhorse.server.watching.metrics import Metrics

@@ -1,6 +1,6 @@
 """A coroutine of gRPC's that goes on where whoever waits for it is cancelled: the core uses its memory until its end.
 
-Owns running it without a task. Leaves which coroutines need it to `accepting` and `calls`.
+Owns running it without a task. Leaves which coroutines need it to `listening` and `calls`.
 """
 
 import asyncio

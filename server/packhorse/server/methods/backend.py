@@ -14,7 +14,7 @@ from packhorse.dataset import MixtureDataset
 from packhorse.epoch import joined
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.pieces import Pace, Pieces, finish
-from packhorse.server.datasets.reached import Reached
+from packhorse.server.datasets.mixtures import Reached
 from packhorse.server.datasets.served import Datasets, Served
 from packhorse.server.methods import pack, requests
 from packhorse.server.methods.asked_stream import AskedStream

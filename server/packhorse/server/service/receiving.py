@@ -15,8 +15,9 @@ from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from packhorse.server.base.faults import ServiceError, too_many_requests
+from packhorse.server.base.faults import ServiceError, invalid_field, too_many_requests
 from packhorse.server.base.status import abort
 from packhorse.server.lanes.memory import DECODED_BYTES_PER_BYTE, MemoryBudget, OutOfMemoryBudgetError
 
@@ -178,3 +179,61 @@ class Receiving(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     async def _refuse(self, error: ServiceError, context: Any) -> NoReturn:
         self._on_refusal(error)
         await abort(context, error)
+
+
+class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Lets a service's calls through once it is open.
+
+    Args:
+        service: its full name.
+    """
+
+    def __init__(self, service: str) -> None:
+        self._prefix = f"/{service}/"
+        self._is_open = asyncio.Event()
+
+    def open(self) -> None:
+        """Lets all calls through, from now on."""
+        self._is_open.set()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Waits where the call is the service's."""
+        if handler_call_details.method.startswith(self._prefix):
+            await self._is_open.wait()
+        return await continuation(handler_call_details)
+
+
+class Decoding(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Hands methods of one service a ServiceError instead of a request that cannot be decoded.
+
+    Args:
+        service: full name, e.g. "packhorse.v1.PackingService".
+    """
+
+    def __init__(self, service: str) -> None:
+        self._prefix = f"/{service}/"
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Returns the method's handler, with a decoder that does not raise."""
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith(self._prefix):
+            return handler
+        return handler._replace(request_deserializer=_tolerant(handler.request_deserializer))
+
+
+def _tolerant(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def decoded(data: bytes) -> Any | ServiceError:
+        try:
+            return decode(data)
+        except DecodeError:
+            return invalid_field("request", f"the request's {len(data)} bytes are no protocol message of this method")
+
+    return decoded

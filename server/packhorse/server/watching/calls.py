@@ -6,6 +6,7 @@ of open streams. A call's handlers know nothing of them.
 
 import asyncio
 import inspect
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +18,9 @@ import grpc
 from google.protobuf.message import Message
 
 from packhorse.server.access.access import CALLER
+from packhorse.server.base.logs import Sparing, fields
 from packhorse.server.base.shielded import Shielded
+from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
@@ -273,3 +276,86 @@ async def _write(message: Any, context: Any) -> None:
 def _trace_parent(metadata: Any) -> str:
     found = [value for key, value in metadata or () if key == "traceparent" and isinstance(value, str)]
     return found[0] if found else ""
+
+
+_CALLS = logging.getLogger(__name__)
+_STREAMS_CALL_LOG = _CALLS.getChild("streams")
+_REFUSED = _STREAMS_CALL_LOG.getChild("refused")
+
+MOST_LINES = {_STREAMS_CALL_LOG: 10_000, _REFUSED: 60}
+"""In a minute. Streams that open and end are logged for the largest run that starts; strangers may be refused as often
+as they like."""
+
+
+class CallLog(Watcher):
+    """Logs calls."""
+
+    def __init__(self) -> None:
+        for logger, most_lines in MOST_LINES.items():
+            if not logger.filters:
+                logger.addFilter(Sparing(most_lines))
+
+    def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
+        """Logs a stream once its first block or answer has left; before, a line would keep that waiting."""
+        if call.is_stream and call.num_sent == 1 + isinstance(message, pb.StreamBinsResponse):
+            _STREAMS_CALL_LOG.info("stream opened", extra=fields(stream=call.id, **_who(call)))
+
+    def ended(self, call: Call) -> None:
+        """Logs the end of a stream, or a single call."""
+        outcome = {"status": call.status.name, "seconds": round(call.seconds, 6), "why": call.message}
+        if call.is_stream and call.num_sent:
+            counts = {"blocks": call.num_sent - 1, "bytes": call.sent_bytes, "blocked": round(call.blocked_seconds, 3)}
+            _STREAMS_CALL_LOG.info("stream ended", extra=fields(stream=call.id, **_who(call), **counts, **outcome))
+        elif call.is_stream and call.status is grpc.StatusCode.OK:  # nobody refused it
+            _REFUSED.info(
+                "stream left before its first message", extra=fields(**_who(call), seconds=outcome["seconds"])
+            )
+        elif call.is_stream and call.status is not grpc.StatusCode.CANCELLED:
+            _REFUSED.warning("stream refused", extra=fields(**_who(call), **outcome))
+        elif _CALLS.isEnabledFor(logging.DEBUG):
+            counts = {"received_bytes": call.received_bytes, "sent_bytes": call.sent_bytes}
+            _CALLS.debug("call", extra=fields(**_who(call), **counts, **outcome))
+
+
+def _who(call: Call) -> dict[str, Any]:
+    method = call.name if call.is_ours else call.method
+    return {"method": method, **call.facts(), "peer": call.peer, "token_name": call.holder}
+
+
+class CallMetrics(Watcher):
+    """Counts and measures calls.
+
+    Args:
+        metrics: move with them.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def began(self, call: Call) -> None:
+        """Counts a call."""
+        self._metrics.calls_started.labels(call.method).inc()
+
+    def sends(self, call: Call, message: Any) -> None:
+        """Counts a message that waits for its receiver."""
+        if call.is_stream:
+            self._metrics.blocked_streams.inc()
+
+    def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
+        """Counts the time that it waited; with a stream's first, that the stream goes on where another broke."""
+        if not call.is_stream:
+            return
+        self._metrics.blocked_streams.dec()
+        dataset = getattr(call.request, "dataset", "")
+        self._metrics.blocked_seconds.labels(dataset).inc(waited_seconds)
+        if call.num_sent == 1 and isinstance(call.request, pb.StreamBinsRequest) and call.request.first_step:
+            self._metrics.resumed.labels(dataset).inc()
+
+    def ended(self, call: Call) -> None:
+        """Measures a call."""
+        if call.is_stream and call.sending_since is not None:
+            self._metrics.blocked_streams.dec()
+        labels = (call.method, call.status.name)
+        self._metrics.call_seconds.labels(*labels).observe(call.seconds)
+        self._metrics.sent_bytes.labels(*labels).observe(call.sent_bytes)
+        self._metrics.received_bytes.labels(*labels).observe(call.received_bytes)

@@ -1,7 +1,7 @@
 """What Prometheus scrapes.
 
 Owns every metric's name and meaning. Leaves when they move to `servicer` and `lanes` for blocks,
-`call_metrics` for calls, `activity` for ranks that lag, and `resources` for the process.
+`calls` for calls, `activity` for ranks that lag, and `resources` for the process.
 """
 
 from collections.abc import Callable, Iterator, Mapping

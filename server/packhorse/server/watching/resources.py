@@ -1,7 +1,7 @@
 """What this process takes of its machine, beside the limits that would end it: memory, files, processor time.
 
 Owns where Linux says so, and how often it is asked; elsewhere what it does not know is 0. Leaves connections to
-`connections`, and the limit of files to `descriptors`.
+`connections`, and the limit of files to `base.cores`.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.server.base.control_groups import MOUNT, groups_of, text_of
+from packhorse.server.base.cores import MOUNT, groups_of, text_of
 from packhorse.server.watching.connections import Connections, open_descriptors
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
