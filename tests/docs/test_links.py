@@ -42,7 +42,7 @@ def test_what_a_newcomer_reads_stays_short(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_modules_that_are_named_are_there(page):
-    """A file is named by the end of its path, as `epoch/view.py`."""
+    """A file is named by the end of its path, as `epoch/sources/prepared.py`."""
     for name in sorted(
         set() if "/reference-" in page else set(re.findall(r"`([\w/.]+\.(?:py|proto|yml|toml))`", text_of(page)))
     ):

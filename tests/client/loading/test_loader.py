@@ -216,7 +216,7 @@ def test_a_child_s_exceptions_and_deaths(without_grpc, monkeypatch):
 EPOCHS = """
 import multiprocessing, sys, time
 from packhorse.client import create_packed_dataloader
-from packhorse.client.service import _grpc
+from packhorse.client.transport import grpc_channels as _grpc
 
 def main():
     for repeat in range(15):

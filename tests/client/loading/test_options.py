@@ -56,6 +56,6 @@ def test_mypy_knows_the_options(tmp_path):
     snippet.write_text(SNIPPET)
     told, _, _ = mypy.run(["--config-file", str(settings), "--cache-dir", str(tmp_path / "cache"), str(snippet)])
     errors = [line.split(":", 2)[1:] for line in told.splitlines() if ": error:" in line]
-    assert [int(line) for line, _ in errors] == [4, 5, 6], told
+    assert [int(line) for line, _ in errors] == [5, 6, 7], told
     assert "shift_label" in errors[0][1]
     assert "prefetch_factr" in errors[2][1]

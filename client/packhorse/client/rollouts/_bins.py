@@ -13,7 +13,7 @@ from packhorse.client.api import Client
 from packhorse.client.errors import InvalidRequestError
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.transport.embedded import EmbeddedPlanner
-from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.formats.asking import RetryPolicy
 
 
 def bins_of_steps(
