@@ -7,7 +7,7 @@ from collections import Counter
 import grpc
 import numpy as np
 import pytest
-from tests.client.service.interrupted import Interrupted
+from tests.client.streams.interrupted import Interrupted
 
 from packhorse.client import PackStream, RetryPolicy, connect
 from packhorse.client.errors import (

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.client.service.interrupted import Interrupted
+from tests.client.streams.interrupted import Interrupted
 
 from packhorse.client import Balance, PackStream, RetryPolicy, connect
 from packhorse.client.errors import DamagedAnswerError, InvalidRequestError
