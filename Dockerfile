@@ -54,6 +54,6 @@ EXPOSE 50051 9464
 VOLUME ["/data", "/var/cache/packhorse"]
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["packhorse", "health", "--target", "127.0.0.1:50051"]
+    CMD ["packhorse", "doctor", "--health", "--target", "127.0.0.1:50051"]
 ENTRYPOINT ["packhorse"]
 CMD ["serve"]

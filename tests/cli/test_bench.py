@@ -24,7 +24,7 @@ LOAD = Load(
 
 def test_every_rank_and_worker_has_a_stream_and_is_measured(packhorse, target):
     result = packhorse(
-        *("bench", target, "--dataset", "rows", "--seconds", 1, "--world-size", 2, "--workers-per-rank", 2),
+        *("bench", "rows", "--target", target, "--seconds", 1, "--world-size", 2, "--workers-per-rank", 2),
         *("--processes", 2, "--json"),
     )
     facts = json.loads(result.stdout)
@@ -62,7 +62,19 @@ def test_streams_beyond_the_limit_are_counted_and_told(packhorse, make_server, t
     """Of an epoch so long, and read so slowly, that the server has not sent a stream's end when the bench is over."""
     prepare(lengths=np.full(1_000_000, 7), output=tmp_path / "long", max_seq_len=7, progress=False)
     with make_server(tmp_path, "--max-streams", 2) as server:
-        bench = ("bench", server.target, "--seconds", 1, "--world-size", 5, "--processes", 1, "--steps-per-second", 1)
+        bench = (
+            "bench",
+            "--target",
+            server.target,
+            "--seconds",
+            1,
+            "--world-size",
+            5,
+            "--processes",
+            1,
+            "--steps-per-second",
+            1,
+        )
         result = packhorse(*bench, "--json")
         facts = json.loads(result.stdout)
     assert (result.exit_code, facts["streams"], facts["refused_streams"], facts["failed_streams"]) == (1, 5, 3, 3)
@@ -82,6 +94,6 @@ def test_the_way_out_of_a_refusal_is_told():
     [(["embedded:datasets"], "is no server"), (["--dataset", "none"], "no dataset is named 'none'")],
 )
 def test_what_cannot_be_loaded(packhorse, target, arguments, message):
-    result = packhorse("bench", *([target] if arguments[0].startswith("-") else []), *arguments)
+    result = packhorse("bench", *(["--target", target] if arguments[0].startswith("-") else []), *arguments)
     assert result.exit_code != 0
     assert message in result.stderr

@@ -87,7 +87,7 @@ def test_stream_into_a_closed_pipe_ends_quietly(target):
 def test_locate_tells_where_an_id_comes(packhorse, json_lines, target, client):
     topology, place = {"world_size": 2, "batch_size": 3, "workers_per_rank": 2}, {"seed": 1, "epoch": 6}
     flags = [part for name, value in (place | topology).items() for part in (f"--{name.replace('_', '-')}", value)]
-    result = packhorse("locate", "--target", target, "rows", *flags, "--json", 17, 4)
+    result = packhorse("show", "--target", target, "rows", *flags, "--json", "--id", 17, "--id", 4)
     assert result.exit_code == 0
     lines = json_lines(result.stdout)
     expected = client.locate("rows", ids=[17, 4], topology=Topology(**topology), **place)
@@ -105,30 +105,29 @@ def test_locate_tells_where_an_id_comes(packhorse, json_lines, target, client):
 
 
 def test_locate_unknown_ids_exits_with_1(packhorse, json_lines, target):
-    result = packhorse("locate", "--target", target, "rows", 17, 2000, -5)
+    result = packhorse("show", "--target", target, "rows", "--id", 17, "--id", 2000, "--id", -5)
     assert result.exit_code == 1
     assert result.stdout.count("not in the") == 2
     assert "17" in result.stdout
-    result = packhorse("locate", "--target", target, "rows", "--json", 2000)
+    result = packhorse("show", "--target", target, "rows", "--json", "--id", 2000)
     assert result.exit_code == 1
     assert json_lines(result.stdout)[0]["found"] is False
-    assert packhorse("locate", "--target", target, "rows").exit_code == 2
 
 
 def test_long_ids_are_printed_whole(packhorse, corpus, target, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     ids = corpus.ids["named"][:3].tolist()
-    result = packhorse("locate", "--target", target, "named", "--world-size", 2, *ids)
+    result = packhorse("show", "--target", target, "named", "--world-size", 2, *(f"--id={one}" for one in ids))
     assert result.exit_code == 0
     for number in ids:
         assert str(number) in result.stdout
 
 
 def test_health(packhorse, target, running_unix_server):
-    result = packhorse("health", "--target", target)
+    result = packhorse("doctor", "--health", "--target", target)
     assert (result.exit_code, result.stdout) == (0, f"{target}: SERVING\n")
-    assert packhorse("health", "--target", running_unix_server.target).exit_code == 0
-    result = packhorse("health", "--target", "127.0.0.1:1", "--timeout-seconds", "0.3")
+    assert packhorse("doctor", "--health", "--target", running_unix_server.target).exit_code == 0
+    result = packhorse("doctor", "--health", "--target", "127.0.0.1:1", "--timeout-seconds", "0.3")
     assert result.exit_code == 1
     assert result.stderr.startswith("127.0.0.1:1: ")
     assert result.stderr.count("\n") == 1
@@ -137,15 +136,17 @@ def test_health(packhorse, target, running_unix_server):
 @pytest.mark.parametrize("seconds", ["1000", "inf"])
 def test_health_tells_at_once_that_nobody_listens(packhorse, seconds):
     """It would time out otherwise, which pytest ends long before."""
-    result = packhorse("health", "--target", "127.0.0.1:1", "--timeout-seconds", seconds)
+    result = packhorse("doctor", "--health", "--target", "127.0.0.1:1", "--timeout-seconds", seconds)
     assert result.exit_code == 1
     assert "Connection refused" in result.stderr
 
 
 def test_waits_may_be_endless(packhorse, target):
-    assert packhorse("health", "--target", target, "--timeout-seconds", "inf").exit_code == 0
-    assert packhorse("doctor", target, "--timeout-seconds", "inf").exit_code == 0
-    assert packhorse("top", target, "--once", "--interval", "0.1", "--timeout-seconds", "inf").exit_code == 0
+    assert packhorse("doctor", "--health", "--target", target, "--timeout-seconds", "inf").exit_code == 0
+    assert packhorse("doctor", "--target", target, "--timeout-seconds", "inf").exit_code == 0
+    assert (
+        packhorse("top", "--target", target, "--once", "--interval", "0.1", "--timeout-seconds", "inf").exit_code == 0
+    )
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-", ">&- 2>&-"])
@@ -156,7 +157,7 @@ def test_output_may_be_closed(corpus, closed):
 
 
 def test_terminals_of_few_characters_show_the_rest(target):
-    command = [sys.executable, "-m", "packhorse.cli", "doctor", target]
+    command = [sys.executable, "-m", "packhorse.cli", "doctor", "--target", target]
     result = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1"}, timeout=100)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(b"? DNS")
@@ -177,8 +178,8 @@ def test_errors_of_the_system_name_the_file(packhorse, tmp_path):
         (["stream", "rows", "--seed", str(2**64)], "seed"),
         (["audit", "nothing"], "no dataset is named 'nothing'"),
         (["audit", "rows", "--start-position", "1000000"], "topology.start_position"),
-        (["locate", "nothing", "1"], "no dataset is named 'nothing'"),
-        (["locate", "rows", str(2**70)], "ids"),
+        (["show", "nothing", "--id", "1"], "no dataset is named 'nothing'"),
+        (["show", "rows", "--id", str(2**70)], "ids"),
     ],
     ids=str,
 )
@@ -210,7 +211,7 @@ def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, targe
         (one.step, one.slot, one.position, one.ids) for one in expected
     ]
     ids = [int(client.get_bins("rows", positions=[position]).ids[0]) for position in (3, 11, 20)]
-    result = packhorse("locate", *flags, "--json", *ids)
+    result = packhorse("show", *flags, "--json", *(f"--id={one}" for one in ids))
     assert result.exit_code == 0
     locations = client.locate("rows", ids=ids, topology=shape, skip=skip)
     assert [location.position for location in locations] == [3, -1, 16]
@@ -218,11 +219,15 @@ def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, targe
         assert line == {
             name: getattr(location, name) for name in location.__slots__ if name not in ("component", "key")
         }
-    (row,) = (row for row in packhorse("locate", *flags, *ids).stdout.splitlines() if "left out" in row)
+    (row,) = (
+        row
+        for row in packhorse("show", *flags, *(f"--id={one}" for one in ids)).stdout.splitlines()
+        if "left out" in row
+    )
     assert str(ids[1]) in row
 
 
-@pytest.mark.parametrize("command", ["stream", "audit", "locate"])
+@pytest.mark.parametrize("command", ["stream", "audit", "show"])
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -234,7 +239,7 @@ def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, targe
     ],
 )
 def test_shapes_that_are_none(packhorse, target, command, flags, message):
-    ids = [7] if command == "locate" else []
+    ids = ["--id", 7] if command == "show" else []
     result = packhorse(command, "--target", target, "rows", *flags, *ids)
     assert result.exit_code == 2
     assert message in result.stderr

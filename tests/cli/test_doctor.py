@@ -138,7 +138,9 @@ def test_auth(examined, secured, authority, token, message):
 
 
 def test_a_token_that_expires_soon_is_warned_of(packhorse, secured, authority):
-    result = packhorse("doctor", secured.target, "--ca", authority.ca, "--token-file", secured.folder / "soon")
+    result = packhorse(
+        "doctor", "--target", secured.target, "--ca", authority.ca, "--token-file", secured.folder / "soon"
+    )
     assert result.exit_code == 0
     (line,) = (line for line in result.stdout.splitlines() if " auth " in line)
     assert line.startswith("! ")
@@ -157,7 +159,9 @@ def test_own_certificate_is_looked_at(packhorse, corpus, make_server, authority,
     server, own = authority.issue("mutual"), authority.issue(f"own{days}", days=days)
     flags = ("--tls-cert", server.cert, "--tls-key", server.key, "--tls-client-ca", authority.ca)
     with make_server(corpus.root, *flags) as running:
-        result = packhorse("doctor", running.target, "--ca", authority.ca, "--cert", own.cert, "--key", own.key)
+        result = packhorse(
+            "doctor", "--target", running.target, "--ca", authority.ca, "--cert", own.cert, "--key", own.key
+        )
     (line,) = (line for line in result.stdout.splitlines() if " TLS " in line)
     assert line.startswith(f"{sign} TLS")
     assert told in line
@@ -205,13 +209,13 @@ def test_datasets(examined, running_server, secured, authority):
 
 def test_targets_that_are_none_are_told_so(packhorse):
     for target, message in (("embedded:x", "is no server"), ("http://a:1", "is no address")):
-        result = packhorse("doctor", target)
+        result = packhorse("doctor", "--target", target)
         assert result.exit_code in (1, 2)
         assert message in result.stderr
 
 
 def test_several_hosts_are_gone_through_one_by_one(packhorse, running_server):
-    result = packhorse("doctor", f"{running_server.target},127.0.0.1:1")
+    result = packhorse("doctor", "--target", f"{running_server.target},127.0.0.1:1")
     assert result.exit_code == 1
     assert result.stdout.count("DNS") == 2
     assert result.stdout.splitlines()[-1].startswith("✗ TCP")

@@ -14,7 +14,7 @@ EXTRAS = {  # what each install lacks of the packages that commands need
     "client": {"numba", "prometheus_client", "grpc_reflection", "tokenizers", "matplotlib"},
     "server,prepare": {"torch", "matplotlib"},
 }
-OF_TRAINERS = {"show", "stream", "audit", "locate", "explain", "doctor", "health", "datasets", "top", "bench"}
+OF_TRAINERS = {"show", "stream", "audit", "inspect", "doctor", "top", "bench"}
 """Commands that every install has."""
 EXTRA_OF = {name: entry.extra for name, entry in COMMANDS.items() if name not in OF_TRAINERS}
 MISSING = {"base": EXTRA_OF, "client": EXTRA_OF, "server,prepare": {"demo": "demo"}}
@@ -99,9 +99,9 @@ main()
     "arguments",
     [
         ["--help"],
-        ["health"],
+        ["doctor", "--health"],
         ["audit", "few"],
-        ["locate", "few", "3"],
+        ["show", "few", "--id", "3"],
         ["stream", "few", "--limit", "1"],
     ],
     ids=lambda arguments: arguments[0],

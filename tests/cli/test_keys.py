@@ -102,15 +102,15 @@ def test_a_file_of_keys(folder, packhorse, tmp_path):
 
 def test_locate_and_explain_speak_in_keys(folder, packhorse, json_lines):
     web = folder / "data" / "web"
-    by_key, by_id = json_lines(packhorse("locate", web, "--json", URL.format(10), "9").stdout)[::-1]
+    by_key, by_id = json_lines(packhorse("show", web, "--json", "--id", URL.format(10), "--id", "9").stdout)[::-1]
     assert by_key == by_id | {"id": by_key["id"]}
     assert (by_key["key"], by_key["id"]) == (URL.format(10), 9)  # the sixth document is empty
-    missing = packhorse("locate", web, "https://example.org/none")
+    missing = packhorse("show", web, "--id", "https://example.org/none")
     assert missing.exit_code == 1
     assert "not in the dataset" in missing.stdout
-    (explained,) = json_lines(packhorse("explain", web, "--step", 0, "--json").stdout.replace("\n", ""))
+    (explained,) = json_lines(packhorse("show", web, "--step", 0, "--json").stdout.replace("\n", ""))
     for sequence in explained["bins"][0]["sequences"]:
-        assert packhorse("locate", web, "--json", sequence["key"]).stdout.startswith(f'{{"id": {sequence["id"]},')
+        assert packhorse("show", web, "--json", "--id", sequence["key"]).stdout.startswith(f'{{"id": {sequence["id"]},')
     shown = packhorse("show", web, "--tokens", folder / "web.idx", "--limit", 1).stdout
     assert "https://example.org/" in shown
 

@@ -124,7 +124,7 @@ def test_the_audit_counts_each_component_and_ids_are_located_with_it(root):
     lines = result.output.splitlines()
     assert [line.partition(":")[0] for line in lines if "its epochs" in line] == ["rows", "named", "truncated"]
     assert lines[-1] == "every sequence as often as the mixture says: yes"
-    result = CliRunner().invoke(main, ["locate", *target, "--json", "3"])
+    result = CliRunner().invoke(main, ["show", *target, "--json", "--id", "3"])
     assert {json.loads(line)["component"] for line in result.output.splitlines()} == {"rows", "truncated"}
     result = CliRunner().invoke(main, ["stream", *target, "--limit", "40"])
     assert {json.loads(line)["component"] for line in result.output.splitlines()} == {"rows", "named"}

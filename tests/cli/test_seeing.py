@@ -1,4 +1,4 @@
-"""`packhorse show` and `packhorse explain`: folders and servers, text, JSON and HTML."""
+"""`packhorse show`: folders and servers, text, JSON and HTML."""
 
 import json
 import re
@@ -56,20 +56,31 @@ def test_json_and_html_hold_the_same_bins(packhorse, dataset, embedded, tmp_path
     assert len(re.findall(r"sequence \d+: id", text)) == len(ids)
 
 
-def test_a_step_is_shown_and_explained_alike(packhorse, dataset):
+def test_a_step_is_drawn_and_its_documents_are_listed(packhorse, dataset):
     run = ["--step", 2, "--rank", 1, "--world-size", 2, "--batch-size", 3, "--epoch", 1]
-    shown = json.loads(packhorse("show", *dataset, *run, "--json").stdout)
-    explained = json.loads(packhorse("explain", *dataset, *run, "--json").stdout)
-    assert shown["rows"] == explained["bins"]
+    explained = json.loads(packhorse("show", *dataset, *run, "--json").stdout)
+    assert len(explained["bins"]) == 3
     assert (explained["step"], explained["rank"], explained["world_size"]) == (2, 1, 2)
-    text = packhorse("explain", *dataset, *run).stdout
-    assert text.startswith("rows, epoch 1, seed 0: step 2 of ")
+    text = packhorse("show", *dataset, *run).stdout
+    assert "rows, epoch 1, seed 0: step 2 of " in text
     assert text.count("\nslot ") == 3
+
+
+def test_a_cursor_says_where_to_draw(packhorse, dataset, tmp_path):
+    at = json.loads(packhorse("show", *dataset, "--epoch", 1, "--seed", 3, "--position", 5, "--json").stdout)
+    cursor = json.dumps({"digest": "x", "epoch": 1, "seed": 3, "position": 5})
+    (tmp_path / "cursor.json").write_text(cursor)
+    for said in (cursor, tmp_path / "cursor.json"):
+        assert json.loads(packhorse("show", *dataset, "--cursor", said, "--json").stdout) == at
+    assert "epoch, seed and position" in packhorse("show", *dataset, "--cursor", "{}").stderr
+    refused = packhorse("show", *dataset, "--cursor", cursor, "--step", 1)
+    assert refused.exit_code == 2
+    assert "--cursor and --step ask for different things" in refused.stderr
 
 
 def test_documents_are_told_with_their_words(packhorse, dataset, corpus, words):
     flags = ["--tokens", f"{corpus.megatron}.idx", "--tokenizer", words]
-    result = packhorse("explain", *dataset, "--step", 0, *flags, "--json")
+    result = packhorse("show", *dataset, "--step", 0, *flags, "--json")
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.stdout)["bins"]
     for sequence in row["sequences"]:
@@ -86,7 +97,7 @@ def test_a_tokenizer_beside_its_tokens_is_found(packhorse, dataset, corpus, word
         (tmp_path / f"x{suffix}").symlink_to(f"{corpus.megatron}{suffix}")
     (tmp_path / "x.tokenizer.json").symlink_to(words)
     flags = ["--step", 0, "--tokens", tmp_path / "x.idx", "--json"]
-    (row,) = json.loads(packhorse("explain", *dataset, *flags).stdout)["bins"]
+    (row,) = json.loads(packhorse("show", *dataset, *flags).stdout)["bins"]
     assert row["sequences"][0]["text"].startswith("w")
 
 
@@ -97,11 +108,10 @@ def test_a_tokenizer_beside_its_tokens_is_found(packhorse, dataset, corpus, word
         (["show", "rows", "--tokenizer", "t.json"], "--tokenizer decodes tokens; give --tokens as well"),
         (["show", "rows", "--id-column", "x"], "--id-column says how to find ids in --tokens"),
         (["show", "no/such/folder"], r"no/such/folder is no prepared folder: manifest\.json is missing"),
-        (["explain", "rows", "--step", 99_999], r"step must be in \[0, \d+\), got 99999"),
-        (["explain", "rows", "--step", 0, "--rank", 1], "rank must be"),
-        (["explain", "nothing", "--step", 0], "nothing"),
-        (["explain", "rows", "--step", 0, "--tokens", "nowhere.idx"], "nowhere"),
-        (["explain", "rows"], "Missing option '--step'"),
+        (["show", "rows", "--step", 99_999], r"step must be in \[0, \d+\), got 99999"),
+        (["show", "rows", "--step", 0, "--rank", 1], "rank must be"),
+        (["show", "nothing", "--step", 0], "nothing"),
+        (["show", "rows", "--step", 0, "--tokens", "nowhere.idx"], "nowhere"),
     ],
 )
 def test_what_cannot_be_shown_is_said(packhorse, corpus, arguments, why):

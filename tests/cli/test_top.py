@@ -166,20 +166,20 @@ def test_once_prints_tables_or_json(packhorse, target):
         digest = client.get_dataset("rows").digest
         stream = client.stream_bins("rows")
         next(stream)
-        result = packhorse("top", target, "--once", "--interval", "0.1", "--json")
+        result = packhorse("top", "--target", target, "--once", "--interval", "0.1", "--json")
         stream.close()
     facts = json.loads(result.stdout)
     assert facts["servers"][0]["memory_bytes"] > 0
     assert facts["digests"] in ([], [{"dataset": "rows", "digest": digest, "streams": 1, "runs": 1}])  # it may be over
     assert facts["servers"][0]["address"] == target
     assert "rows" in {each["dataset"] for each in facts["datasets"]}
-    result = packhorse("top", target, "--once", "--interval", "0.1")
+    result = packhorse("top", "--target", target, "--once", "--interval", "0.1")
     assert result.exit_code == 0
     assert target in result.stdout
 
 
 def test_a_replica_that_is_away_hides_none_of_the_others(packhorse, target):
-    result = packhorse("top", f"127.0.0.1:9,{target}", "--once", "--interval", "0.1")
+    result = packhorse("top", "--target", f"127.0.0.1:9,{target}", "--once", "--interval", "0.1")
     assert result.exit_code == 1
     assert target in result.stdout
     assert "no answer of 127.0.0.1:9: UNAVAILABLE" in result.stderr
@@ -190,7 +190,10 @@ def test_a_replica_that_is_away_hides_none_of_the_others(packhorse, target):
     [
         (["embedded:datasets"], "embedded:DIR is no server"),
         (["--json"], "--json needs --once"),
-        (["127.0.0.1:9", "--once"], "Connection refused; `packhorse doctor 127.0.0.1:9` goes every step to it"),
+        (
+            ["--target", "127.0.0.1:9", "--once"],
+            "Connection refused; `packhorse doctor --target 127.0.0.1:9` goes every step to it",
+        ),
     ],
 )
 def test_what_cannot_be_watched(packhorse, arguments, message):

@@ -119,7 +119,7 @@ def test_image_is_not_root_and_starts_the_server() -> None:
     assert last["STOPSIGNAL"] == "SIGTERM"
     assert last["ENTRYPOINT"] == '["packhorse"]'
     assert last["CMD"] == '["serve"]'
-    assert '"packhorse", "health"' in last["HEALTHCHECK"]
+    assert '"packhorse", "doctor", "--health"' in last["HEALTHCHECK"]
     assert "torch" not in " ".join(dockerfile_logical_lines())
 
 

@@ -129,7 +129,7 @@ def serving(server_bin: Path, data_root: Path, kernel_cache: Path) -> Iterator[t
         try:
             deadline = time.monotonic() + START_SECONDS
             while subprocess.run(
-                [server_bin / "packhorse", "health", "--target", target], capture_output=True
+                [server_bin / "packhorse", "doctor", "--health", "--target", target], capture_output=True
             ).returncode:
                 assert server.poll() is None, f"the server ended by itself:\n{log.read_text()}"
                 assert time.monotonic() < deadline, f"not SERVING after {START_SECONDS} s:\n{log.read_text()}"
@@ -159,7 +159,7 @@ def test_kernels_are_compiled_ahead(kernel_cache: Path) -> None:
 
 
 def test_health_of_no_server_is_a_failure(folder: Path, server_bin: Path) -> None:
-    command = (server_bin / "packhorse", "health", "--target", f"127.0.0.1:{free_port()}")
+    command = (server_bin / "packhorse", "doctor", "--health", "--target", f"127.0.0.1:{free_port()}")
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr

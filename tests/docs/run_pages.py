@@ -57,7 +57,7 @@ def is_serving(page: str) -> bool:
 
 def wait_until_healthy(target: str) -> None:
     """Waits for the kernels, which the first server of a checkout compiles."""
-    command = [sys.executable, "-m", "packhorse.cli", "health", "--target", target]
+    command = [sys.executable, "-m", "packhorse.cli", "doctor", "--health", "--target", target]
     deadline = time.monotonic() + SERVE_SECONDS
     while subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
         if time.monotonic() > deadline:

@@ -183,16 +183,16 @@ def test_versions_are_pruned_but_never_the_current_one(grown: Path) -> None:
 
 def test_commands_list_and_prune(grown: Path) -> None:
     runner = CliRunner()
-    shown = runner.invoke(main, ["versions", str(grown)], catch_exceptions=False)
+    shown = runner.invoke(main, ["inspect", str(grown)], catch_exceptions=False)
     for version in versions_of(grown):
         assert version.manifest.digest in shown.output
     assert "version 3 (current): 6 sequences" in shown.output
     assert "version 3 (current): 6" in runner.invoke(main, ["inspect", str(grown)], catch_exceptions=False).output
-    refused = runner.invoke(main, ["versions", str(grown), "--prune", "3"])
+    refused = runner.invoke(main, ["inspect", str(grown), "--prune", "3"])
     assert refused.exit_code == 1
     assert "is the current one" in refused.output
     done = runner.invoke(
-        main, ["versions", str(grown), "--prune", "1", "--prune", "2", "--json"], catch_exceptions=False
+        main, ["inspect", str(grown), "--prune", "1", "--prune", "2", "--json"], catch_exceptions=False
     )
     assert '"version": 3' in done.output
     assert '"version": 2' not in done.output
@@ -205,7 +205,7 @@ def test_commands_list_and_prune(grown: Path) -> None:
 def test_overwrite_removes_no_earlier_version(grown: Path) -> None:
     options: dict[str, Any] = {"length_column": "n", "max_seq_len": 8, "output": grown, "progress": False}
     with pytest.raises(
-        FileExistsError, match=r"earlier versions \(1, 2\).*packhorse versions .*set --prune 1 --prune 2"
+        FileExistsError, match=r"earlier versions \(1, 2\).*packhorse inspect .*set --prune 1 --prune 2"
     ):
         prepare(grown.parent / "0.parquet", overwrite=True, **options)
     assert len(versions_of(grown)) == 3

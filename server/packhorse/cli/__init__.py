@@ -55,21 +55,14 @@ COMMANDS: Mapping[str, CommandEntry] = {
     ),
     "plan": CommandEntry("Plan without preparing: see what a packer would make of a dataset.", "prepare", ("numba",)),
     "inspect": CommandEntry(
-        "Show the prepared dataset in FOLDER: statistics, templates, and what training would waste without packing.",
-        "server",
-        ("numba",),
-    ),
-    "versions": CommandEntry(
-        "List the versions of the prepared dataset in FOLDER, which `packhorse prepare --append` makes.",
-        "server",
-        ("numba",),
+        "Show a prepared folder: statistics, versions, waste without packing; or list what --target serves."
     ),
     "verify": CommandEntry(
         "Compare the prepared dataset in FOLDER with its checksums, and its lengths with the tokens.",
         "server",
         ("numba",),
     ),
-    "show": CommandEntry("Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target."),
+    "show": CommandEntry("Draw bins of DATASET, explain a step of a run, or tell where a sequence comes."),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
     "mixture": CommandEntry(
         "Show a mixture of datasets, or append a stage to it while a run goes on.", "server", ("numba",)
@@ -80,19 +73,13 @@ COMMANDS: Mapping[str, CommandEntry] = {
         ("numba",),
     ),
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
-    "datasets": CommandEntry("List the datasets of --target with their digests and sizes."),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
-    "locate": CommandEntry("Tell at which position, step, rank and slot sequences of DATASET come in an epoch."),
-    "explain": CommandEntry(
-        "Tell which sequences of DATASET one rank trains on in one step: their ids, rows, lengths and cost."
-    ),
-    "doctor": CommandEntry("Go every step from here to the first bin of TARGET, and explain the one that fails."),
-    "health": CommandEntry("Ask a server whether it serves."),
+    "doctor": CommandEntry("Go every step from here to the first bin of --target, or ask for its health."),
     "top": CommandEntry(
-        "Watch the servers of TARGET: runs and how far their ranks are, streams, rates and queues, until Ctrl-C."
+        "Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C."
     ),
-    "bench": CommandEntry("Load the servers of TARGET with every stream of a run, and tell what they felt."),
+    "bench": CommandEntry("Load the servers of --target with every stream of a run, and tell what they felt."),
 }
 """Every command, in the order of use; each stands in the module of its name."""
 

@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from packhorse.cli.load import Load, Measured, run_load
-from packhorse.cli.options import Seconds, access_options
+from packhorse.cli.options import Seconds, target_option
 from packhorse.cli.service import access_of_command, asking
 from packhorse.topology import Topology
 from packhorse.topology.choices import counted
@@ -20,9 +20,8 @@ _BUSY_SHARE = 0.8
 
 
 @click.command("bench", context_settings={"show_default": True})
-@click.argument("target", default="127.0.0.1:50051")
-@access_options
-@click.option("--dataset", help="Which one to read.  [default: the first that there is]")
+@click.argument("dataset", required=False)
+@target_option
 @click.option("--seconds", default=10.0, type=Seconds(0, min_open=True), help="How long to read.")
 @click.option("--world-size", default=8, type=click.IntRange(1), help="Ranks of the run.")
 @click.option("--workers-per-rank", default=1, type=click.IntRange(1), help="Workers of a rank; each has a stream.")
@@ -44,8 +43,8 @@ _BUSY_SHARE = 0.8
 def command(
     context: click.Context,
     /,
-    target: str,
     dataset: str | None,
+    target: str,
     seconds: float,
     world_size: int,
     workers_per_rank: int,
@@ -55,7 +54,9 @@ def command(
     processes: int | None,
     as_json: bool,
 ) -> None:
-    """Load the servers of TARGET with every stream of a run, and tell what they felt.
+    """Load the servers of --target with every stream of a run, and tell what they felt.
+
+    The run reads DATASET, else the first that there is.
 
     All streams are opened at once, as when a run starts, each over a connection of its own. Run it from another machine
     than the server's, or both share the processor. With --steps-per-second the wait for a block should be near 0 at
@@ -64,12 +65,12 @@ def command(
     Exits with 1 where a stream failed, or was not admitted because servers take no more (--max-streams of serve).
     """
     if target.startswith("embedded:"):
-        raise click.UsageError("TARGET embedded:DIR is no server; give one by HOST:PORT")
+        raise click.UsageError("--target embedded:DIR is no server; give one by HOST:PORT")
     if dataset is None:
         with asking(target, None) as client:
             names = [info.name for info in client.list_datasets()]
         if not names:
-            raise click.UsageError("the token may read no dataset that is served: name one with --dataset")
+            raise click.UsageError("the token may read no dataset that is served: name one as DATASET")
         dataset = names[0]
     else:
         with asking(target, None) as client:

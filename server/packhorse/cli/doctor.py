@@ -1,29 +1,57 @@
-"""`packhorse doctor`: what lies between this machine and a server's first bin, one line a step."""
+"""`packhorse doctor`: what lies between this machine and a server's first bin, one line a step; or its health alone."""
 
 import click
 
-from packhorse.cli.options import Wait, access_options
-from packhorse.cli.service import access_of_command
-from packhorse.client.proof import diagnose
+from packhorse.cli.options import Wait, target_option
+from packhorse.cli.service import access_of_command, check_one_server
+from packhorse.client import PackhorseError
+from packhorse.client.proof import ask_health, diagnose
 
 
 @click.command("doctor", context_settings={"show_default": True})
-@click.argument("target", default="127.0.0.1:50051")
-@access_options
-@click.option("--dataset", help="Whose first bin is asked for.  [default: the first that there is]")
+@click.argument("dataset", required=False)
+@target_option
 @click.option("--timeout-seconds", default=5.0, type=Wait(0, min_open=True), help="How long each step may take.")
+@click.option(
+    "--health",
+    "service",
+    is_flag=False,
+    flag_value="packhorse.v1.PackingService",
+    metavar="[SERVICE]",
+    help="Ask for health alone, as probes do: of the service, or with --health= of the process.",
+)
 @click.pass_context
-def command(context: click.Context, /, target: str, dataset: str | None, timeout_seconds: float) -> None:
-    """Go every step from here to the first bin of TARGET, and explain the one that fails.
+def command(
+    context: click.Context, /, dataset: str | None, target: str, timeout_seconds: float, service: str | None
+) -> None:
+    """Go every step from here to the first bin of --target, and explain the one that fails.
 
-    The steps are DNS, TCP, TLS, auth, versions, health, datasets and first bin, for every host that TARGET names. Exits
-    with 1 when one fails; the steps after it are left out. A line that begins with ! is a warning: of plain text on a
-    network, say, or of a certificate or token, the client's own too, that expires within two weeks.
+    The steps are DNS, TCP, TLS, auth, versions, health, datasets and first bin (of DATASET, else of the first that
+    there is), for every host that --target names. Exits with 1 when one fails; the steps after it are left out. A line
+    that begins with ! is a warning: of plain text on a network, say, or of a certificate or token that expires soon.
+
+    With --health it exits with 0 when the server serves and with 1 when not. NOT_SERVING: it starts or drains, makes no
+    blocks, or has no dataset that it can serve; its log says which.
     """
     if target.startswith("embedded:"):
-        raise click.UsageError("TARGET embedded:DIR is no server; `packhorse inspect` looks into a folder")
+        raise click.UsageError("--target embedded:DIR is no server; `packhorse inspect` looks into a folder")
+    if service is not None:
+        context.exit(_print_health(target, timeout_seconds, service))
     is_good = True
     for finding in diagnose(target, access=access_of_command(), dataset=dataset, timeout_seconds=timeout_seconds):
         click.echo(str(finding))
         is_good = is_good and finding.is_good
     context.exit(0 if is_good else 1)
+
+
+def _print_health(target: str, timeout_seconds: float, service: str) -> int:
+    """Prints a server's health and returns the exit status."""
+    check_one_server(target)
+    target = target.replace("0.0.0.0:", "127.0.0.1:")
+    try:
+        status = ask_health(target, access=access_of_command(), timeout_seconds=timeout_seconds, service=service)
+    except PackhorseError as error:
+        click.echo(str(error), err=True)
+        return 1
+    click.echo(f"{target}: {status}")
+    return 0 if status == "SERVING" else 1

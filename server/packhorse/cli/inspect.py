@@ -1,46 +1,23 @@
-"""`packhorse inspect`: one prepared dataset, in numbers and pictures.
+"""`packhorse inspect`: what is served, or what one prepared folder holds.
 
-Owns what is shown; leaves the numbers to `packhorse.packing`, `analysis.context_lengths`, `analysis.unpacked`,
-`analysis.waiting` and `analysis.windows`, and the pictures to `analysis.plots`.
+Owns the options; leaves a folder to `inspect_folder` and a target to `served`.
 """
 
-import json
-from collections import Counter
-from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
-import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from packhorse.analysis import (
-    ContextLength,
-    Unpacked,
-    WaitingRow,
-    context_lengths,
-    lengths_before,
-    options_of,
-    quality_rows,
-    rule_of,
-    waiting_rows,
-    ways_without_packing,
-)
-from packhorse.cli.console import output_console
-from packhorse.cli.tables import advice, quality_table, unpacked_table, waiting_table
-from packhorse.cli.versions import facts, line_of
-from packhorse.cli.words import CUT_OFF, groups_line, real_tokens
-from packhorse.dataset import PreparedDataset, open_prepared, versions_of
-from packhorse.epoch import Groups, bin_mates_again
-from packhorse.formats import require
-from packhorse.packing import PackingStats
+from packhorse.cli.options import target_option
+from packhorse.cli.service import timeout_option
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
-
-_DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split", "drop": "dropped"}
 
 
 @click.command("inspect", context_settings={"show_default": True})
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("dataset", required=False)
+@target_option
+@timeout_option
 @click.option("--templates", "num_templates", default=10, type=click.IntRange(0), help="Templates to list.")
 @click.option("--world-size", type=click.IntRange(1), help="Ranks of your run: shows how long they wait.")
 @click.option("--batch-size", default=1, type=click.IntRange(1), help="Bins per rank and step.")
@@ -62,169 +39,53 @@ _DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split"
     type=click.Path(path_type=Path),
     help="Save lengths, fullness, waste by max_seq_len, waiting and windows as a PNG.",
 )
+@click.option(
+    "--prune",
+    "pruned",
+    multiple=True,
+    type=int,
+    metavar="N",
+    help="Remove version N of a dataset that grew; the current one always stays.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def command(
-    folder: Path,
+    dataset: str | None,
+    target: str,
+    timeout_seconds: float | None,
     num_templates: int,
     world_size: int | None,
-    batch_size: int,
-    accumulation: int,
-    cost_linear: int,
     windows: bool,
     plot: Path | None,
+    pruned: tuple[int, ...],
     as_json: bool,
+    **shape: Any,
 ) -> None:
-    """Show the prepared dataset in FOLDER: statistics, templates, and what training would waste without packing.
+    """Show the prepared folder DATASET: statistics, templates, versions, and what training would waste without packing.
 
     Other context lengths are shown beside its own. With --world-size it also shows how much GPU time ranks lose to
     waiting for each other, and which --balance helps.
+
+    Without DATASET, or where it is a name, the datasets of --target are listed with their digests, sizes and streams.
     """
-    if plot is not None:
-        require("matplotlib", "demo")  # said before the work
-    dataset = open_prepared(folder)
-    manifest = dataset.manifest
-    stats = PackingStats.from_templates(
-        dataset.templates,
-        manifest.max_seq_len,
-        max_sequences_per_bin=manifest.options.max_sequences_per_bin,
-        proven_bound=manifest.lower_bound,
-    )
-    stats = replace(stats, n_sequences=manifest.n_sequences)
-    choices = context_lengths(dataset)
-    ways = ways_without_packing(
-        lengths_before(dataset) if dataset.groups is None else _lengths_of_members(dataset.groups),
-        manifest.options.rooms,
-        manifest.options.over_length,
-        manifest.options.max_sequences_per_bin,
-    )
-    topology, rows = None, []
-    if world_size is not None:
-        topology = Topology(
-            world_size=world_size, batch_size=batch_size, accumulation=accumulation, cost_linear=cost_linear
-        )
-        rows = waiting_rows(choices, dataset, topology)
-    qualities = quality_rows(dataset) if windows else []
-    if as_json:
-        content = {
-            "manifest": json.loads(manifest.render()),
-            "versions": [facts(version) for version in versions_of(folder)],
-            "stats": asdict(stats),
-            "bin_mates_again": bin_mates_again(dataset.plan),
-            "real_token_efficiency": manifest.own_tokens / manifest.total_capacity,
-            "templates": [[list(t), m] for t, m in dataset.templates.most_common(num_templates)],
-            "context_lengths": [choice.facts() for choice in choices],
-            "without_packing": [asdict(way) for way in ways],
-            "waiting": [row.facts() for row in rows],
-            "windows": [asdict(quality) for quality in qualities],
-        }
-        click.echo(json.dumps(content, indent=2))
-    else:
-        console = output_console()
-        _print(console, dataset, stats, num_templates, choices, ways)
-        if qualities:
-            console.print(quality_table(qualities))
-        _print_waiting(console, dataset, topology, rows)
-    if plot is not None:
-        from packhorse.analysis.plots import save_plot
+    if dataset is None or not (Path(dataset).exists() or len(Path(dataset).parts) > 1):
+        from packhorse.cli.served import print_served
 
-        save_plot(dataset, plot, choices, topology, rows, qualities)
-        click.echo(f"plot: {plot}", err=True)
-
-
-def _print(
-    console: Console,
-    dataset: PreparedDataset,
-    stats: PackingStats,
-    num_templates: int,
-    choices: list[ContextLength],
-    ways: list[Unpacked],
-) -> None:
-    manifest = dataset.manifest
-    lengths = dataset.plan.lengths
-    ends = np.cumsum(dataset.plan.counts)
-    quantiles = {q: int(lengths[np.searchsorted(ends, q * ends[-1])]) for q in (0.1, 0.5, 0.9, 0.99)}
-    console.print(f"{dataset.name}  {manifest.digest}")
-    console.print(repr(stats))
-    if real := real_tokens(manifest):
-        console.print(f"real tokens: {real}")
-    what = "rooms of groups" if dataset.has_groups else "lengths" if rule_of(dataset).is_plain else "rooms"
-    console.print(
-        f"{what}: {lengths[0]:,} to {lengths[-1]:,} tokens, "
-        f"mean {manifest.total_tokens / dataset.plan.num_sequences:,.1f}, "
-        + ", ".join(f"p{round(100 * q)} {length:,}" for q, length in quantiles.items())
-        + f"; {manifest.distinct_lengths:,} distinct"
-    )
-    console.print(
-        f"plan: {manifest.algorithm}, {manifest.distinct_templates:,} templates, at most "
-        f"{dataset.max_sequences_per_bin:,} sequences in a bin"
-    )
-    items = "groups" if dataset.has_groups else "sequences"
-    console.print(
-        f"bin-mates: {bin_mates_again(dataset.plan):.1%} of the {items} that share a bin do so again an epoch later"
-    )
-    if manifest.groups is not None:
-        console.print(groups_line(manifest.groups, manifest.n_sequences), markup=False)
-    origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
-    console.print(f"ids: {manifest.id_dtype}, {origin} of {manifest.source}", markup=False)
-    if (keys := manifest.keys) is not None:
-        console.print(f"keys: {keys.n_keys:,} of column {keys.column!r}, {keys.n_bytes:,} bytes", markup=False)
-    if (inputs := manifest.inputs) is not None:
-        column = "" if inputs.length_column is None else f", column {inputs.length_column!r}"
-        size_bytes = sum(file.size_bytes for file in inputs.files)
-        files = f", {inputs.num_files:,} files, the first {len(inputs.files)} of {size_bytes:,} bytes"
-        if not inputs.num_files:  # a shard, or what was held in memory
-            files = ""
-        elif inputs.num_files <= len(inputs.files):
-            files = f", {inputs.num_files:,} file{'s' * (inputs.num_files != 1)} of {size_bytes:,} bytes"
-        console.print(f"read: {inputs.kind}{column}, {inputs.rows:,} rows{files}", markup=False)
-        if inputs.skipped.rows:
-            console.print(f"bad rows: {inputs.skipped.rows:,} skipped; manifest.json or skipped.jsonl names them")
-    if manifest.plan_cut_off:
-        console.print(f"cut off: {CUT_OFF}")
-    if manifest.version > 1:
-        for version in versions_of(dataset.path):
-            console.print(line_of(version), markup=False, soft_wrap=True)
-    if manifest.over_length.sequences:
-        console.print(
-            f"over-length ({manifest.options.over_length}): {manifest.over_length.sequences:,} sequences, "
-            f"{manifest.over_length.tokens:,} tokens left out"
-            + (f", {manifest.over_length.pieces:,} pieces" if manifest.over_length.pieces else "")
-        )
-    if num_templates:
-        table = Table("bins", "share", "tokens", "template", title="most used templates")
-        for template, multiplicity in dataset.templates.most_common(num_templates):
-            shown = ", ".join(map(str, template[:12])) + (f", … ({len(template)})" if len(template) > 12 else "")
-            table.add_row(f"{multiplicity:,}", f"{multiplicity / stats.n_bins:.2%}", f"{sum(template):,}", shown)
-        console.print(table)
-    done = _DONE_TO_LONG[options_of(dataset).over_length]
-    table = Table("max_seq_len", "bins", "packed", "padded", f"{items} {done}", "tokens lost", title="context lengths")
-    for choice in choices:
-        table.add_row(
-            f"{choice.max_seq_len:,}",
-            f"{choice.bins:,}",
-            f"{choice.efficiency:.2%}",
-            f"{choice.padded_efficiency:.2%}",
-            f"{choice.sequences_cut:,}",
-            f"{choice.tokens_cut:,}",
-        )
-    console.print(table)
-    console.print(unpacked_table(ways, manifest.total_capacity))
-
-
-def _lengths_of_members(groups: Groups) -> Counter[int]:
-    """Lengths of a grouped dataset's sequences: length in tokens → number of them."""
-    lengths, counts = np.unique(groups.members[:, 1], return_counts=True)
-    return Counter(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
-
-
-def _print_waiting(
-    console: Console, dataset: PreparedDataset, topology: Topology | None, rows: list[WaitingRow]
-) -> None:
-    if topology is None:
-        console.print("waiting: give --world-size and --accumulation to see how much GPU time ranks lose to waiting")
+        print_served(target, timeout_seconds, dataset, as_json=as_json)
         return
-    console.print(waiting_table(rows, topology))
-    (own,) = (
-        row for row in rows if (row.max_seq_len, row.world_size) == (dataset.manifest.max_seq_len, topology.world_size)
+    if find_spec("numba") is None:
+        raise click.ClickException(
+            "`packhorse inspect` of a folder needs numba; install it with: pip install 'packhorse[server]'"
+        )
+    from packhorse.cli.inspect_folder import inspect_folder, prune_versions
+
+    if pruned:
+        prune_versions(Path(dataset), pruned)
+        return
+    inspect_folder(
+        Path(dataset),
+        num_templates=num_templates,
+        run=None if world_size is None else Topology(world_size=world_size, **shape),
+        windows=windows,
+        plot=plot,
+        as_json=as_json,
     )
-    console.print(advice(own, topology))

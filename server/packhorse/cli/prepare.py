@@ -234,7 +234,7 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         return
     click.echo(f"digest       {manifest.digest}")
     if manifest.version > 1:
-        click.echo(f"version      {manifest.version}; packhorse versions {shlex.quote(str(output))} lists the others")
+        click.echo(f"version      {manifest.version}; packhorse inspect {shlex.quote(str(output))} lists the others")
     click.echo(f"next         packhorse serve --data-root {shlex.quote(str(output.resolve().parent))}")
 
 

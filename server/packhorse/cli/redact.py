@@ -115,7 +115,7 @@ def command(
     def check(file: TakedownFile) -> None:
         _check_fields(file, served)
         if len(missing := unknown_names(served, redaction)):
-            raise ValueError(f"{component or name} has no {missing}; packhorse explain tells those of a step")
+            raise ValueError(f"{component or name} has no {missing}; packhorse show --step tells those of a step")
 
     file = redact(path, redaction, check).resolved(served.key_tables)
     of_component = f" of {component}" if component else ""

@@ -1,4 +1,4 @@
-"""`packhorse show`: bins of a dataset, drawn to scale."""
+"""`packhorse show`: bins of a dataset, drawn to scale; the documents of a step; and where a sequence comes."""
 
 import json
 import sys
@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
+from packhorse.cli.locations import print_locations
 from packhorse.cli.options import dataset_argument, run_options, target_option, topology_options
 from packhorse.cli.service import asking_for, timeout_option
 from packhorse.cli.token_options import decoder, open_tokens, token_options
-from packhorse.client.pictures import Picture, draw_bins, explain_step
-from packhorse.topology import Skips, Topology
+from packhorse.client import Client
+from packhorse.client.pictures import ExplainedStep, Picture, draw_bins, explain_step
 
 _WIDTH_IN_FILES = 140
 
@@ -22,10 +23,20 @@ _WIDTH_IN_FILES = 140
 @timeout_option
 @run_options
 @topology_options
-@click.option("--position", "first", default=0, type=click.IntRange(0), help="Position of the first bin to show.")
-@click.option("--limit", default=8, type=click.IntRange(1, 1000), help="Show at most this many bins.")
-@click.option("--step", type=click.IntRange(0), help="Show the bins of this step of --rank instead.")
+@click.option("--position", type=click.IntRange(0), help="Draw the bins from this position on.  [default: 0]")
+@click.option("--limit", default=8, type=click.IntRange(1, 1000), help="Draw at most this many bins.")
+@click.option(
+    "--cursor", metavar="JSON|FILE", help="Draw the bins from a batch's cursor on: its epoch, seed, position."
+)
+@click.option("--step", type=click.IntRange(0), help="Draw the bins of this step of --rank, and list their documents.")
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank, with --step.")
+@click.option(
+    "--id",
+    "names",
+    multiple=True,
+    metavar="ID|KEY",
+    help="Tell at which position, step, rank and slot a sequence comes. Give it several times for several.",
+)
 @token_options
 @click.option("--html", type=click.Path(path_type=Path), help="Save the picture as an HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a picture.")
@@ -33,44 +44,69 @@ def command(
     target: str,
     timeout_seconds: float | None,
     dataset: str,
-    epoch: int,
-    seed: int,
-    topology: Topology,
-    skip: Skips,
-    first: int,
-    limit: int,
+    position: int | None,
+    cursor: str | None,
     step: int | None,
-    rank: int,
-    tokens: str | None,
-    id_column: str | None,
-    tokenizer: Path | None,
+    names: tuple[str, ...],
     html: Path | None,
     as_json: bool,
+    **which: Any,
 ) -> None:
     """Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target.
 
     Sequences are between bars, to scale, with their ids; padding is dotted. With --tokens it also shows what each
     begins with, as text where a tokenizer is at hand.
+
+    Give the flags of the run and --step: a step whose loss jumped goes in, its documents come out, with their rows in
+    --tokens, lengths and cost. Give --id to find a sequence: a whole number is an id, anything else a key, such as a
+    URL, and a number in quotes is a key. It exits with 1 when the dataset lacks one of them.
     """
-    epoch_and_tokens: dict[str, Any] = {
-        "epoch": epoch,
-        "seed": seed,
-        "skip": skip,
-        "tokens": open_tokens(tokens, id_column),
-        "decode": decoder(tokenizer, tokens),
-    }
+    questions = {"--position": position is not None, "--cursor": cursor is not None, "--step": step is not None}
+    asked = [flag for flag, is_given in (questions | {"--id": bool(names)}).items() if is_given]
+    if len(asked) > 1:
+        raise click.UsageError(f"{' and '.join(asked)} ask for different things; give one of them")
+    tokenizer, tokens, id_column, limit, rank = (
+        which.pop(name) for name in ("tokenizer", "tokens", "id_column", "limit", "rank")
+    )
+    words: dict[str, Any] = {"tokens": open_tokens(tokens, id_column), "decode": decoder(tokenizer, tokens)}
     with asking_for(target, timeout_seconds, dataset) as (client, name):
-        if step is not None:
-            explained = explain_step(client, name, step=step, rank=rank, topology=topology, **epoch_and_tokens)
-            picture = explained.picture()
+        if names:
+            print_locations(client, name, names, as_json=as_json, **which)
+        elif step is not None:
+            _print_step(explain_step(client, name, step=step, rank=rank, **words, **which), html, as_json=as_json)
         else:
-            with client.stream_bins(name, epoch=epoch, seed=seed, skip=skip) as stream:
-                num_bins = stream.header.num_bins
-            if first >= num_bins:
-                raise click.UsageError(f"--position {first} is beyond the epoch's end; give one below {num_bins}")
-            positions = range(first, min(first + limit, num_bins))
-            picture = draw_bins(client, name, positions=positions, **epoch_and_tokens)
-    _print(picture, html, as_json=as_json)
+            del which["topology"]
+            if cursor is not None:
+                which["epoch"], which["seed"], position = _read_cursor(cursor)
+            _print(_bins_from(client, name, position or 0, limit, **words, **which), html, as_json=as_json)
+
+
+def _read_cursor(text: str) -> tuple[int, int, int]:
+    """Returns epoch, seed and position of a cursor, given as JSON or as a file that holds it."""
+    try:
+        cursor = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+        return int(cursor["epoch"]), int(cursor["seed"]), int(cursor["position"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise click.UsageError(
+            f"--cursor must be a batch's cursor as JSON, with epoch, seed and position: {error}"
+        ) from None
+
+
+def _bins_from(client: Client, name: str, first: int, limit: int, **which: Any) -> Picture:
+    run = {key: which[key] for key in ("epoch", "seed", "skip")}
+    with client.stream_bins(name, **run) as stream:
+        num_bins = stream.header.num_bins
+    if first >= num_bins:
+        raise click.UsageError(f"--position {first} is beyond the epoch's end; give one below {num_bins}")
+    return draw_bins(client, name, positions=range(first, min(first + limit, num_bins)), **which)
+
+
+def _print_step(explained: ExplainedStep, html: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(explained.facts(), indent=2))
+    else:
+        _print(explained.picture(), html, as_json=False)
+        click.echo(str(explained))
 
 
 def _print(picture: Picture, html: Path | None, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from rich.live import Live
 
 from packhorse.cli.activity_view import facts_between, view_of
 from packhorse.cli.console import output_console
-from packhorse.cli.options import Wait, access_options
+from packhorse.cli.options import Wait, target_option
 from packhorse.cli.service import access_of_command
 from packhorse.client import PackhorseError
 from packhorse.client.errors import ServerUnavailableError
@@ -18,8 +18,7 @@ from packhorse.client.proof import ServerActivity, ask_activity
 
 
 @click.command("top", context_settings={"show_default": True})
-@click.argument("target", default="127.0.0.1:50051")
-@access_options
+@target_option
 @click.option("--interval", default=2.0, type=Wait(0.1), help="Seconds between two looks; rates are over them.")
 @click.option(
     "--limit", default=15, type=click.IntRange(0), help="Show at most this many streams, furthest behind first."
@@ -28,7 +27,7 @@ from packhorse.client.proof import ServerActivity, ask_activity
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with --once: every stream, whatever --limit says.")
 @click.option("--timeout-seconds", default=5.0, type=Wait(0, min_open=True), help="How long an answer may take.")
 def command(target: str, interval: float, limit: int, once: bool, as_json: bool, timeout_seconds: float) -> None:
-    """Watch the servers of TARGET: runs and how far their ranks are, streams, rates and queues, until Ctrl-C.
+    """Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C.
 
     A rank's step is what has left the server: its trainer holds steps that it has not trained on yet. Waits are times
     in which a block was ready and the trainer did not read, as it should be; a stream that never waits is one that the
@@ -36,7 +35,7 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
     request, and stray bytes belong to none. A digest must stay on disk as long as streams go on with it.
     """
     if target.startswith("embedded:"):
-        raise click.UsageError("TARGET embedded:DIR is no server; `packhorse inspect` looks into a folder")
+        raise click.UsageError("--target embedded:DIR is no server; `packhorse inspect` looks into a folder")
     if as_json and not once:
         raise click.UsageError("--json needs --once: a live view is for people")
     access = access_of_command()
@@ -51,7 +50,7 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
             except ServerUnavailableError as failure:
                 failures.append(failure)
         if not found:
-            raise ServerUnavailableError(f"{failures[0]}; `packhorse doctor {target}` goes every step to it")
+            raise ServerUnavailableError(f"{failures[0]}; `packhorse doctor --target {target}` goes every step to it")
         return found, "; ".join(f"no answer of {failure}" for failure in failures)
 
     if once:

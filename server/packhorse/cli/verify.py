@@ -49,7 +49,7 @@ _MANY_ENTRIES = 10_000_000
     "number",
     type=click.IntRange(1),
     metavar="N",
-    help="Verify version N of a dataset that grew; `packhorse versions` lists them.  [default: the current one]",
+    help="Verify version N of a dataset that grew; `packhorse inspect` lists them.  [default: the current one]",
 )
 @store_timeout_option
 @click.option("--all-versions", is_flag=True, help="Verify every version, the newest first.")

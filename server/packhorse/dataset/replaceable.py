@@ -57,7 +57,7 @@ def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False
         flags = " ".join(f"--prune {name}" for name in kept)
         raise FileExistsError(
             f"{output} keeps earlier versions ({', '.join(kept)}), which --overwrite would remove; remove them first "
-            f"with packhorse versions {output} {flags}, or give another --output"
+            f"with packhorse inspect {output} {flags}, or give another --output"
         )
 
 

@@ -156,7 +156,7 @@ def test_the_command_line_takes_one(running_server, client):
     assert Counter(line["step"] for line in lines)[0] == 4
     assert Counter(line["step"] for line in lines)[19] == 8
     assert "exactly once: yes" in run("audit", "rows", "--world-size", "2")
-    assert "step 9" in run("explain", "rows", "--step", "9", "--rank", "1", "--world-size", "2")
+    assert "step 9" in run("show", "rows", "--step", "9", "--rank", "1", "--world-size", "2")
     result = CliRunner().invoke(main, ["stream", "rows", "--batch-size", "0:8 5"])
     assert result.exit_code == 2
     assert "batch_size has a phase '5'" in result.output

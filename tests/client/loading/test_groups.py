@@ -166,7 +166,7 @@ def test_the_command_line_shows_groups(root, target):
         return result.output
 
     assert '"groups": [' in run("stream", "rollouts", "--limit", "1")
-    assert " of group 1" in run("explain", "rollouts", "--step", "0", "--seed", "1")
+    assert " of group 1" in run("show", "rollouts", "--step", "0", "--seed", "1")
     said = run("audit", "rollouts", "--tokens", str(root / "rollouts.parquet"), "--id-column", "id")
     assert "exactly once: yes" in said
 

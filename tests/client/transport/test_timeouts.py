@@ -98,14 +98,14 @@ def test_waiting_is_one_line_on_a_terminal_and_plain_elsewhere(nowhere, monkeypa
         assert "\x1b" not in text
 
 
-@pytest.mark.parametrize("command", [["stream"], ["audit"], ["locate"], ["health"]], ids=lambda command: command[0])
+@pytest.mark.parametrize("command", [["stream"], ["audit"], ["show"], ["doctor"]], ids=lambda command: command[0])
 def test_commands_take_a_timeout(nowhere, command):
     from click.testing import CliRunner
 
     from packhorse.cli import main
 
     flags = ["--target", nowhere, "--timeout-seconds", "0.3"]
-    name = {"health": [], "locate": ["corpus", "1"]}.get(command[0], ["corpus"])
+    name = {"doctor": ["--health"], "show": ["corpus", "--id", "1"]}.get(command[0], ["corpus"])
     result = CliRunner().invoke(main, [*command, *flags, *name])
     assert result.exit_code == 1
     assert nowhere in result.stderr

@@ -39,7 +39,7 @@ def test_health_answers_while_kernels_are_compiled(corpus, tmp_path, wait_until)
     target, go_on, log = f"unix:{tmp_path}/s", tmp_path / "go-on", tmp_path / "log.txt"
 
     def health():
-        command = [sys.executable, "-m", "packhorse.cli", "health", "--target", target]
+        command = [sys.executable, "-m", "packhorse.cli", "doctor", "--health", "--target", target]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     with log.open("w") as output:
@@ -107,7 +107,9 @@ os._exit(0)
 """
     subprocess.run([sys.executable, "-c", code, running_server.target], check=True, timeout=60)
     subprocess.run(
-        [sys.executable, "-m", "packhorse.cli", "health", "--target", running_server.target], check=True, timeout=60
+        [sys.executable, "-m", "packhorse.cli", "doctor", "--health", "--target", running_server.target],
+        check=True,
+        timeout=60,
     )
     assert "Traceback" not in running_server.log()
 
@@ -170,7 +172,7 @@ def test_health_tells_while_nothing_can_be_served(corpus, tmp_path, make_server,
     shutil.copytree(corpus.root / "few", root / "few")
 
     def health():
-        return CliRunner().invoke(main, ["health", "--target", server.target])
+        return CliRunner().invoke(main, ["doctor", "--health", "--target", server.target])
 
     with make_server(root, "--metrics-listen", "127.0.0.1:0") as server:
         assert (health().exit_code, health().stdout) == (0, f"{server.target}: SERVING\n")
@@ -188,7 +190,7 @@ def test_health_tells_while_nothing_can_be_served(corpus, tmp_path, make_server,
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: health().exit_code == 1)
         assert health().stdout == f"{server.target}: NOT_SERVING\n"
-        assert CliRunner().invoke(main, ["health", "--target", server.target, "--service", ""]).exit_code == 0
+        assert CliRunner().invoke(main, ["doctor", "--health=", "--target", server.target]).exit_code == 0
         assert "health is NOT_SERVING: no dataset below" in server.log()
         with pytest.raises(urllib.error.HTTPError, match="503"):
             urllib.request.urlopen(server.metrics_url.replace("/metrics", "/healthz"), timeout=10)

@@ -167,7 +167,7 @@ def test_a_server_looks_again_at_sighup_and_runs_go_on(
         assert client.stream_bins("data").header.digest == info.digest
         with pytest.raises(DigestMismatchError):
             client.get_bins("data", positions=[0], expected_digest=old[:-1] + "x")
-        (listed,) = packhorse_lines("datasets", "--target", server.target)
+        (listed,) = packhorse_lines("inspect", "--target", server.target)
         assert (listed["digest"], listed["older_digests"]) == (info.digest, [old])
         assert server.process.poll() is None
         assert "data was replaced: new runs get digest" in server.log()

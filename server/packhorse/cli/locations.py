@@ -1,5 +1,6 @@
-"""`packhorse locate`: where ids and keys are in an epoch."""
+"""Where ids and keys are in an epoch, as `packhorse show --id` prints it."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -8,8 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from packhorse.cli.console import output_console
-from packhorse.cli.options import dataset_argument, run_options, target_option, topology_options
-from packhorse.cli.service import asking_for, timeout_option
+from packhorse.client import Client
 from packhorse.formats.keys import ids_and_keys, shown_key
 
 _LEFT_OUT = -1
@@ -30,30 +30,22 @@ _COLUMNS = (
 )
 
 
-@click.command("locate", context_settings={"show_default": True, "ignore_unknown_options": True})
-@dataset_argument
-@target_option
-@timeout_option
-@run_options
-@topology_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines instead of a table.")
-@click.argument("names", metavar="ID|KEY...", nargs=-1, required=True)
-def command(
-    target: str, timeout_seconds: float | None, dataset: str, names: tuple[str, ...], as_json: bool, **options: Any
-) -> None:
-    """Tell at which position, step, rank and slot sequences of DATASET come in an epoch.
+def print_locations(client: Client, name: str, names: Iterable[str], *, as_json: bool, **which: Any) -> None:
+    """Prints the position, step, rank and slot at which sequences come in an epoch.
 
-    DATASET is a prepared folder, or the name of a dataset of --target. A whole number is an id; anything else is a key,
-    such as a URL, where the dataset has keys. In quotes a number is a key: '"17"'.
+    Of a mixture there is a row for each component that has the id, and for each time that it comes. A bin that a skip
+    or a takedown leaves out has no position: the table says "left out", and JSON -1. The command exits with 1 when the
+    dataset lacks one of them.
 
-    Of a mixture there is a row for each component that has the id, and for each time that it comes. A bin that --skip
-    or NAME.takedown.toml leaves out has no position: the table says "left out", and JSON -1.
-
-    Exits with 1 when the dataset lacks one of them.
+    Args:
+        client: of what has the dataset.
+        name: the dataset.
+        names: ids and keys, as people write them.
+        as_json: print JSON lines instead of a table.
+        which: epoch, seed, topology and skip of the run.
     """
     ids, keys = ids_and_keys("\n".join(names), "ID|KEY")
-    with asking_for(target, timeout_seconds, dataset) as (client, name):
-        locations = [asdict(location) for location in client.locate(name, ids=ids, keys=keys, **options)]
+    locations = [asdict(location) for location in client.locate(name, ids=ids, keys=keys, **which)]
     optional = ("key", "component", "first_token")
     needless = [name for name in optional if not any(location[name] for location in locations)]
     columns = [name for name in _COLUMNS if name not in needless]

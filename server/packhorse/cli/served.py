@@ -1,4 +1,4 @@
-"""`packhorse datasets`: what is served, one dataset a line."""
+"""What a target serves, one dataset a line, as `packhorse inspect` prints it."""
 
 import json
 from collections import Counter
@@ -8,24 +8,19 @@ import click
 from rich.table import Table
 
 from packhorse.cli.console import output_console
-from packhorse.cli.options import target_option
-from packhorse.cli.service import access_of_command, asking, timeout_option
+from packhorse.cli.service import access_of_command, asking
 from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.client.proof import ask_activity
 
 
-@click.command("datasets", context_settings={"show_default": True})
-@target_option
-@timeout_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(target: str, timeout_seconds: float | None, as_json: bool) -> None:
-    """List the datasets of --target with their digests and sizes.
+def print_served(target: str, timeout_seconds: float | None, dataset: str | None, *, as_json: bool) -> None:
+    """Prints the datasets of a target, or one of them, with their digests and sizes.
 
     Where a folder was replaced while it was served, the digests of its older versions follow: runs that began with one
-    of them go on with it. How many streams go on with each is shown where the token may ask for it (GetActivity).
+    of them continue with it. How many streams use each is shown where the token may ask for it (GetActivity).
     """
     with asking(target, timeout_seconds) as client:
-        datasets = client.list_datasets()
+        datasets = client.list_datasets() if dataset is None else [client.get_dataset(dataset)]
     streams = _streams_by_digest(target)
     if as_json:
         facts = [
