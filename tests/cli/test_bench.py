@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from packhorse.cli.bench import _facts, _lines
-from packhorse.cli.load import Load, Measured
+from packhorse.cli.bench import Load, Measured, _facts, _lines
 from packhorse.client import Access
 from packhorse.prepare import prepare
 from packhorse.topology import Topology

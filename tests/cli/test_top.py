@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from packhorse.cli.activity_view import _number, _time, facts_between, view_of
+from packhorse.cli.top import _number, _time, facts_between, view_of
 from packhorse.client import connect
 from packhorse.client.proof import ServerActivity, StreamActivity
 

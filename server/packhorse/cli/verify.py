@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from packhorse.cli.console import stopped_by_signals
 from packhorse.cli.options import store_timeout_option
-from packhorse.cli.signals import stopped_by_signals
 from packhorse.cli.token_options import open_tokens
 from packhorse.dataset import (
     LengthReport,

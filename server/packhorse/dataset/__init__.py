@@ -1,7 +1,6 @@
 """The prepared folder: layout, checks, digest, pools."""
 
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
-from packhorse.dataset.digest import PARTS, differing_parts, parts_at
 from packhorse.dataset.exchange import aside_of, left_aside
 from packhorse.dataset.files.append_stage import append_to_mixture
 from packhorse.dataset.files.mixture_file import (
@@ -68,7 +67,7 @@ from packhorse.dataset.seqpack_layout import (
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_versions, prune_version, versions_of
 from packhorse.dataset.whole import sync, written_whole
-from packhorse.dataset.write import read_records, seal, write_records
+from packhorse.dataset.write import PARTS, differing_parts, parts_at, read_records, seal, write_records
 
 __all__ = [
     "DROPPED_GROUPS",

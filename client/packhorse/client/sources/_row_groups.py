@@ -12,8 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources._fetched_ahead import FetchedAhead, FetchSource
-from packhorse.client.sources._ids import RowLookup, TableSource
-from packhorse.client.sources._lists import ListColumn, check_id_type, choose_column, ids_of, token_dtype_of
+from packhorse.client.sources._lists import (
+    ListColumn,
+    RowLookup,
+    TableSource,
+    check_id_type,
+    choose_column,
+    ids_of,
+    token_dtype_of,
+)
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
 from packhorse.formats.object_store import for_each
 

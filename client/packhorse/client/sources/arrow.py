@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._ids import RowLookup, TableSource
 from packhorse.client.sources._lists import (
     ARROW,
     ListColumn,
+    RowLookup,
+    TableSource,
     check_id_type,
     choose_column,
     ids_of,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources._fetched_ahead import FetchSource
-from packhorse.client.sources._ids import refuse_row_numbers
+from packhorse.client.sources._lists import refuse_row_numbers
 from packhorse.client.sources.base import TokenSourceError, as_integers
 
 

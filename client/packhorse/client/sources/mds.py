@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from packhorse.client.sources._fetched_ahead import FetchSource
-from packhorse.client.sources._ids import RowLookup, TableSource
-from packhorse.client.sources._lists import choose_by_name
+from packhorse.client.sources._lists import RowLookup, TableSource, choose_by_name
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError, as_integers
 from packhorse.client.sources.store_cache import StoreCache
 from packhorse.client.sources.stored import StoredShards

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from packhorse.client.sources._fetched_ahead import FetchedAhead
-from packhorse.client.sources._ids import RowLookup, refuse_row_numbers
+from packhorse.client.sources._lists import RowLookup, refuse_row_numbers
 from packhorse.client.sources._spans import Spans, SpanSource
 from packhorse.client.sources.base import TokenSourceError
 from packhorse.client.sources.store_cache import CachedObject, StoreCache, joined

@@ -11,7 +11,6 @@ from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from math import ceil
 
-from packhorse.dataset.digest import mixture_digest
 from packhorse.dataset.files.mixture_file import (
     MIXTURE_SUFFIX,
     ComponentEntry,
@@ -23,6 +22,7 @@ from packhorse.dataset.files.mixture_file import (
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
+from packhorse.dataset.write import mixture_digest
 from packhorse.epoch import (
     MAX_ROWS,
     Chain,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.digest import fingerprint
 from packhorse.dataset.files.takedown_file import Redaction, SkipEntry, TakedownError, TakedownFile
+from packhorse.dataset.write import fingerprint
 from packhorse.epoch import Bins, PoolArray
 from packhorse.topology import ADDED, Skips
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.digest import fingerprint
 from packhorse.dataset.files._toml_fields import FieldError, array_header, checked_field, line_of, no_field
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import PreparedDatasetError
+from packhorse.dataset.write import fingerprint
 from packhorse.formats.keys import check_key, ids_and_keys, shown_key
 from packhorse.topology import Skips, checked_integer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packhorse.formats.files import exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.prepare.input._arrays import map_array
+from packhorse.prepare.input._arrow_rows import map_array
 from packhorse.prepare.input._base import InputFile, Opened, Reader, Span, changed, cut
 from packhorse.prepare.input._keys import KeyColumn
 from packhorse.prepare.input._rows import Batch, Columns, Fault, RawRows

@@ -1,5 +1,7 @@
 """Rows of Arrow data, which Parquet files, Arrow files and Arrow streams give alike."""
 
+from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -50,3 +52,26 @@ def _joined(table: Any, name: str) -> Any:
 
 def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:
     return (values_of(array.fill_null(1)), nulls_of(array)) if array.null_count else (values_of(array), None)
+
+
+PARSING = Lock()
+"""Held while a header is read."""
+
+
+def map_array(path: str | Path, *, writable: bool = False) -> NDArray[Any]:
+    """Maps an array file; many threads may do so at once.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(Path(folder, "lengths.npy"), [5, 3])
+        ...     map_array(Path(folder, "lengths.npy")).tolist()
+        [5, 3]
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is no array, or holds Python objects.
+    """
+    with PARSING:
+        array: NDArray[Any] = np.load(path, mmap_mode="r+" if writable else "r", allow_pickle=False)
+    return array

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packhorse.formats.columns import listed
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
-from packhorse.prepare.input._arrays import PARSING, map_array
+from packhorse.prepare.input._arrow_rows import PARSING, map_array
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
 from packhorse.prepare.input._rows import Columns, RawRows
 

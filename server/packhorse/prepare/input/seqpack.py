@@ -10,7 +10,7 @@ import numpy as np
 from packhorse.dataset import is_seqpack_layout, load_seqpack_layout
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import is_url
-from packhorse.prepare.input._arrays import map_array
+from packhorse.prepare.input._arrow_rows import map_array
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
 from packhorse.prepare.input._rows import Columns, RawRows
 
