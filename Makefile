@@ -43,6 +43,7 @@ check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 	$(BIN)/lint-imports
 	$(BIN)/buf lint proto
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python tests/docs/generate_map.py --check
 
 bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are compared to
 	$(BIN)/python tests/benchmarks/run.py
@@ -50,8 +51,9 @@ bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are com
 proto: $(STAMP) ## regenerate the stubs from packing.proto
 	$(BIN)/python proto/generate.py
 
-reference: $(STAMP) ## write client/guides/reference-*.md from the code
+reference: $(STAMP) ## write client/guides/reference-*.md and MAP.md from the code
 	$(BIN)/python tests/docs/generate_reference.py
+	$(BIN)/python tests/docs/generate_map.py
 
 clean: ## remove what builds, checks and the demo leave behind; .venv stays
 	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

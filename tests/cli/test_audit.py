@@ -88,7 +88,9 @@ def test_an_audit_of_no_bins_is_no_success(packhorse, corpus, monkeypatch):
             end = dataclasses.replace(topology, start_position=self.client.get_dataset(name).num_bins)
             return self.client.stream_bins(name, topology=end, **options)
 
-    monkeypatch.setattr("packhorse.cli.service.asking", lambda target, timeout_seconds: Empty(connect(target), None))
+    monkeypatch.setattr(
+        "packhorse.cli.shared.service.asking", lambda target, timeout_seconds: Empty(connect(target), None)
+    )
     result = packhorse("audit", "--target", f"embedded:{corpus.root}", "few")
     assert result.exit_code == 1
     assert "nothing was audited: few has no bins; prepare it again" in result.stderr
@@ -233,7 +235,7 @@ def test_the_command_exits_with_1_and_names_the_ids(packhorse, corpus, monkeypat
     def faulty(target, timeout_seconds):
         return Faulty(connect(target), fault)
 
-    monkeypatch.setattr("packhorse.cli.service.asking", faulty)
+    monkeypatch.setattr("packhorse.cli.shared.service.asking", faulty)
     flags = ["--world-size", 2, "--workers-per-rank", 2, "--batch-size", 3]
     result = packhorse("audit", "--target", f"embedded:{corpus.root}", "rows", *flags)
     assert result.exit_code == 1

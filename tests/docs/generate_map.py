@@ -9,8 +9,8 @@ REPOSITORY = Path(__file__).parents[2]
 ROOTS = ("proto", "server", "client")
 HEADING = """# Map
 
-Every module, by folder, in its own words. `make reference` writes this page; [ARCHITECTURE.md](ARCHITECTURE.md) says how
-the folders fit together.
+Every module, by folder, in its own words. `make reference` writes this page. How the folders fit together is in
+[ARCHITECTURE.md](ARCHITECTURE.md).
 """
 
 

@@ -1,6 +1,7 @@
 """What training would cost without packing, for the same sequences: the usual ways to make rows of them.
 
-Owns the ways and their arithmetic over histograms. Leaves plans to `packhorse.packing`, the table to `cli/tables`.
+Owns the ways and their arithmetic over histograms. Leaves plans to `packhorse.packing`, the table to
+`cli/shared/tables`.
 """
 
 from bisect import bisect_right

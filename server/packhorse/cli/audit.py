@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.options import dataset_argument, run_options, target_option, topology_options
-from packhorse.cli.service import asking_for, timeout_option
-from packhorse.cli.token_options import by_component, open_tokens
+from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
+from packhorse.cli.shared.service import asking_for, timeout_option
+from packhorse.cli.shared.token_options import by_component, open_tokens
 from packhorse.client import Client, DatasetInfo
 from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
 from packhorse.jobs import show_progress

@@ -15,8 +15,8 @@ from typing import Any
 import click
 import numpy as np
 
-from packhorse.cli.options import Seconds, target_option
-from packhorse.cli.service import access_of_command, asking
+from packhorse.cli.shared.options import Seconds, target_option
+from packhorse.cli.shared.service import access_of_command, asking
 from packhorse.client import Access, PackhorseError, RetryPolicy, connect
 from packhorse.client.errors import TooManyStreamsError
 from packhorse.topology import Topology

@@ -2,8 +2,8 @@
 
 import click
 
-from packhorse.cli.options import Wait, target_option
-from packhorse.cli.service import access_of_command, check_one_server
+from packhorse.cli.shared.options import Wait, target_option
+from packhorse.cli.shared.service import access_of_command, check_one_server
 from packhorse.client import PackhorseError
 from packhorse.client.proof import ask_health, diagnose
 

@@ -1,6 +1,6 @@
 """`packhorse inspect`: what is served, or what one prepared folder holds.
 
-Owns the options; leaves a folder to `inspect_folder` and a target to `served`.
+Owns the options; leaves a folder to `prepared` and a target to `served`.
 """
 
 from importlib.util import find_spec
@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from packhorse.cli.options import target_option
-from packhorse.cli.service import timeout_option
+from packhorse.cli.shared.options import target_option
+from packhorse.cli.shared.service import timeout_option
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 
 
@@ -68,7 +68,7 @@ def command(
     Without DATASET, or where it is a name, the datasets of --target are listed with their digests, sizes and streams.
     """
     if dataset is None or not (Path(dataset).exists() or len(Path(dataset).parts) > 1):
-        from packhorse.cli.served import print_served
+        from packhorse.cli.shared.served import print_served
 
         print_served(target, timeout_seconds, dataset, as_json=as_json)
         return
@@ -76,7 +76,7 @@ def command(
         raise click.ClickException(
             "`packhorse inspect` of a folder needs numba; install it with: pip install 'packhorse[server]'"
         )
-    from packhorse.cli.inspect_folder import inspect_folder, prune_versions
+    from packhorse.cli.shared.prepared import inspect_folder, prune_versions
 
     if pruned:
         prune_versions(Path(dataset), pruned)

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from packhorse.cli.console import output_console
-from packhorse.cli.options import access_options, target_option
-from packhorse.cli.service import asking, timeout_option
+from packhorse.cli.shared.console import output_console
+from packhorse.cli.shared.options import access_options, target_option
+from packhorse.cli.shared.service import asking, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.dataset import MANIFEST, MIXTURE_SUFFIX, StageEntry, append_to_mixture
 from packhorse.epoch import WeightsBy

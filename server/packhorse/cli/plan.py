@@ -13,8 +13,8 @@ import click
 from rich.table import Table
 
 from packhorse.analysis import HistogramInput, Unpacked, fit, read_histogram, ways_without_packing
-from packhorse.cli.console import output_console
-from packhorse.cli.tables import unpacked_table
+from packhorse.cli.shared.console import output_console
+from packhorse.cli.shared.tables import unpacked_table
 from packhorse.dataset import PrepareOptions
 from packhorse.epoch import PlanIndex, bin_mates_again
 from packhorse.formats import require

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from packhorse.cli.options import dataset_argument
+from packhorse.cli.shared.options import dataset_argument
 from packhorse.dataset import (
     MANIFEST,
     MIXTURE_SUFFIX,

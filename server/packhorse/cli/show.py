@@ -11,10 +11,10 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from packhorse.cli.console import output_console
-from packhorse.cli.options import dataset_argument, run_options, target_option, topology_options
-from packhorse.cli.service import asking_for, timeout_option
-from packhorse.cli.token_options import decoder, open_tokens, token_options
+from packhorse.cli.shared.console import output_console
+from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
+from packhorse.cli.shared.service import asking_for, timeout_option
+from packhorse.cli.shared.token_options import decoder, open_tokens, token_options
 from packhorse.client import Client
 from packhorse.client.pictures import ExplainedStep, Picture, draw_bins, explain_step
 from packhorse.formats.keys import ids_and_keys, shown_key

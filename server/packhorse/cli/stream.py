@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from packhorse.cli.options import dataset_argument, run_options, target_option, topology_options
-from packhorse.cli.service import asking_for, timeout_option
+from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
+from packhorse.cli.shared.service import asking_for, timeout_option
 from packhorse.topology import StreamMode
 
 

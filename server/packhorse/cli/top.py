@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from packhorse.cli.console import output_console
-from packhorse.cli.options import Wait, target_option
-from packhorse.cli.service import access_of_command
+from packhorse.cli.shared.console import output_console
+from packhorse.cli.shared.options import Wait, target_option
+from packhorse.cli.shared.service import access_of_command
 from packhorse.client import PackhorseError
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.proof import ServerActivity, StreamActivity, ask_activity

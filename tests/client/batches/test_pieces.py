@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli.audit import command as audit
-from packhorse.cli.locate import command as locate
+from packhorse.cli.show import command as show
 from packhorse.cli.stream import command as stream
 from packhorse.client import PackedDataset, RemainderPolicy, connect
 from packhorse.client.batches.batch import BatchAssembler
@@ -232,7 +232,7 @@ def test_commands_show_starts_where_there_are_any(root, local):
     assert "first_tokens" not in json.loads(result.output)
     long = str(block.ids[block.first_tokens > 0][0])
     for name, shown in (("split", True), ("aligned", False)):
-        result = CliRunner().invoke(locate, ["--target", f"embedded:{root}", name, long])
+        result = CliRunner().invoke(show, ["--target", f"embedded:{root}", name, "--id", long])
         assert ("first_token" in result.output.split("length")[0]) == shown, result.output
 
 

@@ -13,14 +13,8 @@ import pytest
 from tests.client.sources.faulty import FaultyFileSystem
 
 from packhorse.client import PackedDataset
-from packhorse.client.sources import (
-    RemoteSource,
-    StoreOptions,
-    TokenSourceError,
-    TokenStoreError,
-    _fetched_ahead,
-    as_token_source,
-)
+from packhorse.client.sources import RemoteSource, StoreOptions, TokenSourceError, TokenStoreError, as_token_source
+from packhorse.client.sources import fetched as _fetched_ahead
 from packhorse.formats import MegatronTokens, MegatronWriter
 from packhorse.formats.asking import RetryPolicy
 

@@ -21,7 +21,7 @@ from packhorse.client.sources import (
     as_token_source,
 )
 from packhorse.client.sources._blocks import BlockCache
-from packhorse.client.sources._fetched_ahead import FetchedAhead
+from packhorse.client.sources.fetched import FetchedAhead
 from packhorse.prepare import prepare
 
 DATA = Path(__file__).parents[2] / "data"

@@ -82,7 +82,7 @@ class Terminal(io.StringIO):
     ("stream", "begins"), [(Terminal(), "\r\x1b[2K"), (io.StringIO(), "")], ids=["terminal", "file"]
 )
 def test_waiting_is_one_line_on_a_terminal_and_plain_elsewhere(nowhere, monkeypatch, stream, begins):
-    from packhorse.cli.service import asking
+    from packhorse.cli.shared.service import asking
 
     monkeypatch.setattr(sys, "stderr", stream)
     with pytest.raises(ServerUnavailableError), asking(nowhere, 0.4) as client:

@@ -7,13 +7,13 @@ have a file each, and `choose` tells which one is meant.
 from packhorse.client.sources.arrow import ArrowSource
 from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.client.sources.choose import as_token_source
+from packhorse.client.sources.fetched import StoreCache
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource
 from packhorse.client.sources.remote import RemoteSource
 from packhorse.client.sources.remote_arrow import RemoteArrowSource
-from packhorse.client.sources.store_cache import StoreCache
 from packhorse.client.sources.stored import FlatSource, MegatronSource
 from packhorse.formats.object_store import StoreOptions, TokenStoreError
 

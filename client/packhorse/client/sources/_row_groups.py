@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._fetched_ahead import FetchedAhead, FetchSource
 from packhorse.client.sources._lists import (
     ListColumn,
     RowLookup,
@@ -22,6 +21,7 @@ from packhorse.client.sources._lists import (
     token_dtype_of,
 )
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
+from packhorse.client.sources.fetched import FetchedAhead, FetchSource
 from packhorse.formats.object_store import for_each
 
 DEFAULT_KEPT_BYTES = 1 << 28

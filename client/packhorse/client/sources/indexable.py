@@ -1,6 +1,6 @@
 """Any object that answers `indexable[id]`, as a source.
 
-Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to `_fetched_ahead` and
+Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to `sources.fetched` and
 `base`.
 """
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._fetched_ahead import FetchSource
 from packhorse.client.sources._lists import refuse_row_numbers
 from packhorse.client.sources.base import TokenSourceError, as_integers
+from packhorse.client.sources.fetched import FetchSource
 
 
 class IndexableSource(FetchSource):

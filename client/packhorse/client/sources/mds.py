@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from packhorse.client.sources._fetched_ahead import FetchSource
 from packhorse.client.sources._lists import RowLookup, TableSource, choose_by_name
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError, as_integers
-from packhorse.client.sources.store_cache import StoreCache
+from packhorse.client.sources.fetched import FetchSource, StoreCache
 from packhorse.client.sources.stored import StoredShards
 from packhorse.formats.mds import MdsShards
 from packhorse.formats.mds_index import INTEGERS, array_type, read_array

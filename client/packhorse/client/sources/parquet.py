@@ -12,7 +12,7 @@ from typing import Any
 from packhorse.client.sources._lists import ARROW
 from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, GroupedFile, RowGroupSource
 from packhorse.client.sources.base import TokenSourceError
-from packhorse.client.sources.store_cache import CachedObject, StoreCache
+from packhorse.client.sources.fetched import CachedObject, StoreCache
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp, as_path, named_files
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets

@@ -1,7 +1,6 @@
 """Token files in object stores: Megatron pairs and flat files with boundaries, read in blocks through a cache on disk.
 
-Owns which blocks a sequence lies in; leaves fetching those of coming sequences to `_fetched_ahead`, objects to
-`store_cache`, and what an index says to `stored`.
+Owns which blocks a sequence lies in; leaves fetching them to `sources.fetched`, and what an index says to `stored`.
 """
 
 import os
@@ -12,10 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources._blocks import DEFAULT_CACHE_BYTES
-from packhorse.client.sources._fetched_ahead import FetchedAhead
 from packhorse.client.sources._spans import Spans
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
-from packhorse.client.sources.store_cache import DEFAULT_BLOCK_BYTES, DEFAULT_READ_AHEAD_BYTES, CachedObject, StoreCache
+from packhorse.client.sources.fetched import (
+    DEFAULT_BLOCK_BYTES,
+    DEFAULT_READ_AHEAD_BYTES,
+    CachedObject,
+    FetchedAhead,
+    StoreCache,
+)
 from packhorse.client.sources.stored import FlatAddresses, MegatronAddresses, SequenceAddresses, StoredSource
 from packhorse.formats import MegatronIndex
 from packhorse.formats.flat import read_boundaries

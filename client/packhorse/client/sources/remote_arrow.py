@@ -10,7 +10,7 @@ from typing import Any
 
 from packhorse.client.sources._lists import ARROW
 from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, RowGroupSource
-from packhorse.client.sources.store_cache import CachedObject, StoreCache
+from packhorse.client.sources.fetched import CachedObject, StoreCache
 from packhorse.formats import require
 from packhorse.formats.arrow import StreamedBatch, arrow_objects, read_arrow, streamed_batches
 from packhorse.formats.object_store import for_each, without_secrets

@@ -12,11 +12,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from packhorse.client.sources._fetched_ahead import FetchedAhead
 from packhorse.client.sources._lists import RowLookup, refuse_row_numbers
 from packhorse.client.sources._spans import Spans, SpanSource
 from packhorse.client.sources.base import TokenSourceError
-from packhorse.client.sources.store_cache import CachedObject, StoreCache, joined
+from packhorse.client.sources.fetched import CachedObject, FetchedAhead, StoreCache, joined
 from packhorse.formats import FlatTokens, MdsShards, MegatronIndex, MegatronTokens
 from packhorse.formats.mapping import map_file
 from packhorse.formats.object_store import for_each

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from packhorse.analysis.plots import save_plot
-from packhorse.cli.console import output_console
 from packhorse.cli.demo._corpus import python_corpus
 from packhorse.cli.demo._server import DemoServer
 from packhorse.cli.demo._trainer import EpochCount, TrainerOptions, run_rank, token_checksum
+from packhorse.cli.shared.console import output_console
 from packhorse.client import connect
 from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import PreparedDataset, open_prepared

@@ -27,9 +27,9 @@ from packhorse.analysis import (
     waiting_rows,
     ways_without_packing,
 )
-from packhorse.cli.console import output_console
-from packhorse.cli.tables import advice, quality_table, unpacked_table, waiting_table
-from packhorse.cli.words import CUT_OFF, groups_line, real_tokens
+from packhorse.cli.shared.console import output_console
+from packhorse.cli.shared.tables import advice, quality_table, unpacked_table, waiting_table
+from packhorse.cli.shared.words import CUT_OFF, groups_line, real_tokens
 from packhorse.dataset import PreparedDataset, Version, open_prepared, prune_version, versions_of
 from packhorse.epoch import Groups, bin_mates_again
 from packhorse.formats import require

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.file_proxy import FileProxy
 
-from packhorse.cli.options import ACCESS, remote_timeout_option
+from packhorse.cli.shared.options import ACCESS, remote_timeout_option
 from packhorse.client import Access, Client, connect
 
 _CLEAR_LINE = "\r\x1b[2K"

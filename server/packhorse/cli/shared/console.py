@@ -1,6 +1,6 @@
-"""The console that commands print results on: rich on a terminal, plain lines in a pipe or a file.
+"""The terminal: where results are printed, rich there and plain lines in a pipe, and signals that end a command.
 
-Owns how a table that is too wide for the terminal is shown; leaves its content to each command.
+Owns how a table that is too wide is shown, and undoing work on Ctrl-C; leaves contents to each command.
 """
 
 import signal

@@ -7,8 +7,8 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
-from packhorse.cli.console import output_console
-from packhorse.cli.service import access_of_command, asking
+from packhorse.cli.shared.console import output_console
+from packhorse.cli.shared.service import access_of_command, asking
 from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.client.proof import ask_activity
 
