@@ -90,9 +90,9 @@ def test_the_way_out_of_a_refusal_is_told():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["embedded:datasets"], "is no server"), (["--dataset", "none"], "no dataset is named 'none'")],
+    [(["--target", "embedded:datasets"], "is no server"), (["none"], "no dataset is named 'none'")],
 )
 def test_what_cannot_be_loaded(packhorse, target, arguments, message):
-    result = packhorse("bench", *(["--target", target] if arguments[0].startswith("-") else []), *arguments)
+    result = packhorse("bench", *([] if arguments[0].startswith("-") else ["--target", target]), *arguments)
     assert result.exit_code != 0
     assert message in result.stderr

@@ -45,8 +45,8 @@ def secured(corpus, make_server, authority, tmp_path_factory):
 def examined(packhorse):
     """Function: the exit status, the signs of all steps in order, and the last line."""
 
-    def run(*arguments):
-        result = packhorse("doctor", *arguments)
+    def run(target, *arguments):
+        result = packhorse("doctor", "--target", target, *arguments)
         lines = [re.fullmatch(r"([✓!✗]) (.+?)  +(.+)", line).groups() for line in result.stdout.splitlines()]
         assert [step for _, step, _ in lines] == list(STEPS[: len(lines)])
         assert not [token for token in TOKENS.values() if token in result.output]
@@ -80,7 +80,7 @@ def test_all_is_well(examined, secured, authority, running_server, running_unix_
         status, signs, (_, text) = examined(target)
         assert (status, signs) == (0, "✓" * len(STEPS))
         assert re.fullmatch(r"of few after [\d.]+ ms, over an open connection after [\d.]+ ms", text)
-    arguments = ("--ca", authority.ca, "--token-file", secured.folder / "good", "--dataset", "named")
+    arguments = ("--ca", authority.ca, "--token-file", secured.folder / "good", "named")
     status, signs, (_, text) = examined(secured.target, *arguments)
     assert (status, signs) == (0, "✓" * len(STEPS))
     assert text.startswith("of named after")
@@ -191,7 +191,7 @@ def test_versions_health_and_first_bin(examined, odd):
 
 
 def test_datasets(examined, running_server, secured, authority):
-    status, signs, (step, text) = examined(running_server.target, "--dataset", "rowz")
+    status, signs, (step, text) = examined(running_server.target, "rowz")
     assert (status, signs, step) == (1, "✓✓✓✓✓✓✗", "datasets")
     assert text == "none is named rowz; there are few, named, rows, truncated"
 
@@ -203,8 +203,8 @@ def test_datasets(examined, running_server, secured, authority):
     assert text.startswith("this token grants access to none of the served datasets")
     status, signs, (step, text) = with_token("bins")
     assert (status, signs, step) == (1, "✓✓✓!✓✓✗", "datasets")
-    assert "name one with --dataset" in text
-    assert with_token("bins", "--dataset", "rows")[:2] == (0, "✓✓✓!✓✓✓✓")
+    assert "name one as DATASET" in text
+    assert with_token("bins", "rows")[:2] == (0, "✓✓✓!✓✓✓✓")
 
 
 def test_targets_that_are_none_are_told_so(packhorse):

@@ -188,7 +188,7 @@ def test_a_replica_that_is_away_hides_none_of_the_others(packhorse, target):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["embedded:datasets"], "embedded:DIR is no server"),
+        (["--target", "embedded:datasets"], "embedded:DIR is no server"),
         (["--json"], "--json needs --once"),
         (
             ["--target", "127.0.0.1:9", "--once"],

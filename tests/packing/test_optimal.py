@@ -225,8 +225,8 @@ def without(monkeypatch, missing):
             raise ImportError(f"No module named {missing!r}")
         return real(name, *arguments, **keywords)
 
-    for module in ("_optimal", "_master", "_rounding", "_pricing"):
-        monkeypatch.delitem(sys.modules, f"packhorse.packing.{module}", raising=False)
+    for module in ("column_generation", "_master", "_rounding", "_pricing"):
+        monkeypatch.delitem(sys.modules, f"packhorse.packing.optimal.{module}", raising=False)
     monkeypatch.setattr(builtins, "__import__", fails)
 
 

@@ -55,7 +55,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     ),
     "plan": CommandEntry("Plan without preparing: see what a packer would make of a dataset.", "prepare", ("numba",)),
     "inspect": CommandEntry(
-        "Show a prepared folder: statistics, versions, waste without packing; or list what --target serves."
+        "Show a prepared folder: statistics, versions and waste without packing; or list what --target serves."
     ),
     "verify": CommandEntry(
         "Compare the prepared dataset in FOLDER with its checksums, and its lengths with the tokens.",

@@ -24,10 +24,10 @@ from packhorse.client.proof import ask_health, diagnose
 def command(
     context: click.Context, /, dataset: str | None, target: str, timeout_seconds: float, service: str | None
 ) -> None:
-    """Go every step from here to the first bin of --target, and explain the one that fails.
+    """Go every step from here to the first bin of --target, or ask for its health.
 
     The steps are DNS, TCP, TLS, auth, versions, health, datasets and first bin (of DATASET, else of the first that
-    there is), for every host that --target names. Exits with 1 when one fails; the steps after it are left out. A line
+    there is), for every host that --target names. Exits with 1 when one fails, and explains it; the steps after it are left out. A line
     that begins with ! is a warning: of plain text on a network, say, or of a certificate or token that expires soon.
 
     With --health it exits with 0 when the server serves and with 1 when not. NOT_SERVING: it starts or drains, makes no

@@ -60,9 +60,9 @@ def command(
     as_json: bool,
     **shape: Any,
 ) -> None:
-    """Show the prepared folder DATASET: statistics, templates, versions, and what training would waste without packing.
+    """Show a prepared folder: statistics, versions and waste without packing; or list what --target serves.
 
-    Other context lengths are shown beside its own. With --world-size it also shows how much GPU time ranks lose to
+    DATASET is the folder. Other context lengths are shown beside its own. With --world-size it also shows how much GPU time ranks lose to
     waiting for each other, and which --balance helps.
 
     Without DATASET, or where it is a name, the datasets of --target are listed with their digests, sizes and streams.
@@ -79,7 +79,7 @@ def command(
     from packhorse.cli.shared.prepared import inspect_folder, prune_versions
 
     if pruned:
-        prune_versions(Path(dataset), pruned)
+        prune_versions(Path(dataset), pruned, as_json=as_json)
         return
     inspect_folder(
         Path(dataset),

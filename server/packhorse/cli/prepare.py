@@ -12,9 +12,9 @@ from typing import Any, get_args
 
 import click
 
-from packhorse.cli.shared.console import stopped_by_signals
 from packhorse.cli.shared.options import ray_address_option, store_timeout_option
 from packhorse.cli.shared.plan_options import plan_options
+from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.cli.shared.words import CUT_OFF, groups_line, real_tokens
 from packhorse.dataset import (
     Inputs,

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from packhorse.cli.shared.console import stopped_by_signals
 from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.plan_options import plan_options
+from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.prepare import shard
 
 

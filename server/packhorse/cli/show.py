@@ -123,7 +123,9 @@ def command(
     as_json: bool,
     **which: Any,
 ) -> None:
-    """Draw bins of DATASET, which is a prepared folder, or the name of a dataset of --target.
+    """Draw bins of DATASET, explain a step of a run, or tell where a sequence comes.
+
+    DATASET is a prepared folder, or the name of a dataset of --target.
 
     Sequences are between bars, to scale, with their ids; padding is dotted. With --tokens it also shows what each
     begins with, as text where a tokenizer is at hand.

@@ -12,8 +12,9 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from packhorse.cli.shared.console import output_console, stopped_by_signals
+from packhorse.cli.shared.console import output_console
 from packhorse.cli.shared.options import ray_address_option, store_timeout_option
+from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.jobs import EngineKind
 from packhorse.tokenize import (
     DEFAULT_EOS,

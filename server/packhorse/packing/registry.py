@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from packhorse.packing.best_fit import balanced, best_fit_decreasing
+from packhorse.packing.best_fit import balanced, best_fit_decreasing, first_plan, is_near
 from packhorse.packing.bounds import bound_of_pairs
-from packhorse.packing.optimal.column_generation import first_plan, is_near
 from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
 from packhorse.packing.reference.krell import (
     first_fit_decreasing,

@@ -112,7 +112,7 @@ def test_stretches_hold_every_sequence_once_and_fill_the_row(rooms, least):
     assert all(len(part.sequences) == 1 for part in parts if part.sequences and part.sequences[0].room >= least)
     svg = _svg.draw([row])
     ElementTree.fromstring(svg)
-    assert len(_text.draw([row], 40)) <= 40
+    assert len(_text.draw_text([row], 40)) <= 40
 
 
 def test_padding_inside_rooms_is_drawn(make_batch):
@@ -120,7 +120,7 @@ def test_padding_inside_rooms_is_drawn(make_batch):
     assert not any("in the room" in title for title in titles(html))
     row = SeenRow(name="r", capacity=16, sequences=(SeenSequence(id=5, room=8, length=5),))
     assert "padding in the room of id 5: 3 tokens" in titles(_svg.draw([row]))
-    assert _text.draw([row], 40) == "r  │ 5 (5) ─····│············│  5 of 16"
+    assert _text.draw_text([row], 40) == "r  │ 5 (5) ─····│············│  5 of 16"
 
 
 def test_a_batch_prints_in_one_line_without_reading_tensors(make_batch):

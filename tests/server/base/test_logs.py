@@ -194,7 +194,7 @@ def test_single_calls_are_not_logged_by_default(running_server, client, wait_unt
 
 def test_lines_of_streams_have_a_limit(caplog, monkeypatch):
     log = CallLog()
-    monkeypatch.setitem(vars(call_log._STREAMS), "filters", [logs.Sparing(4)])
+    monkeypatch.setitem(vars(call_log._STREAMS_LOG), "filters", [logs.Sparing(4)])
     call = Call("packhorse.v1.PackingService/StreamBins", request=pb.StreamBinsRequest(dataset="corpus"))
     call.num_sent = 1
     with caplog.at_level(logging.INFO, "packhorse"):

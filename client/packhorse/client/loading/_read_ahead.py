@@ -178,7 +178,7 @@ class Rows(Sequence[dict[str, Any]]):
 
 _AT_ONCE, _AT_ONCE_BYTES = 16, 2 << 20  # rows that are made together: more gain nothing, and long ones need none
 _READY_BYTES = 32 << 20  # sixteen threads that make batches of eight are in 128 rows of 2,048 tokens at a time: 8 MiB
-_SPARSEST_ROWS_AHEAD = 4  # a walk asks for one index of so many in its range, else making the next ones is in vain
+_SPARSEST_ROWS = 4  # a walk asks for one index of so many in its range, else making the next ones is in vain
 
 
 class RowsAhead:
@@ -207,7 +207,7 @@ class RowsAhead:
             row = self._ready.pop(index, None)
             if row is not None:
                 return row
-            stride = stride_of(list(self._seen), sparsest=_SPARSEST_ROWS_AHEAD)
+            stride = stride_of(list(self._seen), sparsest=_SPARSEST_ROWS)
             at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // self._bytes_per_row))
             wanted = range(index, min(index + at_once * stride, self._num_rows), stride) if stride else (index,)
             missing = [each for each in wanted if each not in self._ready]

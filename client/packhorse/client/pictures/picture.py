@@ -133,7 +133,7 @@ def draw_text(rows: Sequence[SeenRow], width: int) -> str:
     Example:
         >>> from packhorse.client.pictures._rows import SeenSequence
         >>> row = SeenRow(name="row 0", capacity=8, sequences=(SeenSequence(id=3, room=4), SeenSequence(id=9, room=2)))
-        >>> print(draw([row], 48))
+        >>> print(draw_text([row], 48))
         row 0  │──── 3 (4) ────│─ 9 ──│·······│  6 of 8
     """
     names = max(len(row.name) for row in rows)

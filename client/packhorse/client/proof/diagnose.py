@@ -269,7 +269,7 @@ class _Examination:
     def _datasets(self) -> Finding:
         if self._listed is None:
             if self._dataset is None:
-                raise _FailedError("the token may not list them: name one with --dataset")
+                raise _FailedError("the token may not list them: name one as DATASET")
             return Finding("datasets", f"not to be listed; going on with {self._dataset}")
         names = [dataset.name for dataset in self._listed.datasets]
         if not names:

@@ -1,21 +1,14 @@
-"""The terminal: where results are printed, rich there and plain lines in a pipe, and signals that end a command.
+"""The console that commands print results on: rich on a terminal, plain lines in a pipe or a file.
 
-Owns how a table that is too wide is shown, and undoing work on Ctrl-C; leaves contents to each command.
+Owns how a table that is too wide for the terminal is shown; leaves its content to each command.
 """
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
-import click
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
-
-from packhorse.jobs import ENDING_SIGNALS
 
 _WIDTH_IN_FILES = 1_000_000
 """Tables take what their cells need, and none is cut: what reads a file or a pipe wants whole digests and names."""
@@ -87,44 +80,3 @@ def _records(table: Table, cells: list[list[RenderableType]]) -> Table:
 def output_console() -> OutputConsole:
     """Returns a console on stdout: as wide as the terminal, or as wide as any table where there is none."""
     return OutputConsole(width=None if sys.stdout.isatty() else _WIDTH_IN_FILES, soft_wrap=True, highlight=False)
-
-
-class Stopped(BaseException):
-    """A signal ended the command. No KeyboardInterrupt, which libraries take as a request to end early."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-@contextmanager
-def stopped_by_signals(message: str) -> Iterator[None]:
-    """Turns Ctrl-C, SIGTERM and SIGHUP inside into one line and exit status 130, 143 or 129.
-
-    A signal that was ignored before, as under nohup, stays ignored.
-
-    Args:
-        message: what the line says behind the signal's name.
-    """
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, _stop)
-    try:
-        yield
-    except Stopped as stopped:
-        click.echo(f"Stopped by {signal.Signals(stopped.number).name}: {message}", err=True)
-        sys.exit(128 + stopped.number)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    for other in ENDING_SIGNALS:  # a second one must not interrupt the undoing
-        signal.signal(other, _go_on)
-    raise Stopped(number)
-
-
-def _go_on(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, of which Python complains when the signal is there already."""

@@ -204,11 +204,15 @@ def _print_waiting(
     console.print(advice(own, topology))
 
 
-def prune_versions(folder: Path, numbers: Iterable[int]) -> None:
+def prune_versions(folder: Path, numbers: Iterable[int], *, as_json: bool) -> None:
     """Removes versions of a dataset that grew, and prints those that are left."""
     for number in numbers:
         prune_version(folder, number)
-    for version in versions_of(folder):
+    left = versions_of(folder)
+    if as_json:
+        click.echo(json.dumps([_facts(version) for version in left], indent=2))
+        return
+    for version in left:
         click.echo(_line_of(version))
 
 

@@ -36,7 +36,7 @@ from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_me
 REACHED = "reached"
 """The file through which processes tell how far runs have come."""
 
-_LOG_SIBLING = logging.getLogger("packhorse.server.app.processes")  # it runs as __main__
+_LOG = logging.getLogger("packhorse.server.app.processes")  # a process of several runs this file as __main__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Sibling:
                 number = self._parent.recv()
                 self._parent.send((number, list(registry.collect())))
         except (EOFError, OSError):
-            _LOG_SIBLING.warning("the parent process is gone; draining")
+            _LOG.warning("the parent process is gone; draining")
             self.is_orphan = True
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -109,7 +109,7 @@ def main() -> None:
         parent.send(error)
         status = 1
     except Exception as error:
-        _LOG_SIBLING.exception("this process failed")
+        _LOG.exception("this process failed")
         parent.send(OSError(f"a server's process failed: {error}; its trace is in the log"))
         status = 1
     if sibling.is_orphan:
@@ -117,12 +117,6 @@ def main() -> None:
     logging.shutdown()
     os._exit(status)
 
-
-if __name__ == "__main__":
-    main()
-
-
-_LOG = logging.getLogger(__name__)
 
 FIRST_DELAY_SECONDS = 0.1
 """How long after its death a process is replaced; each further death doubles it, as long as another one serves."""
@@ -383,3 +377,7 @@ def _how_it_ended(status: int) -> str:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"was killed by signal {-status}"
+
+
+if __name__ == "__main__":
+    main()

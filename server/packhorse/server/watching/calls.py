@@ -279,10 +279,10 @@ def _trace_parent(metadata: Any) -> str:
 
 
 _CALLS = logging.getLogger(__name__)
-_STREAMS_CALL_LOG = _CALLS.getChild("streams")
-_REFUSED = _STREAMS_CALL_LOG.getChild("refused")
+_STREAMS_LOG = _CALLS.getChild("streams")
+_REFUSED = _STREAMS_LOG.getChild("refused")
 
-MOST_LINES = {_STREAMS_CALL_LOG: 10_000, _REFUSED: 60}
+MOST_LINES = {_STREAMS_LOG: 10_000, _REFUSED: 60}
 """In a minute. Streams that open and end are logged for the largest run that starts; strangers may be refused as often
 as they like."""
 
@@ -298,14 +298,14 @@ class CallLog(Watcher):
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
         """Logs a stream once its first block or answer has left; before, a line would keep that waiting."""
         if call.is_stream and call.num_sent == 1 + isinstance(message, pb.StreamBinsResponse):
-            _STREAMS_CALL_LOG.info("stream opened", extra=fields(stream=call.id, **_who(call)))
+            _STREAMS_LOG.info("stream opened", extra=fields(stream=call.id, **_who(call)))
 
     def ended(self, call: Call) -> None:
         """Logs the end of a stream, or a single call."""
         outcome = {"status": call.status.name, "seconds": round(call.seconds, 6), "why": call.message}
         if call.is_stream and call.num_sent:
             counts = {"blocks": call.num_sent - 1, "bytes": call.sent_bytes, "blocked": round(call.blocked_seconds, 3)}
-            _STREAMS_CALL_LOG.info("stream ended", extra=fields(stream=call.id, **_who(call), **counts, **outcome))
+            _STREAMS_LOG.info("stream ended", extra=fields(stream=call.id, **_who(call), **counts, **outcome))
         elif call.is_stream and call.status is grpc.StatusCode.OK:  # nobody refused it
             _REFUSED.info(
                 "stream left before its first message", extra=fields(**_who(call), seconds=outcome["seconds"])
