@@ -27,8 +27,9 @@ def command(
     """Go every step from here to the first bin of --target, or ask for its health.
 
     The steps are DNS, TCP, TLS, auth, versions, health, datasets and first bin (of DATASET, else of the first that
-    there is), for every host that --target names. Exits with 1 when one fails, and explains it; the steps after it are left out. A line
-    that begins with ! is a warning: of plain text on a network, say, or of a certificate or token that expires soon.
+    there is), for every host that --target names. When one fails, it is explained, the steps after it are left out, and
+    the exit status is 1. A line that begins with ! is a warning: of plain text on a network, say, or of a certificate
+    or token that expires soon.
 
     With --health it exits with 0 when the server serves and with 1 when not. NOT_SERVING: it starts or drains, makes no
     blocks, or has no dataset that it can serve; its log says which.

@@ -62,8 +62,8 @@ def command(
 ) -> None:
     """Show a prepared folder: statistics, versions and waste without packing; or list what --target serves.
 
-    DATASET is the folder. Other context lengths are shown beside its own. With --world-size it also shows how much GPU time ranks lose to
-    waiting for each other, and which --balance helps.
+    DATASET is the folder. Other context lengths are shown beside its own. With --world-size it also shows how much GPU
+    time ranks lose to waiting for each other, and which --balance helps.
 
     Without DATASET, or where it is a name, the datasets of --target are listed with their digests, sizes and streams.
     """
