@@ -52,7 +52,7 @@ LONG = {
     "packhorse/client/streams/cursor.py:from_state": 70,
     "packhorse/prepare/groups/tables.py:gather_groups": 71,
     "packhorse/prepare/job.py:checked_job": 117,
-    "packhorse/prepare/passes/kernels.py:add_lists": 75,
+    "packhorse/prepare/kernels.py:add_lists": 75,
     "packhorse/prepare/shard.py:shard": 101,
     "packhorse/server/app/running.py:serve": 95,
     "packhorse/server/watching/metrics.py:__init__": 95,

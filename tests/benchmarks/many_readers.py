@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from packhorse.client.streams.requests import topology_message
+from packhorse.client.transport.requests import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

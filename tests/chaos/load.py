@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 from packhorse.client import RetryPolicy, connect
-from packhorse.client.streams.requests import topology_message
+from packhorse.client.transport.requests import topology_message
 from packhorse.topology import BatchPhase, BatchSchedule, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

@@ -21,11 +21,11 @@ from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
 from packhorse.prepare import job, prepare
+from packhorse.prepare.kernels import sort_pairs
 from packhorse.prepare.passes import _merge
 from packhorse.prepare.passes import passes as _passes
 from packhorse.prepare.passes import sort as _sort
 from packhorse.prepare.passes.duplicates import cut_windows
-from packhorse.prepare.passes.kernels import sort_pairs
 from packhorse.wire import ids_sum
 
 Entry = tuple[int, int, int, int]

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from packhorse.cli import inspect
 from packhorse.cli.prepare import command
-from packhorse.client.streams.requests import topology_message
+from packhorse.client.transport.requests import topology_message
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.prepare.passes import sort as _sort

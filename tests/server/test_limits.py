@@ -19,7 +19,7 @@ from grpc_status import rpc_status
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.client.errors import TooManyRequestsError
-from packhorse.client.streams.requests import topology_message
+from packhorse.client.transport.requests import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

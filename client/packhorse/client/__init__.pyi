@@ -33,10 +33,10 @@ from .streams.answers import DatasetInfo as DatasetInfo
 from .streams.blocks import BinBlock as BinBlock
 from .streams.costs import cost_linear_of as cost_linear_of
 from .streams.cursor import Cursor as Cursor
-from .streams.memory_datasets import MemoryDatasets as MemoryDatasets
 from .streams.pack_stream import PackStream as PackStream
 from .streams.stream import BinStream as BinStream
 from .trainers.separation import sees_other_sequences as sees_other_sequences
 from .transport.access import Access as Access
+from .transport.memory_datasets import MemoryDatasets as MemoryDatasets
 
 __version__: str

@@ -16,8 +16,15 @@ from packhorse.client.errors import PackhorseError
 from packhorse.client.streams.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.pack_stream import PackStream
-from packhorse.client.streams.requests import balance_message, integers, message, skip_message, texts, topology_message
 from packhorse.client.streams.stream import BinStream
+from packhorse.client.transport.requests import (
+    balance_message,
+    integers,
+    message,
+    skip_message,
+    texts,
+    topology_message,
+)
 from packhorse.client.transport.retries import with_retries
 from packhorse.client.transport.transport import (
     APPEND_STAGE,

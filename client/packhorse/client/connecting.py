@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packhorse.client.api import Client
-from packhorse.client.streams.memory_datasets import MemoryDatasets
-from packhorse.client.streams.requests import invalid, shortened
 from packhorse.client.transport.access import Access
 from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, MemoryTransport
 from packhorse.client.transport.grpc_channels import GrpcTransport
+from packhorse.client.transport.memory_datasets import MemoryDatasets
+from packhorse.client.transport.requests import invalid, shortened
 from packhorse.client.transport.retries import policy_of
 from packhorse.client.transport.transport import Transport
 from packhorse.formats.asking import RetryPolicy

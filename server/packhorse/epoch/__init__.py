@@ -4,7 +4,7 @@ from packhorse.epoch.assignment.assign import Assignment, StreamLocations
 from packhorse.epoch.assignment.balance import MAX_BINS_PER_OPTIMIZER_STEP, arrange
 from packhorse.epoch.assignment.waiting import Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.epoch.bins import Bins, PoolArray, joined
-from packhorse.epoch.kernels.compile import compile_drawing, compile_finding, compile_kernels
+from packhorse.epoch.compile import compile_drawing, compile_finding, compile_kernels
 from packhorse.epoch.kernels.permutation import Permutation
 from packhorse.epoch.keys import derive_key, independent_seed
 from packhorse.epoch.materialize import materialize_epoch

@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from packhorse.packing.bounds import lower_bound
+from packhorse.packing.certificate import DualCertificate
+from packhorse.packing.certificate_check import check_certificate
 from packhorse.packing.lengths import checked_lengths, length_histogram_from_lengths, sort_indices_by_length
 from packhorse.packing.list_packers import greedy_pack_sequences, heap_pack_sequences
-from packhorse.packing.optimal.certificate import DualCertificate
-from packhorse.packing.optimal.certificate_check import check_certificate
 from packhorse.packing.plan import MAX_SEQ_LEN, PackingPlan, Template, canonical_templates, counts_of_templates
 from packhorse.packing.reference.krell import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from packhorse.packing.optimal.certificate import DualCertificate
+from packhorse.packing.certificate import DualCertificate
 from packhorse.topology import checked_integer
 
 Template = tuple[int, ...]

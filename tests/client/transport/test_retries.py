@@ -12,9 +12,9 @@ from packhorse.client.errors import (
     ServerUnavailableError,
     TooManyStreamsError,
 )
-from packhorse.client.streams.requests import topology_message
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport import retries as retry_module
+from packhorse.client.transport.requests import topology_message
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.input._rows import Columns
 from packhorse.prepare.input.parquet import ParquetReader
-from packhorse.prepare.passes.kernels import unpack_snappy
+from packhorse.prepare.kernels import unpack_snappy
 
 Lists = list[list[int | None] | None]
 

@@ -8,8 +8,8 @@ import xxhash
 from packhorse.client import RetryPolicy
 from packhorse.client.api import Client
 from packhorse.client.errors import VersionMismatchError
-from packhorse.client.streams.requests import topology_message
 from packhorse.client.transport.grpc_channels import exception_of
+from packhorse.client.transport.requests import topology_message
 from packhorse.prepare import prepare
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.memory_catalog import LazyCatalog

@@ -6,7 +6,7 @@ import pytest
 from tests.server.mixtures import make_root
 
 import packhorse.server.datasets.takedowns
-from packhorse.client.streams.requests import topology_message
+from packhorse.client.transport.requests import topology_message
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures

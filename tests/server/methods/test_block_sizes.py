@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from packhorse.client.streams.requests import topology_message
+from packhorse.client.transport.requests import topology_message
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import open_stream as module

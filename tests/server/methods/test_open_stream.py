@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from packhorse.client.streams.requests import topology_message
+from packhorse.client.transport.requests import topology_message
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import open_stream

@@ -6,8 +6,8 @@ import grpc
 import pytest
 
 from packhorse.client.errors import InvalidRequestError, RequestTooLargeError
-from packhorse.client.streams.requests import topology_message
 from packhorse.client.transport.grpc_channels import exception_of
+from packhorse.client.transport.requests import topology_message
 from packhorse.client.transport.transport import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
 from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP
 from packhorse.server.methods import requests

@@ -15,12 +15,12 @@ from typing import Any, NoReturn, TypeVar
 
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.connecting import open_client
-from packhorse.client.streams.memory_datasets import MemoryDatasets
-from packhorse.client.streams.requests import shortened
 from packhorse.client.streams.stream import StreamHeader
 from packhorse.client.transport.access import NO_ACCESS, Access
 from packhorse.client.transport.embedded import PREFIX
 from packhorse.client.transport.grpc_channels import has_used_grpc
+from packhorse.client.transport.memory_datasets import MemoryDatasets
+from packhorse.client.transport.requests import shortened
 from packhorse.client.transport.retries import policy_of
 from packhorse.client.transport.targets import hosts_of
 from packhorse.formats.asking import RetryPolicy

@@ -21,8 +21,8 @@ from packhorse.client.sources import MixtureSource, TokenSource, TokenSourceErro
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.components import Component
 from packhorse.client.streams.over_length import cuts_ends
-from packhorse.client.streams.requests import shortened
 from packhorse.client.streams.stream import StreamHeader
+from packhorse.client.transport.requests import shortened
 from packhorse.topology import RoomRule
 
 

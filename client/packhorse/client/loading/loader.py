@@ -18,8 +18,8 @@ from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.loading.options import LoadingOptions, check_options, divide_options
 from packhorse.client.loading.prefetch import DevicePrefetcher
 from packhorse.client.streams.cursor import Cursor
-from packhorse.client.streams.memory_datasets import MemoryDatasets
 from packhorse.client.transport.grpc_channels import has_used_grpc
+from packhorse.client.transport.memory_datasets import MemoryDatasets
 from packhorse.topology import BatchSchedule, checked_integer
 
 _PRELOADED = ["__main__", "packhorse.client.loading.dataset"]

@@ -7,7 +7,6 @@ from .blocks import BinBlock as BinBlock
 from .components import Component as Component
 from .costs import cost_linear_of as cost_linear_of
 from .cursor import Cursor as Cursor
-from .memory_datasets import MemoryDatasets as MemoryDatasets
 from .pack_stream import PackStream as PackStream
 from .stream import BinStream as BinStream
 from .stream import StreamHeader as StreamHeader

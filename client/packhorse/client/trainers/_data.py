@@ -11,7 +11,7 @@ from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
 from packhorse.client.loading.options import check_options
-from packhorse.client.streams.memory_datasets import MemoryDatasets
+from packhorse.client.transport.memory_datasets import MemoryDatasets
 from packhorse.topology import BatchSchedule
 
 

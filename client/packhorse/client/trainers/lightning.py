@@ -14,8 +14,8 @@ from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.loading.options import LoadingOptions, check_options
-from packhorse.client.streams.memory_datasets import MemoryDatasets
 from packhorse.client.trainers._data import PackedData, ValidationBatches, refuse_schedule
+from packhorse.client.transport.memory_datasets import MemoryDatasets
 
 try:
     from lightning.pytorch import LightningDataModule, Trainer

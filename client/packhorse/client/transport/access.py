@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from packhorse.client.streams.requests import shortened
+from packhorse.client.transport.requests import shortened
 from packhorse.client.transport.targets import Address
 from packhorse.wire import is_local
 

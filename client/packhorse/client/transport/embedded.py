@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
-from packhorse.client.streams.memory_datasets import MemoryDatasets
+from packhorse.client.transport.memory_datasets import MemoryDatasets
 from packhorse.client.transport.transport import Method
 
 if TYPE_CHECKING:

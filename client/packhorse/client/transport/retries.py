@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from packhorse.client.errors import ServerUnavailableError, TransientError
-from packhorse.client.streams.requests import shortened
+from packhorse.client.transport.requests import shortened
 from packhorse.formats.asking import RetryPolicy, checked_seconds
 
 _LOG = logging.getLogger(__name__)

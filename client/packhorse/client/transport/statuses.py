@@ -21,7 +21,7 @@ from packhorse.client.errors import (
     TooManyRequestsError,
     UnauthenticatedError,
 )
-from packhorse.client.streams.requests import bounded
+from packhorse.client.transport.requests import bounded
 from packhorse.v1 import packing_pb2 as pb
 
 DOMAIN = "packhorse.v1"

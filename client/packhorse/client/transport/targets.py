@@ -12,7 +12,7 @@ import socket
 import threading
 from dataclasses import dataclass
 
-from packhorse.client.streams.requests import invalid, shortened
+from packhorse.client.transport.requests import invalid, shortened
 
 LOOKUP_SECONDS = 3.0
 """How long a name may take to become addresses; after that gRPC asks for it by itself."""

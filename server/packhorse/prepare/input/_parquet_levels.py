@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.prepare.passes.kernels import add_lists, unpack_snappy
+from packhorse.prepare.kernels import add_lists, unpack_snappy
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _RLE = 3

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset import write_entries
-from packhorse.prepare.passes.kernels import scatter
+from packhorse.prepare.kernels import scatter
 from packhorse.prepare.passes.passes import PoolMap, map_pool, sort_segments
 from packhorse.wire import ids_sum
 

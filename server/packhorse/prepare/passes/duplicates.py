@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset
-from packhorse.prepare.passes.kernels import find_entries, gather
+from packhorse.prepare.kernels import find_entries, gather
 from packhorse.prepare.passes.passes import PoolMap, map_pool
 
 WINDOW_IDS = 1 << 22

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packhorse.dataset import PrepareOptions, sync
 from packhorse.formats.object_store import without_secrets
 from packhorse.prepare.input import Batch, Span, changed, map_array
-from packhorse.prepare.passes.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
+from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
 
 PoolMap = NDArray[np.uint32] | NDArray[np.int64]
 """The pool, mapped: uint32 or int64 [n_sequences]."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.streams.requests import shortened
+from packhorse.client.transport.requests import shortened
 from packhorse.topology import checked_integer
 
 

@@ -5,7 +5,7 @@ Owns one slow, obvious dynamic program in Python's own integers; shares nothing 
 
 from collections.abc import Mapping
 
-from packhorse.packing.optimal.certificate import DualCertificate
+from packhorse.packing.certificate import DualCertificate
 from packhorse.packing.plan import checked_counts
 
 
