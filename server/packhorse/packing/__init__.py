@@ -7,27 +7,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from packhorse.packing.bounds import lower_bound
-from packhorse.packing.certificate import DualCertificate
-from packhorse.packing.certificate_check import check_certificate
-from packhorse.packing.lengths import checked_lengths, length_histogram_from_lengths, sort_indices_by_length
+from packhorse.packing.certificate import check_certificate
+from packhorse.packing.lengths import (
+    checked_lengths,
+    checked_rule,
+    length_histogram_from_lengths,
+    rooms_of_lengths,
+    sort_indices_by_length,
+)
 from packhorse.packing.list_packers import greedy_pack_sequences, heap_pack_sequences
-from packhorse.packing.plan import MAX_SEQ_LEN, PackingPlan, Template, canonical_templates, counts_of_templates
-from packhorse.packing.reference.krell import pack_length_histogram, pack_length_histogram_batched
+from packhorse.packing.plan import (
+    MAX_SEQ_LEN,
+    DualCertificate,
+    PackingPlan,
+    Template,
+    canonical_templates,
+    counts_of_templates,
+)
+from packhorse.packing.reference import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
-from packhorse.packing.rooms import checked_rule, rooms_of_lengths
 from packhorse.packing.seeds import seed_from_components, shuffle_bins
-from packhorse.packing.sequences import PackedSequences, pack_sequences
+from packhorse.packing.sequences import PackedSequences, compile_kernels, pack_sequences
 from packhorse.packing.stats import PackingStats
 
 if TYPE_CHECKING:
-    from packhorse.packing.compilation import compile_kernels
     from packhorse.packing.online import OnlineBin, OnlinePacker
     from packhorse.packing.split import halve_into, laid_end_to_end, split_to_multiple
 
 _COMPILED_PARTS = {
     "OnlineBin": "online",
     "OnlinePacker": "online",
-    "compile_kernels": "compilation",
     "halve_into": "split",
     "laid_end_to_end": "split",
     "split_to_multiple": "split",

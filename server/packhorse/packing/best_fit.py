@@ -8,10 +8,10 @@ import heapq
 from collections import Counter
 from typing import Any
 
-from packhorse.packing.bin_groups import Dealer
+from packhorse.packing._bin_groups import Dealer
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Packing, Template
-from packhorse.packing.reference.krell import most_room
+from packhorse.packing.reference import most_room
 
 _Runs = tuple[Any, int, int] | None
 """What a bin holds: (earlier runs, length, copies), a chain from its last run of equal lengths to its first, so that

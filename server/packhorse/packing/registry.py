@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from packhorse.packing.best_fit import balanced, best_fit_decreasing, first_plan, is_near
 from packhorse.packing.bounds import bound_of_pairs
+from packhorse.packing.lengths import checked_rule, rooms_of_counts
 from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
-from packhorse.packing.reference.krell import (
+from packhorse.packing.reference import (
     first_fit_decreasing,
     greedy_knapsack,
     length_sorted,
@@ -20,7 +21,6 @@ from packhorse.packing.reference.krell import (
     worst_fit_batched,
     worst_fit_decreasing,
 )
-from packhorse.packing.rooms import checked_rule, rooms_of_counts
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
 """(checked pairs by descending length, capacity, limit, time limit in seconds) → what it makes of them."""

@@ -6,18 +6,17 @@ orders without a plan to `list_packers`.
 
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.lengths import checked_lengths, sorted_by_value
+from packhorse.packing.lengths import checked_lengths, checked_rule, rooms_of_lengths, sorted_by_value
 from packhorse.packing.list_packers import collector_paused, first_fit, in_bins, next_fit, split_bins
 from packhorse.packing.plan import Template, canonical_templates
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, checked_algorithm, pack_histogram
-from packhorse.packing.rooms import checked_rule, rooms_of_lengths
 from packhorse.packing.stats import PackingStats
 from packhorse.topology import checked_integer
 
@@ -156,3 +155,22 @@ def _drawn(
     indices = np.empty(len(order), dtype=np.int64)
     draw_templates(multiplicity, first_run, flat[:, 0].copy(), flat[:, 1].copy(), pool_ends - counts, order, indices)
     return indices, np.cumsum(np.repeat(sizes, multiplicity))
+
+
+def compile_kernels() -> None:
+    """Compiles, or loads from Numba's cache, what a request would otherwise compile while all streams wait.
+
+    Example:
+        >>> compile_kernels()  # seconds the first time, then read from the cache
+    """
+    from packhorse.packing import online  # needs Numba, which planning does without
+
+    online.compile_kernels()
+    for seed in (None, 0):
+        pack_sequences([1, 1], 2, seed=seed)
+    for algorithm in LIST_ONLY:
+        pack_sequences([1, 1], 2, algorithm=algorithm)
+    with suppress(ImportError):  # without HiGHS there is no "optimal"
+        # Two cases that best-fit does not solve: without a limit of sequences, and with one.
+        pack_sequences([5, 5, 6, 10, 10], 19, algorithm="optimal")
+        pack_sequences([2, 2, 3, 3, 4, 5, 6, 7, 7, 7, 8], 14, algorithm="optimal", max_sequences_per_bin=3)

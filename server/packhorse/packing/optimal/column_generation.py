@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.packing.best_fit import first_plan
-from packhorse.packing.certificate import DualCertificate
 from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
 from packhorse.packing.optimal._coarse import classes, refined, rounded
 from packhorse.packing.optimal._master import Column, Master
 from packhorse.packing.optimal._pricing import Pricing, price
 from packhorse.packing.optimal._rounding import Packed, dive, enumerate_bins, round_down, solve_whole
-from packhorse.packing.plan import Packing, Template
+from packhorse.packing.plan import DualCertificate, Packing, Template
 
 _COLUMNS_PER_ROUND = 60
 """Bins added at once: the best ones with each of that many lengths. Twice as many made the linear programs slower."""

@@ -1,7 +1,7 @@
 """Published histogram packers: first-fit, worst-fit, greedy knapsack, length-sorted, and Krell et al.'s two.
 
 Owns the two packers of M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon, "Efficient Sequence Packing without
-Cross-contamination" (2021), which take the bin touched last among those with equal room; the loops are in `bin_groups`.
+Cross-contamination" (2021), which take the bin touched last among those with equal room; the loops are in `_bin_groups`.
 Their "depth" is the most sequences in a bin.
 """
 
@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 
-from packhorse.packing.bin_groups import Group, fill_decreasing, spread_decreasing
+from packhorse.packing._bin_groups import Group, fill_decreasing, spread_decreasing
 from packhorse.packing.plan import Template, checked_counts
 
 

@@ -1,1 +1,0 @@
-"""Published packers that ours is compared with."""
