@@ -1,8 +1,9 @@
 """Published histogram packers: first-fit, worst-fit, greedy knapsack, length-sorted, and Krell et al.'s two.
 
-Owns the two packers of M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon, "Efficient Sequence Packing without
-Cross-contamination" (2021), which take the bin touched last among those with equal room; the loops are in `_bin_groups`.
-Their "depth" is the most sequences in a bin.
+Owns packers that ours are compared with, all by descending length; the loops over groups of equal bins are in
+`_bin_groups`. Shortest- and longest-pack-first are those of M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon,
+"Efficient Sequence Packing without Cross-contamination" (2021): among bins with equal room they take the one touched
+last. Their "depth" is the most sequences in a bin.
 """
 
 from bisect import bisect_right
