@@ -1,4 +1,4 @@
-"""Every benchmark is in their README, with a star where it runs only when named; CONTRIBUTING.md names folders that exist."""
+"""Every benchmark is in their README, with a star where it runs only when named; CONTRIBUTING names real folders."""
 
 import ast
 import re
