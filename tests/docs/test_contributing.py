@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names every benchmark, and which of them run only when they are named."""
+"""Every benchmark is in their README, with a star where it runs only when named; CONTRIBUTING names real folders."""
 
 import ast
 import re
@@ -16,6 +16,15 @@ def assigned(name):
 
 
 def test_the_table_names_every_benchmark_in_the_order_of_help():
-    rows = re.findall(r"^\| `([a-z-]+)`(\*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z-]+)`(\*?) \|", (ROOT / "tests/benchmarks/README.md").read_text(), re.MULTILINE)
     assert [name for name, _ in rows] == assigned("BENCHMARKS")
     assert sorted(name for name, star in rows if star) == sorted(assigned("ONLY_WHEN_NAMED"))
+
+
+def test_the_folders_where_a_new_file_goes_exist():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    table = page[page.index("## Where does a new file go?") :].split("\n## ")[0]
+    folders = re.findall(r"`((?:proto|server|client|tests)/[^`]+)`", table)
+    folders += [f"client/packhorse/client/{name}" for name in re.findall(r"`…/([a-z]+)`", table)]
+    assert len(folders) > 15
+    assert not [folder for folder in folders if not (ROOT / folder).exists()]
