@@ -13,6 +13,7 @@ from google.rpc import status_pb2
 from packhorse import client
 from packhorse.client import RetryPolicy, StreamInterruptedError, connect, errors
 from packhorse.client.errors import ServerUnavailableError
+from packhorse.client.options import PackOptions
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.status import STATUS_OF_REASON, status_details
 from packhorse.topology import Topology
@@ -185,7 +186,7 @@ def test_errors_quote_a_bounded_part_of_values():
             lambda: nobody.get_bins("rows", positions=[[1], [2, 3]]),
             lambda: nobody.get_bins("rows", positions=7),
             lambda: nobody.pack_sequences([long] * 100, 10),
-            lambda: nobody.pack_sequences([1], 10, algorithm=[long] * 100),
+            lambda: nobody.pack_sequences([1], 10, packing=PackOptions(algorithm=[long] * 100)),
             lambda: nobody.stream_bins("rows", epoch=[long] * 100),
             lambda: nobody.stream_bins("rows", seed=[long] * 100),
             lambda: nobody.pack_stream([long] * 100),

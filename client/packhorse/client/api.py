@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import PackhorseError
+from packhorse.client.options import DEFAULT_PACKING, PackOptions
 from packhorse.client.streams.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.pack_stream import PackStream
@@ -354,12 +355,8 @@ class Client:
         lengths: Sequence[int] | NDArray[np.integer],
         max_seq_len: int,
         *,
-        algorithm: str = "best-fit",
-        max_sequences_per_bin: int | None = None,
         num_bins_multiple_of: int = 1,
-        balance: Balance | str = Balance.NONE,
-        cost_linear: int = DEFAULT_COST_LINEAR,
-        allow_empty: bool = False,
+        packing: PackOptions = DEFAULT_PACKING,
         separate_by: Sequence[int] | NDArray[np.integer] | None = None,
         groups: Sequence[int] | NDArray[np.integer] | None = None,
         seed: int | None = None,
@@ -377,20 +374,14 @@ class Client:
         Args:
             lengths: int [S], in tokens, each in [1, max_seq_len]; at most 1,000,000.
             max_seq_len: a bin's capacity in tokens.
-            algorithm: the packer.
-            max_sequences_per_bin: the most sequences in a bin; None for no limit.
             num_bins_multiple_of: the number of bins is made a multiple of this, by splitting the fullest bins: of
                 `bins[rank::num_bins_multiple_of]` every data-parallel rank gets as many, and none is empty. At most
                 65,536.
-            balance: where these ranks wait for each other. "micro-step": in each run of `num_bins_multiple_of` bins the
-                costs agree. "optimizer-step": each rank's bins cost the same in sum.
-            cost_linear: cost of a token beside attention: a sequence of L tokens costs cost_linear · L + L².
-                `packhorse.client.cost_linear_of` tells a model's.
-            allow_empty: where there are fewer sequences than bins, the others are empty instead of an error raised.
+            packing: the packer, its limits, and how bins are balanced between these ranks.
             separate_by: int [S], in [0, 2^32), at most 1,024 distinct: sequences with different numbers share no bin.
                 None where all may.
             groups: int [S], in [0, 2^32): sequences with equal numbers share a bin, next to each other in their order;
-                without max_sequences_per_bin. None where each is packed by itself.
+                without `max_sequences_per_bin`. None where each is packed by itself.
             seed: shuffles equal lengths; None for their order.
             align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
@@ -407,12 +398,12 @@ class Client:
             pb.PackSequencesRequest,
             lengths=integers("lengths", lengths),
             max_seq_len=max_seq_len,
-            algorithm=algorithm,
-            max_sequences_per_bin=max_sequences_per_bin or 0,
+            algorithm=packing.algorithm,
+            max_sequences_per_bin=packing.max_sequences_per_bin or 0,
             num_bins_multiple_of=num_bins_multiple_of,
-            balance=balance_message("balance", balance),
-            cost_linear=cost_linear,
-            allow_empty=allow_empty,
+            balance=balance_message("balance", packing.balance),
+            cost_linear=packing.cost_linear,
+            allow_empty=packing.allow_empty,
             separate_by=None if separate_by is None else integers("separate_by", separate_by),
             groups=None if groups is None else integers("groups", groups),
             seed=seed,

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from packhorse.client import BatchAssembler, BinBlock, get_preset, list_presets
 from packhorse.client.losses import LossCounts, build_loss_weights
 from packhorse.client.masks import build_packing_attention_bias
-from packhorse.client.rollouts import pack_rollouts
+from packhorse.client.rollouts import PackOptions, Rollouts, pack_rollouts
 from packhorse.client.sources import IndexableSource
 
 BINS = [[0, 1], [2], [], []]
@@ -127,9 +127,13 @@ def test_batches_of_presets_are_counted_or_refused_with_the_call_that_works(pres
 def test_empty_packs_of_rollouts_weigh_nothing(model, reduction, flatten):
     def mean(**options):
         batches = pack_rollouts(
-            [[1, 2], [1, 2], [3]], [[7, 5], [8, 9, 4], [6]], max_seq_len=12, pad_token_id=0, shift_labels=True,
-            flatten=flatten, **options,
-        )  # fmt: skip
+            Rollouts(queries=[[1, 2], [1, 2], [3]], responses=[[7, 5], [8, 9, 4], [6]]),
+            max_seq_len=12,
+            pad_token_id=0,
+            shift_labels=True,
+            flatten=flatten,
+            **options,
+        )
         counts = sum(LossCounts.of_batch(batch) for batch in batches)
         losses = []
         for batch in batches:
@@ -142,7 +146,7 @@ def test_empty_packs_of_rollouts_weigh_nothing(model, reduction, flatten):
             losses.append((weights.flatten() * of_tokens).sum())
         return len(batches), with_gradient(model, losses)
 
-    (few, expected), (many, found) = mean(), mean(world_size=4, batch_size=2, allow_empty=True)
+    (few, expected), (many, found) = mean(), mean(world_size=4, batch_size=2, packing=PackOptions(allow_empty=True))
     assert (few, many) == (1, 4)
     for left, right in zip(found, expected, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)

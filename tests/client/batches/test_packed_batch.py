@@ -121,10 +121,10 @@ assert type(batch) is PackedBatch and batch["layout"].num_rows == 2, batch
 
 
 def test_batches_of_rollouts_and_pairs_are_packed_batches_too(tmp_path):
-    from packhorse.client.rollouts import pack_pairs, pack_rollouts
+    from packhorse.client.rollouts import Rollouts, pack_pairs, pack_rollouts
 
     batches = [
-        *pack_rollouts([[1, 2]], [[7, 8]], max_seq_len=5, pad_token_id=0, advantages=[0.5]),
+        *pack_rollouts(Rollouts(queries=[[1, 2]], responses=[[7, 8]], advantages=[0.5]), max_seq_len=5, pad_token_id=0),
         *pack_pairs([[1, 2]], [[7, 8]], [[9]], max_seq_len=8, pad_token_id=0),
     ]
     torch.save(batches, tmp_path / "batches.pt")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from packhorse.client import BatchAssembler, PackedDataLoader, Separators
 from packhorse.client.presets.llama_factory import llama_factory_preset
-from packhorse.client.rollouts import pack_rollouts
+from packhorse.client.rollouts import Rollouts, pack_rollouts
 from packhorse.client.sources import IndexableSource, MegatronSource, TokenSourceError
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.formats import MegatronWriter
@@ -84,7 +84,7 @@ def test_special_tokens_are_token_ids(make_dataset, value):
         lambda: make_dataset(pad_token_id=value),
         lambda: BatchAssembler(8, pad_token_id=value),
         lambda: llama_factory_preset(pad_token_id=value),
-        lambda: pack_rollouts([[1]], [[2]], max_seq_len=4, pad_token_id=value),
+        lambda: pack_rollouts(Rollouts(queries=[[1]], responses=[[2]]), max_seq_len=4, pad_token_id=value),
     ):
         with pytest.raises(ValueError, match=r"pad_token_id must be an integer in \[0, 2\^31\), got"):
             take()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from packhorse.client import PackLayout
 from packhorse.client.batches.targets import write_causal_labels
 from packhorse.client.losses import LossCounts, LossReduction, SequenceGroups, build_loss_weights
-from packhorse.client.rollouts import pack_rollouts
+from packhorse.client.rollouts import Rollouts, pack_rollouts
 
 VOCABULARY = 50
 REDUCTIONS = [*LossReduction]
@@ -279,7 +279,11 @@ def test_sequences_without_a_target_are_not_counted():
 def test_responses_to_one_prompt_are_a_sample():
     """As DAPO takes its mean within a prompt, and GRPO over prompts."""
     batches = pack_rollouts(
-        [[1, 2], [1, 2], [3]], [[5] * 3, [5], [6] * 2], max_seq_len=6, pad_token_id=0, world_size=2, shift_labels=True
+        Rollouts(queries=[[1, 2], [1, 2], [3]], responses=[[5] * 3, [5], [6] * 2]),
+        max_seq_len=6,
+        pad_token_id=0,
+        world_size=2,
+        shift_labels=True,
     )
     counts = sum(LossCounts.of_batch(batch) for batch in batches)
     assert sorted(counts.targets_of_groups.tolist()) == [2, 4]

@@ -4,11 +4,13 @@ import math
 
 import pytest
 
-from packhorse.client.rollouts import pack_rollouts
+from packhorse.client.rollouts import Rollouts, pack_rollouts
 
 
 def pack(queries=((1, 2), (1,)), responses=((3, 4), (5,)), **options):
-    return pack_rollouts(queries, responses, **({"max_seq_len": 4, "pad_token_id": 0} | options))
+    of_rollouts = {name: options.pop(name) for name in [*options] if name in Rollouts.__dataclass_fields__}
+    rollouts = Rollouts(queries=queries, responses=responses, **of_rollouts)
+    return pack_rollouts(rollouts, **({"max_seq_len": 4, "pad_token_id": 0} | options))
 
 
 @pytest.mark.parametrize(

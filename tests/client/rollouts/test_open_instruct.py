@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from packhorse.client.rollouts import OpenInstructPacks, pack_rollouts, to_open_instruct
+from packhorse.client.rollouts import OpenInstructPacks, PackOptions, Rollouts, pack_rollouts, to_open_instruct
 
 
 def oracle(rollouts, members):
@@ -34,9 +34,18 @@ def oracle(rollouts, members):
 def test_every_field_is_open_instructs(some, rows_of, batch_size):
     rollouts = some(60)
     batches = pack_rollouts(
-        rollouts.queries, rollouts.responses, max_seq_len=96, pad_token_id=0, world_size=4, batch_size=batch_size,
-        **rollouts.options(), rewards=range(60), dones=[False] * 60,
-    )  # fmt: skip
+        Rollouts(
+            queries=rollouts.queries,
+            responses=rollouts.responses,
+            **rollouts.options(),
+            rewards=range(60),
+            dones=[False] * 60,
+        ),
+        max_seq_len=96,
+        pad_token_id=0,
+        world_size=4,
+        batch_size=batch_size,
+    )
     packs = to_open_instruct(batches)
     assert packs.keys() == OpenInstructPacks.__annotations__.keys()
     for name, tensors in packs.items():
@@ -50,7 +59,11 @@ def test_every_field_is_open_instructs(some, rows_of, batch_size):
 def test_advantages_can_be_looked_up_by_response_masks(some):
     rollouts = some(20)
     packs = to_open_instruct(
-        pack_rollouts(rollouts.queries, rollouts.responses, max_seq_len=96, pad_token_id=0, **rollouts.options())
+        pack_rollouts(
+            Rollouts(queries=rollouts.queries, responses=rollouts.responses, **rollouts.options()),
+            max_seq_len=96,
+            pad_token_id=0,
+        )
     )
     table = np.array([0.0, *rollouts.advantages], dtype=np.float32)
     for mask, advantages in zip(packs["response_masks"], packs["advantages"], strict=True):
@@ -58,8 +71,8 @@ def test_advantages_can_be_looked_up_by_response_masks(some):
 
 
 def test_only_what_was_given_is_there_and_mixtures_are_refused():
-    plain = pack_rollouts([[1]], [[2]], max_seq_len=4, pad_token_id=0)
-    with_rewards = pack_rollouts([[1]], [[2]], max_seq_len=4, pad_token_id=0, rewards=[1.0])
+    plain = pack_rollouts(Rollouts(queries=[[1]], responses=[[2]]), max_seq_len=4, pad_token_id=0)
+    with_rewards = pack_rollouts(Rollouts(queries=[[1]], responses=[[2]], rewards=[1.0]), max_seq_len=4, pad_token_id=0)
     assert not {"advantages", "vllm_logprobs", "rewards"} & to_open_instruct(plain).keys()
     with pytest.raises(ValueError, match="in all batches or in none"):
         to_open_instruct(plain + with_rewards)
@@ -68,11 +81,19 @@ def test_only_what_was_given_is_there_and_mixtures_are_refused():
 
 def test_shifted_batches_are_refused():
     with pytest.raises(ValueError, match="shift_labels=False"):
-        to_open_instruct(pack_rollouts([[1]], [[2]], max_seq_len=4, pad_token_id=0, shift_labels=True))
+        to_open_instruct(
+            pack_rollouts(Rollouts(queries=[[1]], responses=[[2]]), max_seq_len=4, pad_token_id=0, shift_labels=True)
+        )
 
 
 def test_empty_packs_are_refused():
-    batches = pack_rollouts([[1]], [[2]], max_seq_len=4, pad_token_id=0, world_size=2, allow_empty=True)
+    batches = pack_rollouts(
+        Rollouts(queries=[[1]], responses=[[2]]),
+        max_seq_len=4,
+        pad_token_id=0,
+        world_size=2,
+        packing=PackOptions(allow_empty=True),
+    )
     with pytest.raises(ValueError, match="pack without allow_empty"):
         to_open_instruct(batches)
 
@@ -80,7 +101,11 @@ def test_empty_packs_are_refused():
 def test_the_packs_of_one_rank_follow_each_other(some):
     rollouts = some(40)
     batches = pack_rollouts(
-        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=0, world_size=2, balance="optimizer-step"
+        Rollouts(queries=rollouts.queries, responses=rollouts.responses),
+        max_seq_len=64,
+        pad_token_id=0,
+        world_size=2,
+        packing=PackOptions(balance="optimizer-step"),
     )
     packs = to_open_instruct([batch for rank in range(2) for batch in batches[rank::2]])
     costs = np.array([sum(n * n for n in lengths.tolist()) for lengths in packs["packed_seq_lens"]]).reshape(2, -1)

@@ -13,7 +13,7 @@ from packhorse.client import Balance
 from packhorse.client.errors import InvalidRequestError
 from packhorse.client.losses import LossCounts, build_loss_weights
 from packhorse.client.masks import build_boolean_mask, build_labelled_mask
-from packhorse.client.rollouts import pack_rollouts
+from packhorse.client.rollouts import PackOptions, Rollouts, pack_rollouts
 
 PAD, IGNORED = 3, -100
 ABOUT_TOKENS = {
@@ -89,9 +89,16 @@ def test_every_token_is_where_the_oracle_puts_it(some, num_rollouts, seed, shift
     random = np.random.default_rng(seed)
     rewards, dones = random.normal(size=num_rollouts).tolist(), (random.random(num_rollouts) < 0.5).tolist()
     batches = pack_rollouts(
-        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, **rollouts.options(), rewards=rewards,
-        dones=dones, shift_labels=shift, flatten=flat, batch_size=batch_size, world_size=world_size,
-    )  # fmt: skip
+        Rollouts(
+            queries=rollouts.queries, responses=rollouts.responses, **rollouts.options(), rewards=rewards, dones=dones
+        ),
+        max_seq_len=64,
+        pad_token_id=PAD,
+        shift_labels=shift,
+        flatten=flat,
+        batch_size=batch_size,
+        world_size=world_size,
+    )
     assert len(batches) % world_size == 0
     assert sorted(np.concatenate([batch["ids"] for batch in batches]).tolist()) == list(range(num_rollouts))
     for batch in batches:
@@ -107,15 +114,21 @@ def test_every_token_is_where_the_oracle_puts_it(some, num_rollouts, seed, shift
 @pytest.mark.parametrize("form", [np.array, torch.tensor, list])
 def test_lists_arrays_and_tensors_are_the_same(some, form):
     rollouts = some(12)
-    plain = pack_rollouts(rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, **rollouts.options())
-    other = pack_rollouts(
-        [form(row) for row in rollouts.queries],
-        [form(row) for row in rollouts.responses],
+    plain = pack_rollouts(
+        Rollouts(queries=rollouts.queries, responses=rollouts.responses, **rollouts.options()),
         max_seq_len=64,
         pad_token_id=PAD,
-        tool_masks=[form(row) for row in rollouts.tool_masks],
-        advantages=form(rollouts.advantages),
-        logprobs=[form(row) for row in rollouts.logprobs],
+    )
+    other = pack_rollouts(
+        Rollouts(
+            queries=[form(row) for row in rollouts.queries],
+            responses=[form(row) for row in rollouts.responses],
+            tool_masks=[form(row) for row in rollouts.tool_masks],
+            advantages=form(rollouts.advantages),
+            logprobs=[form(row) for row in rollouts.logprobs],
+        ),
+        max_seq_len=64,
+        pad_token_id=PAD,
     )
     for left, right in zip(plain, other, strict=True):
         for name in left.keys() - {"layout", "groups"}:
@@ -125,16 +138,24 @@ def test_lists_arrays_and_tensors_are_the_same(some, form):
 
 def test_one_number_a_token():
     (batch,) = pack_rollouts(
-        [[1, 2]], [[5, 6, 7]], max_seq_len=6, pad_token_id=0, advantages=[[0.5, 1.5, 2.5]], rewards=[[1, 2, 3]],
-        logprobs=[torch.tensor([-1.0, -2.0, -3.0], dtype=torch.bfloat16)], tool_masks=[[0, 1, 0]],
-    )  # fmt: skip
+        Rollouts(
+            queries=[[1, 2]],
+            responses=[[5, 6, 7]],
+            advantages=[[0.5, 1.5, 2.5]],
+            rewards=[[1, 2, 3]],
+            logprobs=[torch.tensor([-1.0, -2.0, -3.0], dtype=torch.bfloat16)],
+            tool_masks=[[0, 1, 0]],
+        ),
+        max_seq_len=6,
+        pad_token_id=0,
+    )
     assert batch["advantages"].tolist() == [[0, 0, 0.5, 0, 2.5, 0]]
     assert batch["rewards"].tolist() == [[0, 0, 1, 2, 3, 0]]
     assert batch["logprobs"].tolist() == [[0, 0, -1, 0, -3, 0]]
 
 
 def test_what_is_not_given_is_not_there():
-    (batch,) = pack_rollouts([[1]], [[5]], max_seq_len=2, pad_token_id=0)
+    (batch,) = pack_rollouts(Rollouts(queries=[[1]], responses=[[5]]), max_seq_len=2, pad_token_id=0)
     optional = {"advantages", "logprobs", "reference_logprobs", "rewards", "policy_versions", "pack_policy_versions"}
     assert not optional & batch.keys()
     assert batch["dones"].tolist() == [[False, True]]
@@ -145,7 +166,11 @@ def test_groups_are_numbered_over_all_batches():
     queries = [[1, 2], [7], [1, 2], [7], [9], [1, 2]]
     for group_ids, expected in ((None, [0, 1, 0, 1, 2, 0]), ([30, -2, 30, -2, 5, 1], [3, 0, 3, 0, 2, 1])):
         batches = pack_rollouts(
-            queries, [[5, 5]] * 6, max_seq_len=4, pad_token_id=0, world_size=3, batch_size=2, group_ids=group_ids
+            Rollouts(queries=queries, responses=[[5, 5]] * 6, group_ids=group_ids),
+            max_seq_len=4,
+            pad_token_id=0,
+            world_size=3,
+            batch_size=2,
         )
         found = {}
         for batch in batches:
@@ -156,13 +181,13 @@ def test_groups_are_numbered_over_all_batches():
 
 def test_both_ways_to_the_planner_give_the_same_bins(some, rows_of, client, monkeypatch):
     rollouts = some(200)
-    options = {"max_seq_len": 64, "pad_token_id": PAD, "world_size": 8, "max_sequences_per_bin": 3}
-    here = pack_rollouts(rollouts.queries, rollouts.responses, **options)
+    options = {"max_seq_len": 64, "pad_token_id": PAD, "world_size": 8, "packing": PackOptions(max_sequences_per_bin=3)}
+    here = pack_rollouts(Rollouts(queries=rollouts.queries, responses=rollouts.responses), **options)
     monkeypatch.delattr("packhorse.client.rollouts._bins.EmbeddedPlanner")  # a client is all that is asked
-    there = pack_rollouts(rollouts.queries, rollouts.responses, **options, client=client)
+    there = pack_rollouts(Rollouts(queries=rollouts.queries, responses=rollouts.responses), **options, client=client)
     assert rows_of(here) == rows_of(there)
     lengths = [len(q) + len(r) for q, r in zip(rollouts.queries, rollouts.responses, strict=True)]
-    asked = client.pack_sequences(lengths, 64, max_sequences_per_bin=3, num_bins_multiple_of=8)
+    asked = client.pack_sequences(lengths, 64, num_bins_multiple_of=8, packing=PackOptions(max_sequences_per_bin=3))
     assert rows_of(here) == [members.tolist() for members in asked]
     assert max(map(len, rows_of(here))) == 3
 
@@ -170,11 +195,12 @@ def test_both_ways_to_the_planner_give_the_same_bins(some, rows_of, client, monk
 def test_no_loader_of_datasets_is_needed_here():
     code = """
 import sys
-from packhorse.client.rollouts import pack_rollouts
-assert len(pack_rollouts([[1]] * 8, [[2]] * 8, max_seq_len=8, pad_token_id=0, world_size=2)) == 2
+from packhorse.client.rollouts import Rollouts, pack_rollouts
+eight = Rollouts(queries=[[1]] * 8, responses=[[2]] * 8)
+assert len(pack_rollouts(eight, max_seq_len=8, pad_token_id=0, world_size=2)) == 2
 sys.modules["packhorse.server.methods.pack"] = None
 try:
-    pack_rollouts([[1]], [[2]], max_seq_len=8, pad_token_id=0)
+    pack_rollouts(Rollouts(queries=[[1]], responses=[[2]]), max_seq_len=8, pad_token_id=0)
 except Exception as error:
     assert type(error).__name__ == "PackhorseError", error
     assert "client=" in str(error) and "packhorse[server]" in str(error), error
@@ -190,14 +216,18 @@ def test_too_few_rollouts_are_refused_as_the_service_does(client, num_rollouts, 
     for planner in (None, client):
         with pytest.raises(InvalidRequestError, match=r"no bin can be empty.*allow_empty=True.*world_size") as caught:
             pack_rollouts(
-                [[1, 2]] * num_rollouts, [[3, 4]] * num_rollouts, max_seq_len=4, pad_token_id=0, client=planner,
-                world_size=world_size, batch_size=batch_size,
-            )  # fmt: skip
+                Rollouts(queries=[[1, 2]] * num_rollouts, responses=[[3, 4]] * num_rollouts),
+                max_seq_len=4,
+                pad_token_id=0,
+                client=planner,
+                world_size=world_size,
+                batch_size=batch_size,
+            )
         assert caught.value.metadata["field"] == "num_bins_multiple_of"
 
 
 def test_masks_keep_rollouts_apart():
-    (batch,) = pack_rollouts([[1], [2, 2]], [[5, 5], [6, 6]], max_seq_len=9, pad_token_id=0)
+    (batch,) = pack_rollouts(Rollouts(queries=[[1], [2, 2]], responses=[[5, 5], [6, 6]]), max_seq_len=9, pad_token_id=0)
     labels = build_labelled_mask(batch, "cpu")
     assert labels.tolist() == [[1, 1, 1, 1, 2, 2, 2, 0, 0]]
     mask = build_boolean_mask(batch, "cpu", causal=True, head_dim=False, mask_padding=True)
@@ -215,9 +245,11 @@ def test_shifted_or_not_the_loss_is_the_same(some):
 
     def loss(shift):
         (batch,) = pack_rollouts(
-            rollouts.queries, rollouts.responses, max_seq_len=2048, pad_token_id=PAD, **rollouts.options(),
+            Rollouts(queries=rollouts.queries, responses=rollouts.responses, **rollouts.options()),
+            max_seq_len=2048,
+            pad_token_id=PAD,
             shift_labels=shift,
-        )  # fmt: skip
+        )
         weights = build_loss_weights(batch, "sample")
         logits = vocabulary(batch["input_ids"])
         parts = [batch["labels"], batch["advantages"], batch["logprobs"], weights]
@@ -241,7 +273,9 @@ def test_every_ranks_batches_cost_the_same(some, balance, batch_size):
     rollouts = some(300)
     options = {"max_seq_len": 64, "pad_token_id": PAD, "world_size": 4, "batch_size": batch_size}
     batches = pack_rollouts(
-        rollouts.queries, rollouts.responses, balance=balance, cost_linear=10, algorithm="next-fit", **options
+        Rollouts(queries=rollouts.queries, responses=rollouts.responses),
+        **options,
+        packing=PackOptions(balance=balance, cost_linear=10, algorithm="next-fit"),
     )
     assert sorted(np.concatenate([batch["ids"] for batch in batches]).tolist()) == list(range(300))
     costs = np.array([cost_of(batch, 10) for batch in batches]).reshape(-1, 4)
@@ -261,13 +295,22 @@ def test_no_pack_mixes_policy_versions(some, flatten):
     rollouts = some(60)
     versions = np.random.default_rng(3).choice([0, 7, 8], 60)
     batches = pack_rollouts(
-        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, world_size=5, batch_size=2,
-        policy_versions=versions, flatten=flatten, balance="micro-step",
-    )  # fmt: skip
+        Rollouts(queries=rollouts.queries, responses=rollouts.responses, policy_versions=versions),
+        max_seq_len=64,
+        pad_token_id=PAD,
+        world_size=5,
+        batch_size=2,
+        flatten=flatten,
+        packing=PackOptions(balance="micro-step"),
+    )
     rows = pack_rollouts(
-        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, world_size=5, batch_size=2,
-        policy_versions=versions, balance="micro-step",
-    )  # fmt: skip
+        Rollouts(queries=rollouts.queries, responses=rollouts.responses, policy_versions=versions),
+        max_seq_len=64,
+        pad_token_id=PAD,
+        world_size=5,
+        batch_size=2,
+        packing=PackOptions(balance="micro-step"),
+    )
     assert len(batches) % 5 == 0
     for batch, unflattened in zip(batches, rows, strict=True):
         assert batch["policy_versions"].dtype == batch["pack_policy_versions"].dtype == torch.int64
@@ -279,9 +322,20 @@ def test_no_pack_mixes_policy_versions(some, flatten):
 @pytest.mark.parametrize("flatten", [False, True])
 def test_empty_packs_on_request(flatten):
     batches = pack_rollouts(
-        [[1, 2]] * 3, [[5]] * 3, max_seq_len=4, pad_token_id=PAD, world_size=4, batch_size=2, allow_empty=True,
-        policy_versions=[6, 6, 9], group_ids=[1, 1, 2], advantages=[1, 2, 3], flatten=flatten,
-    )  # fmt: skip
+        Rollouts(
+            queries=[[1, 2]] * 3,
+            responses=[[5]] * 3,
+            policy_versions=[6, 6, 9],
+            group_ids=[1, 1, 2],
+            advantages=[1, 2, 3],
+        ),
+        max_seq_len=4,
+        pad_token_id=PAD,
+        world_size=4,
+        batch_size=2,
+        flatten=flatten,
+        packing=PackOptions(allow_empty=True),
+    )
     assert len(batches) == 4
     assert sorted(np.concatenate([batch["ids"] for batch in batches]).tolist()) == [0, 1, 2]
     counts = sum(LossCounts.of_batch(batch) for batch in batches)
@@ -305,8 +359,11 @@ def test_reference_logprobs_stand_where_logprobs_do(some):
     rollouts = some(30)
     other = [[2 * value for value in row] for row in rollouts.logprobs]
     for batch in pack_rollouts(
-        rollouts.queries, rollouts.responses, max_seq_len=64, pad_token_id=PAD, **rollouts.options(),
-        reference_logprobs=other,
-    ):  # fmt: skip
+        Rollouts(
+            queries=rollouts.queries, responses=rollouts.responses, **rollouts.options(), reference_logprobs=other
+        ),
+        max_seq_len=64,
+        pad_token_id=PAD,
+    ):
         assert batch["logprobs"].any()
         assert torch.equal(batch["reference_logprobs"], 2 * batch["logprobs"])

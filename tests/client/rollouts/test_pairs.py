@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packhorse.client import PackLayout
 from packhorse.client.errors import InvalidRequestError
 from packhorse.client.losses import LossCounts, build_loss_weights, sequence_log_probs, sum_over_sequences
-from packhorse.client.rollouts import pack_pairs, pair_log_probs
+from packhorse.client.rollouts import PackOptions, pack_pairs, pair_log_probs
 
 PAD, IGNORED = 3, -100
 
@@ -70,6 +70,7 @@ def test_every_pair_is_in_one_row_and_every_token_in_its_place(num_pairs, seed, 
         ({"chosen": [[1], [1] * 7]}, r"pair 1 has 10 tokens .*chosen 7, rejected 1\): that is over max_seq_len 8; rai"),
         ({"prompts": [[1.5], [1]]}, r"prompts\[0\] must be 1-D and of a type that fits"),
         ({"batch_size": 0}, "must be at least 1, got 1 and 0"),
+        ({"packing": PackOptions(balance="micro-step")}, "pairs are packed without a balance, got micro-step"),
     ],
 )
 def test_what_cannot_be_packed_is_refused(options, message):
@@ -80,9 +81,11 @@ def test_what_cannot_be_packed_is_refused(options, message):
 
 def test_fewer_pairs_than_ranks(client):
     pairs = [[1]], [[3]], [[5, 6]]
-    with pytest.raises(InvalidRequestError, match=r"allow_empty=True .* or more pairs"):
+    with pytest.raises(InvalidRequestError, match=r"allow_empty=True\) .* or more pairs"):
         pack_pairs(*pairs, max_seq_len=8, pad_token_id=PAD, world_size=2, client=client)
-    full, empty = pack_pairs(*pairs, max_seq_len=8, pad_token_id=PAD, world_size=2, allow_empty=True, client=client)
+    full, empty = pack_pairs(
+        *pairs, max_seq_len=8, pad_token_id=PAD, world_size=2, client=client, packing=PackOptions(allow_empty=True)
+    )
     assert full["pair_ids"].tolist() == [0, 0]
     logits = torch.zeros(1, 8, 9, requires_grad=True)
     log_probs = pair_log_probs(empty, logits)
@@ -92,7 +95,9 @@ def test_fewer_pairs_than_ranks(client):
 
 
 def test_a_limit_of_pairs_in_a_bin():
-    batches = pack_pairs(*some_pairs(20), max_seq_len=512, pad_token_id=PAD, max_pairs_per_bin=3)
+    batches = pack_pairs(
+        *some_pairs(20), max_seq_len=512, pad_token_id=PAD, packing=PackOptions(max_sequences_per_bin=3)
+    )
     assert max(len(batch["ids"]) for batch in batches) == 6
 
 

@@ -16,6 +16,7 @@ from packhorse.client.errors import (
     ServerUnavailableError,
     TooManyStreamsError,
 )
+from packhorse.client.options import PackOptions
 from packhorse.client.streams.pack_stream import SEQUENCES_PER_MESSAGE
 from packhorse.client.transport.statuses import _WITHOUT_REASON
 from packhorse.v1 import packing_pb2 as pb
@@ -56,15 +57,15 @@ def test_lengths_at_once(either):
         ([[1, 2]], {}, "lengths"),
         ([True], {}, "lengths"),
         ([2**40], {}, "lengths"),
-        ([1, 2], {"algorithm": "magic"}, "algorithm"),
+        ([1, 2], {"packing": {"algorithm": "magic"}}, "algorithm"),
         ([1, 2], {"num_bins_multiple_of": 3}, "num_bins_multiple_of"),
-        ([1, 2], {"max_sequences_per_bin": -1}, "max_sequences_per_bin"),
+        ([1, 2], {"packing": {"max_sequences_per_bin": -1}}, "max_sequences_per_bin"),
         ([1, 2], {"align": 600}, "align"),
     ],
 )
 def test_bad_lengths_at_once(either, lengths, options, field):
     with pytest.raises(InvalidRequestError, match=field) as caught:
-        either.pack_sequences(lengths, 512, **options)
+        either.pack_sequences(lengths, 512, **(options | {"packing": PackOptions(**options.get("packing", {}))}))
     assert caught.value.metadata["field"] == field
 
 

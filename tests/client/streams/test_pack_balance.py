@@ -9,6 +9,7 @@ from tests.client.streams.interrupted import Interrupted
 
 from packhorse.client import Balance, PackStream, RetryPolicy, connect
 from packhorse.client.errors import DamagedAnswerError, InvalidRequestError
+from packhorse.client.options import PackOptions
 from packhorse.v1 import packing_pb2 as pb
 
 COST_LINEAR = 300
@@ -44,7 +45,10 @@ def waiting(costs):
 def test_lengths_at_once(either, balance):
     lengths = some(600)
     bins = either.pack_sequences(
-        lengths, 512, num_bins_multiple_of=8, balance=balance, cost_linear=COST_LINEAR, algorithm="next-fit"
+        lengths,
+        512,
+        num_bins_multiple_of=8,
+        packing=PackOptions(balance=balance, cost_linear=COST_LINEAR, algorithm="next-fit"),
     )
     assert sorted(np.concatenate(bins).tolist()) == list(range(600))
     of_ranks = costs([lengths[b] for b in bins], 8)
@@ -59,7 +63,7 @@ def test_lengths_at_once(either, balance):
 def test_empty_bins_on_request_only(either):
     with pytest.raises(InvalidRequestError, match="set allow_empty"):
         either.pack_sequences([5, 6], 512, num_bins_multiple_of=4)
-    bins = either.pack_sequences([5, 6], 512, num_bins_multiple_of=4, allow_empty=True)
+    bins = either.pack_sequences([5, 6], 512, num_bins_multiple_of=4, packing=PackOptions(allow_empty=True))
     assert sorted(b.tolist() for b in bins) == [[], [], [0], [1]]
 
 
@@ -103,16 +107,16 @@ def test_an_answer_that_leaves_out_a_field_is_refused(corpus, sent, fields):
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"balance": "sideways"}, "balance"),
-        ({"cost_linear": 2**63}, "cost_linear"),
-        ({"cost_linear": -1}, "cost_linear"),
+        ({"packing": {"balance": "sideways"}}, "balance"),
+        ({"packing": {"cost_linear": 2**63}}, "cost_linear"),
+        ({"packing": {"cost_linear": -1}}, "cost_linear"),
         ({"separate_by": [1]}, "separate_by"),
         ({"separate_by": [-1, 0]}, "separate_by"),
     ],
 )
 def test_bad_options_at_once(either, options, field):
     with pytest.raises(InvalidRequestError, match=field) as caught:
-        either.pack_sequences([5, 6], 512, **options)
+        either.pack_sequences([5, 6], 512, **(options | {"packing": PackOptions(**options.get("packing", {}))}))
     assert caught.value.metadata["field"] == field
 
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.client.errors import InvalidRequestError, VersionMismatchError
+from packhorse.client.options import PackOptions
 from packhorse.client.streams.answers import read_packing
 from packhorse.packing import lower_bound
 from packhorse.v1 import packing_pb2 as pb
@@ -30,8 +31,11 @@ def test_groups_share_a_bin_in_their_order(embedded, backend):
         capacity = max(of_groups.values()) + data.draw(st.integers(0, 30))
         options = {
             "num_bins_multiple_of": data.draw(st.sampled_from([1, 2, 3])),
-            "balance": data.draw(st.sampled_from(["none", "micro-step", "optimizer-step"])),
-            "algorithm": data.draw(st.sampled_from(["best-fit", "next-fit", "random-order"])),
+            "packing": PackOptions(
+                balance=data.draw(st.sampled_from(["none", "micro-step", "optimizer-step"])),
+                algorithm=data.draw(st.sampled_from(["best-fit", "next-fit", "random-order"])),
+                allow_empty=True,
+            ),
         }
         bins = embedded.pack_sequences(
             lengths,
@@ -40,7 +44,6 @@ def test_groups_share_a_bin_in_their_order(embedded, backend):
             separate_by=kinds,
             align=align,
             extra_tokens=extra,
-            allow_empty=True,
             seed=3,
             **options,
         )
@@ -68,7 +71,11 @@ def test_groups_share_a_bin_in_their_order(embedded, backend):
     [
         ({"groups": [1]}, "groups", "groups holds 1 numbers for 3 lengths"),
         ({"groups": [1, 1, 1]}, "groups", "group 1 takes 12 tokens together, over max_seq_len 8"),
-        ({"groups": [1, 1, 2], "max_sequences_per_bin": 4}, "max_sequences_per_bin", "bins are made of groups"),
+        (
+            {"groups": [1, 1, 2], "packing": PackOptions(max_sequences_per_bin=4)},
+            "max_sequences_per_bin",
+            "bins are made of groups",
+        ),
         ({"groups": [1, 2, 1], "separate_by": [1, 2, 3]}, "separate_by", "several numbers for group 1"),
     ],
 )

@@ -4,16 +4,14 @@ Owns the call of the planner, in this process or on a server, and the message wh
 leaves what is packed to `pack` and `pairs`.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.api import Client
 from packhorse.client.errors import InvalidRequestError
+from packhorse.client.options import PackOptions, RetryPolicy
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.transport.embedded import EmbeddedPlanner
-from packhorse.formats.asking import RetryPolicy
 
 
 def bins_of_steps(
@@ -24,7 +22,8 @@ def bins_of_steps(
     world_size: int,
     batch_size: int,
     what: str,
-    **options: Any,
+    packing: PackOptions,
+    separate_by: NDArray[np.int64] | None = None,
 ) -> list[NDArray[np.int64]]:
     """Packs rooms into bins, as many for every rank and batch.
 
@@ -35,7 +34,8 @@ def bins_of_steps(
         world_size: data-parallel ranks.
         batch_size: bins in a batch.
         what: the items' name, for errors.
-        options: further ones of `Client.pack_sequences`.
+        packing: the packer and its limits.
+        separate_by: items with different numbers share no bin: int64 [S]; None where all may.
 
     Returns:
         Each bin's indices into `rooms`: int64.
@@ -48,14 +48,19 @@ def bins_of_steps(
         raise ValueError(f"world_size and batch_size must be at least 1, got {world_size} and {batch_size}")
     try:
         return (client or Client(EmbeddedPlanner(), RetryPolicy())).pack_sequences(
-            rooms, max_seq_len, num_bins_multiple_of=world_size * batch_size, **options
+            rooms,
+            max_seq_len,
+            num_bins_multiple_of=world_size * batch_size,
+            packing=packing,
+            separate_by=separate_by,
         )
     except InvalidRequestError as error:
         if error.metadata.get("field") != "num_bins_multiple_of":
             raise
         raise InvalidRequestError(
             f"world_size {world_size} times batch_size {batch_size} packs make a step ({error}); pass "
-            f"allow_empty=True for packs of padding with weight 0, a smaller world_size or batch_size, or more {what}",
+            f"packing=PackOptions(allow_empty=True) for packs of padding with weight 0, "
+            f"a smaller world_size or batch_size, or more {what}",
             error.metadata,
         ) from None
 

@@ -54,8 +54,8 @@ def to_open_instruct(batches: Sequence[RolloutBatch]) -> OpenInstructPacks:
     batches in turn: give those of rank 0, `batches[0::world_size]`, first, then those of rank 1, ….
 
     Example:
-        >>> from packhorse.client.rollouts import pack_rollouts
-        >>> batches = pack_rollouts([[1, 2]], [[7]], max_seq_len=5, pad_token_id=0)
+        >>> from packhorse.client.rollouts import Rollouts, pack_rollouts
+        >>> batches = pack_rollouts(Rollouts(queries=[[1, 2]], responses=[[7]]), max_seq_len=5, pad_token_id=0)
         >>> to_open_instruct(batches)["query_responses"]
         [tensor([1, 2, 7])]
 

@@ -1,11 +1,8 @@
 """`pack_rollouts`: queries and responses in, packed batches for policy-gradient training (GRPO and its kin) out.
 
-Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `_given`, the keys that every batch
+Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `given`, the keys that every batch
 has to `batches.batch`, the bins and their order to the service's planner, and the loss to the trainer.
 """
-
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +12,12 @@ from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.losses.loss_weights import SequenceGroups
+from packhorse.client.options import DEFAULT_PACKING, PackOptions
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
-from packhorse.client.rollouts._given import GivenRollouts
 from packhorse.client.rollouts._spans import range_indices
+from packhorse.client.rollouts.given import FlatRollouts, Rollouts
 from packhorse.client.sources import IndexableSource
 from packhorse.client.streams.blocks import BinBlock
-from packhorse.topology import DEFAULT_COST_LINEAR, Balance
 
 NO_VERSION = -1
 """Policy version of a pack without rollouts."""
@@ -39,7 +36,8 @@ class RolloutBatch(PackedBatch):
     `ids` are the rollouts' indices into `queries` and `responses`.
 
     Example:
-        >>> [batch] = pack_rollouts([[1, 2]], [[7, 8]], max_seq_len=5, pad_token_id=0, advantages=[0.5])
+        >>> rollouts = Rollouts(queries=[[1, 2]], responses=[[7, 8]], advantages=[0.5])
+        >>> [batch] = pack_rollouts(rollouts, max_seq_len=5, pad_token_id=0)
         >>> batch["response_mask"].int().tolist(), batch["advantages"].tolist()
         ([[0, 0, 1, 1, 0]], [[0.0, 0.0, 0.5, 0.5, 0.0]])
     """
@@ -70,120 +68,68 @@ class RolloutBatch(PackedBatch):
 
 
 def pack_rollouts(
-    queries: Sequence[Any],
-    responses: Sequence[Any],
+    rollouts: Rollouts,
     *,
     max_seq_len: int,
     pad_token_id: int,
     client: Client | None = None,
     world_size: int = 1,
     batch_size: int = 1,
-    max_sequences_per_bin: int | None = None,
-    algorithm: str = "best-fit",
-    balance: Balance | str = Balance.NONE,
-    cost_linear: int = DEFAULT_COST_LINEAR,
-    allow_empty: bool = False,
-    tool_masks: Sequence[Any] | None = None,
-    advantages: Any = None,
-    logprobs: Sequence[Any] | None = None,
-    reference_logprobs: Sequence[Any] | None = None,
-    rewards: Any = None,
-    dones: Any = None,
-    group_ids: Any = None,
-    policy_versions: Any = None,
+    packing: PackOptions = DEFAULT_PACKING,
     shift_labels: bool = False,
     flatten: bool = False,
 ) -> list[RolloutBatch]:
     """Packs rollouts into batches, as many for every rank.
 
-    Legend: R rollouts. Rows of tokens or of what belongs to tokens are lists, arrays or tensors of their own length,
-    without padding.
-
     Example:
-        >>> first, second = pack_rollouts(
-        ...     [[1, 2], [1, 2], [3]], [[7], [8, 9], [6]], max_seq_len=5, pad_token_id=0, world_size=2
-        ... )
+        >>> rollouts = Rollouts(queries=[[1, 2], [1, 2], [3]], responses=[[7], [8, 9], [6]])
+        >>> first, second = pack_rollouts(rollouts, max_seq_len=5, pad_token_id=0, world_size=2)
         >>> first["input_ids"].tolist(), second["input_ids"].tolist()
         ([[1, 2, 8, 9, 0]], [[1, 2, 7, 3, 6]])
 
     Args:
-        queries: R rows of token ids, none empty.
-        responses: R rows of token ids, none empty; a query with several responses is given with each of them.
+        rollouts: queries and responses, with what belongs to their tokens.
         max_seq_len: a bin's capacity in tokens.
         pad_token_id: token that fills a bin's free end.
         client: whose server packs; None packs in this process, which needs packhorse[server]. The bins are the same.
         world_size: the number of batches is made a multiple of it; rank r takes `batches[r::world_size]`.
         batch_size: bins in a batch.
-        max_sequences_per_bin: the most rollouts in a bin; None for no limit.
-        algorithm: the packer, as in `Client.pack_sequences`.
-        balance: where the ranks wait for each other. "micro-step": at every batch, so that batches of one step cost the
-            same. "optimizer-step": once in the whole call, so that all batches of a rank cost the same in sum.
-        cost_linear: cost of a token beside attention: a rollout of L tokens costs cost_linear · L + L².
-            `packhorse.client.cost_linear_of` tells a model's.
-        allow_empty: where there are fewer rollouts than packs, the others are padding alone. Their labels are -100, so
-            `build_loss_weights` gives them weight 0; their rank takes part in the step and adds nothing.
-        tool_masks: R rows, one entry for each response token, 1 or True where a tool wrote it (open-instruct's `masks`
-            say the opposite); None for none.
-        advantages: one number for each rollout, or R rows with one for each response token; None to leave them out.
-        logprobs: R rows, the log-probability of each response token when it was generated; on tools' tokens anything.
-        reference_logprobs: R rows like `logprobs`, under the reference policy.
-        rewards: one number for each rollout, or R rows with one for each response token.
-        dones: False for a rollout that was cut off before its end: bool [R]; None where all came to their ends.
-        group_ids: integers [R], equal for responses to one query; None where equal queries tell.
-        policy_versions: integers [R], at least 0, of at most 1,024 versions: the version of the policy that wrote each
-            rollout. No pack mixes versions: each is packed by itself. None to leave them out.
+        packing: the packer, its limits, and how ranks are balanced. With `allow_empty`, where there are fewer rollouts
+            than packs, the others are padding alone. Their labels are -100, so `build_loss_weights` gives them weight
+            0; their rank takes part in the step and adds nothing.
         shift_labels: False: labels and what is aligned with them tell of the token at their index. True: of the next.
         flatten: whether a batch's rollouts come end to end in one row without padding.
 
     Returns:
-        Batches on the CPU; every row has rollouts, unless `allow_empty` is set.
+        Batches on the CPU; every row has rollouts, unless `packing.allow_empty` is set.
 
     Raises:
         ValueError: a rollout is empty, too long or does not fit the rows that belong to it (its index and lengths are
             named), or an option is out of range.
-        InvalidRequestError: the service refuses, as when there are fewer rollouts than packs and `allow_empty` is not
-            set.
+        InvalidRequestError: the service refuses, as when there are fewer rollouts than packs without `allow_empty`.
         PackhorseError: there is no client, and packhorse[server] is not installed.
     """
     assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten)
-    rollouts = GivenRollouts.check(
-        queries,
-        responses,
-        max_seq_len=max_seq_len,
-        tool_masks=tool_masks,
-        advantages=advantages,
-        logprobs=logprobs,
-        reference_logprobs=reference_logprobs,
-        rewards=rewards,
-        dones=dones,
-        group_ids=group_ids,
-        policy_versions=policy_versions,
-    )
+    flat = FlatRollouts.of(rollouts, max_seq_len)
     bins = bins_of_steps(
         client,
-        rollouts.lengths,
+        flat.lengths,
         max_seq_len,
         world_size=world_size,
         batch_size=batch_size,
         what="rollouts",
-        algorithm=algorithm,
-        max_sequences_per_bin=max_sequences_per_bin,
-        balance=balance,
-        cost_linear=cost_linear,
-        allow_empty=allow_empty,
-        separate_by=rollouts.version_numbers,
+        packing=packing,
+        separate_by=flat.version_numbers,
     )
-    block = block_of(bins, rollouts.lengths)
-    source = IndexableSource(rollouts.sequences)
+    block = block_of(bins, flat.lengths)
+    source = IndexableSource(flat.sequences)
     return [
-        _batch(block.slice(first, first + batch_size), source, assembler, rollouts)
+        _batch(block.slice(first, first + batch_size), source, assembler, flat)
         for first in range(0, len(bins), batch_size)
     ]
 
 
-def _batch(
-    block: BinBlock, source: IndexableSource, assembler: BatchAssembler, rollouts: GivenRollouts
-) -> RolloutBatch:
+def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, rollouts: FlatRollouts) -> RolloutBatch:
     """Makes one batch. Legend: K response tokens in it."""
     packed = assembler.assemble(block, source)
     layout, labels = packed["layout"], packed["labels"]

@@ -24,6 +24,7 @@ from packhorse.client.batches.layout import as_layout
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.losses.loss_weights import SequenceGroups
 from packhorse.client.losses.sequence_sums import sequence_log_probs
+from packhorse.client.options import DEFAULT_PACKING, Balance, PackOptions
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
 from packhorse.client.rollouts._spans import flatten, refuse_flaws
 from packhorse.client.sources import IndexableSource
@@ -80,9 +81,7 @@ def pack_pairs(
     client: Client | None = None,
     world_size: int = 1,
     batch_size: int = 1,
-    max_pairs_per_bin: int | None = None,
-    algorithm: str = "best-fit",
-    allow_empty: bool = False,
+    packing: PackOptions = DEFAULT_PACKING,
     shift_labels: bool = False,
     flatten: bool = False,
 ) -> list[PairBatch]:
@@ -108,20 +107,21 @@ def pack_pairs(
         client: whose server packs; None packs in this process, which needs packhorse[server]. The bins are the same.
         world_size: the number of batches is made a multiple of it; rank r takes `batches[r::world_size]`.
         batch_size: bins in a batch.
-        max_pairs_per_bin: the most pairs in a bin; None for no limit.
-        algorithm: the packer, as in `Client.pack_sequences`.
-        allow_empty: where there are fewer pairs than packs, the others are padding alone and have no pair.
+        packing: the packer and its limits, in pairs; without a balance. With `allow_empty`, where there are fewer pairs
+            than packs, the others are padding alone and have no pair.
         shift_labels: False: `labels[t]` is token t, as Hugging Face models expect. True: the token after t.
         flatten: whether a batch's sequences come end to end in one row without padding.
 
     Returns:
-        Batches on the CPU; every row has pairs, unless `allow_empty` is set.
+        Batches on the CPU; every row has pairs, unless `packing.allow_empty` is set.
 
     Raises:
         ValueError: a row is empty or a pair too long (its index and lengths are named), or an option is out of range.
-        InvalidRequestError: the service refuses, as when there are fewer pairs than packs and `allow_empty` is not set.
+        InvalidRequestError: the service refuses, as when there are fewer pairs than packs without `allow_empty`.
         PackhorseError: there is no client, and packhorse[server] is not installed.
     """
+    if packing.balance != Balance.NONE:
+        raise ValueError(f"pairs are packed without a balance, got {packing.balance}; leave it out of PackOptions")
     assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten)
     sequences, num_prompt_tokens = _sequences(prompts, chosen, rejected, max_seq_len)
     lengths = np.array([len(tokens) for tokens in sequences])
@@ -132,9 +132,7 @@ def pack_pairs(
         world_size=world_size,
         batch_size=batch_size,
         what="pairs",
-        algorithm=algorithm,
-        max_sequences_per_bin=max_pairs_per_bin,
-        allow_empty=allow_empty,
+        packing=packing,
     )
     block = block_of([(2 * pairs[:, None] + np.arange(2)).reshape(-1) for pairs in bins], lengths)
     source = IndexableSource(sequences)

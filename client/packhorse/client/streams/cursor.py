@@ -10,53 +10,6 @@ from typing import Any, NotRequired, TypedDict
 
 from packhorse.topology import Topology, checked_integer
 
-
-def is_loader_state(state: Mapping[str, Any]) -> bool:
-    """Whether a state is a StatefulDataLoader's, with or without workers."""
-    return "_snapshot" in state or "_num_yielded" in state
-
-
-def furthest_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a cursor of the last batch that a StatefulDataLoader had handed out.
-
-    Each worker's state knows that worker's last batch alone. Batches are handed out in the order of their steps, so the
-    last of all is that of the worker which is furthest.
-
-    Raises:
-        ValueError: the loader's dataset is no PackedDataset.
-    """
-    if "_snapshot" in state:
-        of_workers = [worker["dataset_state"] for worker in state["_snapshot"]["_worker_snapshots"].values()]
-        num_since, is_finished = state["_steps_since_snapshot"], state["_iterator_finished"]
-    else:
-        of_workers, num_since, is_finished = [state["dataset_state"]], 0, False
-    if not all(isinstance(each, Mapping) and "first_step" in each for each in of_workers):
-        raise ValueError("this is the state of a StatefulDataLoader over something else than a PackedDataset")
-    last = max(of_workers, key=_progress)
-    cursor = {name: last[name] for name in ("digest", "seed", "epoch", "position")}
-    if last.get("finished") or is_finished:
-        return cursor | {"finished": True}
-    if num_since == 0:
-        return cursor | {
-            name: last[name] for name in ("steps_into_optimizer_step", "optimizer_step_shape") if name in last
-        }
-    if last["position"] < 0:  # of mode "independent": as it is, for whoever reads it to refuse
-        return cursor
-    if isinstance(last["bins_per_step"], str):
-        raise ValueError(
-            f"this loader's state was saved {num_since} batches behind what its workers told of, under batch_size "
-            f"{last['bins_per_step']!r}, by which they cannot be counted; resume from a batch's 'cursor', or save "
-            "with snapshot_every_n_steps=1"
-        )
-    windows, steps = divmod(last["first_step"] + num_since, last["steps_per_optimizer_step"])
-    cursor["position"] = last["start_position"] + windows * last["steps_per_optimizer_step"] * last["bins_per_step"]
-    return cursor | ({"steps_into_optimizer_step": steps, "optimizer_step_shape": last["shape"]} if steps else {})
-
-
-def _progress(state: Mapping[str, Any]) -> tuple[int, bool, int, int]:
-    return state["epoch"], bool(state.get("finished")), state["start_position"], state["first_step"]
-
-
 _LOG = logging.getLogger(__name__)
 
 STATE_VERSION = 1
@@ -64,7 +17,7 @@ STATE_VERSION = 1
 _MOST = 2**63 - 1
 
 NO_POSITION = -1
-"""A cursor's position where none could be resumed at: each worker of an INDEPENDENT dataset stands somewhere else."""
+"""A cursor's position where none could be resumed at: each worker of an INDEPENDENT dataset is somewhere else."""
 
 
 class Cursor(TypedDict):
@@ -73,7 +26,7 @@ class Cursor(TypedDict):
     A plain dict of str and int, so that JSON and torch.load(weights_only=True) take it.
 
     With a balance the position moves on at optimizer steps, because the bins of one are exchanged. Within one, the
-    same topology goes on behind `steps_into_optimizer_step`; any other begins the optimizer step again.
+    same topology goes on after `steps_into_optimizer_step`; any other begins the optimizer step again.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -92,7 +45,7 @@ class Cursor(TypedDict):
     position: int
     """The position to resume at; NO_POSITION where there is none."""
     steps_into_optimizer_step: NotRequired[int]
-    """Steps behind the position that have been consumed, of an optimizer step that is not done."""
+    """Steps from the position on that have been consumed, of an optimizer step that is not done."""
     optimizer_step_shape: NotRequired[str]
     """The topology under which they were, see `optimizer_step_shape`."""
 
@@ -152,48 +105,12 @@ class Resume:
         Raises:
             ValueError: fields are missing, the seed is another, or a worker's state meets another topology.
         """
-        if not isinstance(state, Mapping):
-            raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
-        if is_loader_state(state):
-            state = furthest_state(state)
-        missing = [name for name in REQUIRED_FIELDS if name not in state]
-        if missing:
-            raise ValueError(f"not a cursor: {', '.join(missing)} missing; pass a batch's 'cursor' or a state_dict()")
-        if state.get("version", STATE_VERSION) != STATE_VERSION:
-            raise ValueError(f"state version {state['version']!r} is not known; resume from a batch's 'cursor' instead")
-        if state["seed"] != seed:
-            raise ValueError(
-                f"the cursor was saved under seed {state['seed']}, this dataset has seed {seed}; make it with the "
-                "cursor's seed to go on"
-            )
-        epoch, digest = _number(state, "epoch"), state["digest"]
-        _number(state, "position", NO_POSITION)
-        if not isinstance(digest, str):
-            raise ValueError(f"the cursor's digest must be a string, got {digest!r}; pass a batch's 'cursor' as it was")
+        state = _checked(state, seed)
+        epoch, digest = state.get("epoch", 0), state["digest"]
         if state.get("finished"):
             return cls(epoch=epoch + 1, digest=digest, is_resumed=True)
         if "first_step" not in state:
-            if state["position"] == NO_POSITION:
-                raise ValueError(
-                    "this cursor is of mode 'independent' with several workers, and cannot say where each of them "
-                    "stands; resume with a StatefulDataLoader's state, or train with one worker for each rank or with "
-                    "mode 'partition'"
-                )
-            done = _number(state, "steps_into_optimizer_step")
-            if done and state.get("optimizer_step_shape") != optimizer_step_shape(topology):
-                _LOG.warning(
-                    "the cursor stands within an optimizer step of %s, this run has %s: the optimizer step begins "
-                    "again, and %d of its steps come twice",
-                    state.get("optimizer_step_shape", "another topology"),
-                    optimizer_step_shape(topology),
-                    done,
-                )
-                done = 0
-            elif done >= topology.steps_per_optimizer_step > 1:
-                raise ValueError(
-                    f"the cursor's steps_into_optimizer_step is {done}, and an optimizer step has "
-                    f"{topology.steps_per_optimizer_step} steps; pass a batch's 'cursor' as it was"
-                )
+            done = _steps_done(state, topology)
             return cls(
                 epoch=epoch,
                 start_position=int(state["position"]),
@@ -203,15 +120,7 @@ class Resume:
                 digest=digest,
                 is_resumed=True,
             )
-        then, now = state.get("shape"), optimizer_step_shape(topology)
-        has_windows = max(state.get("steps_per_optimizer_step", 1), topology.steps_per_optimizer_step) > 1
-        bins_per_step = bins_per_step_of(topology)
-        if state["bins_per_step"] != bins_per_step or (has_windows and then != now):
-            raise ValueError(
-                f"this state was saved with {state['bins_per_step']} bins in a step ({then}), now there are "
-                f"{bins_per_step} ({now}): under another world_size, batch_size or balance resume from a "
-                "batch's 'cursor' instead"
-            )
+        _refuse_another_topology(state, topology)
         return cls(
             epoch=epoch,
             start_position=_number(state, "start_position"),
@@ -225,6 +134,118 @@ class Resume:
     def at_epoch(self, epoch: int) -> "Resume":
         """The beginning of another epoch of the same run."""
         return replace(self, epoch=epoch, start_position=0, position=0, first_step=0, first_turn=0)
+
+
+def is_loader_state(state: Mapping[str, Any]) -> bool:
+    """Whether a state is a StatefulDataLoader's, with or without workers."""
+    return "_snapshot" in state or "_num_yielded" in state
+
+
+def furthest_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a cursor of the last batch that a StatefulDataLoader had handed out.
+
+    Each worker's state knows that worker's last batch alone. Batches are handed out in the order of their steps, so the
+    last of all is that of the worker which is furthest.
+
+    Raises:
+        ValueError: the loader's dataset is no PackedDataset.
+    """
+    if "_snapshot" in state:
+        of_workers = [worker["dataset_state"] for worker in state["_snapshot"]["_worker_snapshots"].values()]
+        num_since, is_finished = state["_steps_since_snapshot"], state["_iterator_finished"]
+    else:
+        of_workers, num_since, is_finished = [state["dataset_state"]], 0, False
+    if not all(isinstance(each, Mapping) and "first_step" in each for each in of_workers):
+        raise ValueError("this is the state of a StatefulDataLoader over something else than a PackedDataset")
+    last = max(of_workers, key=_progress)
+    cursor = {name: last[name] for name in ("digest", "seed", "epoch", "position")}
+    if last.get("finished") or is_finished:
+        return cursor | {"finished": True}
+    if num_since == 0:
+        return cursor | {
+            name: last[name] for name in ("steps_into_optimizer_step", "optimizer_step_shape") if name in last
+        }
+    if last["position"] < 0:  # of mode "independent": left to `_steps_done` to refuse
+        return cursor
+    if isinstance(last["bins_per_step"], str):
+        raise ValueError(
+            f"this loader's state was saved {num_since} batches after what its workers recorded, under batch_size "
+            f"{last['bins_per_step']!r}, by which they cannot be counted; resume from a batch's 'cursor', or save "
+            "with snapshot_every_n_steps=1"
+        )
+    optimizer_steps, steps = divmod(last["first_step"] + num_since, last["steps_per_optimizer_step"])
+    cursor["position"] = (
+        last["start_position"] + optimizer_steps * last["steps_per_optimizer_step"] * last["bins_per_step"]
+    )
+    return cursor | ({"steps_into_optimizer_step": steps, "optimizer_step_shape": last["shape"]} if steps else {})
+
+
+def _progress(state: Mapping[str, Any]) -> tuple[int, bool, int, int]:
+    return state["epoch"], bool(state.get("finished")), state["start_position"], state["first_step"]
+
+
+def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Returns a cursor or a worker's state, whose digest, epoch, position and seed are in order."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
+    if is_loader_state(state):
+        state = furthest_state(state)
+    missing = [name for name in REQUIRED_FIELDS if name not in state]
+    if missing:
+        raise ValueError(f"not a cursor: {', '.join(missing)} missing; pass a batch's 'cursor' or a state_dict()")
+    if state.get("version", STATE_VERSION) != STATE_VERSION:
+        raise ValueError(f"state version {state['version']!r} is not known; resume from a batch's 'cursor' instead")
+    if state["seed"] != seed:
+        raise ValueError(
+            f"the cursor was saved under seed {state['seed']}, this dataset has seed {seed}; make it with the "
+            "cursor's seed to go on"
+        )
+    _number(state, "epoch")
+    _number(state, "position", NO_POSITION)
+    if not isinstance(state["digest"], str):
+        raise ValueError(
+            f"the cursor's digest must be a string, got {state['digest']!r}; pass a batch's 'cursor' as it was"
+        )
+    return state
+
+
+def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
+    """Steps of a cursor's optimizer step that need not be repeated: 0 where they were made under another topology."""
+    if state["position"] == NO_POSITION:
+        raise ValueError(
+            "this cursor is of mode 'independent' with several workers, and cannot say where each of them is; resume "
+            "with a StatefulDataLoader's state, or train with one worker for each rank or with mode 'partition'"
+        )
+    done = _number(state, "steps_into_optimizer_step")
+    shape = optimizer_step_shape(topology)
+    if done and state.get("optimizer_step_shape") != shape:
+        _LOG.warning(
+            "the cursor is within an optimizer step of %s, this run has %s: the optimizer step begins again, and %d of "
+            "its steps come twice",
+            state.get("optimizer_step_shape", "another topology"),
+            shape,
+            done,
+        )
+        return 0
+    if done >= topology.steps_per_optimizer_step > 1:
+        raise ValueError(
+            f"the cursor's steps_into_optimizer_step is {done}, and an optimizer step has "
+            f"{topology.steps_per_optimizer_step} steps; pass a batch's 'cursor' as it was"
+        )
+    return done
+
+
+def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> None:
+    """Refuses a worker's state that was saved under another topology."""
+    then, now = state.get("shape"), optimizer_step_shape(topology)
+    in_optimizer_steps = max(state.get("steps_per_optimizer_step", 1), topology.steps_per_optimizer_step) > 1
+    bins_per_step = bins_per_step_of(topology)
+    if state["bins_per_step"] != bins_per_step or (in_optimizer_steps and then != now):
+        raise ValueError(
+            f"this state was saved with {state['bins_per_step']} bins in a step ({then}), now there are "
+            f"{bins_per_step} ({now}): under another world_size, batch_size or balance resume from a "
+            "batch's 'cursor' instead"
+        )
 
 
 def _number(state: Mapping[str, Any], name: str, least: int = 0) -> int:

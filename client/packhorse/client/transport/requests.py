@@ -76,12 +76,17 @@ def skip_message(skips: Skips) -> list[pb.PositionRange]:
     return [message(pb.PositionRange, within="skip.", first=first, end=end) for first, end in skips.ranges]
 
 
-def balance_message(field: str, balance: Balance | str) -> str:
-    """Returns a balance as it travels; an InvalidRequestError names the field where it is none."""
+def checked_balance(field: str, balance: Balance | str) -> Balance:
+    """Returns a balance; an InvalidRequestError names the field where it is none."""
     try:
-        return f"BALANCE_{as_choice(field, Balance, balance).name}"
+        return as_choice(field, Balance, balance)
     except ValueError as error:
         raise InvalidRequestError(str(error), {"field": field}) from None
+
+
+def balance_message(field: str, balance: Balance | str) -> str:
+    """Returns a balance as it travels; an InvalidRequestError names the field where it is none."""
+    return f"BALANCE_{checked_balance(field, balance).name}"
 
 
 def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:

@@ -1,12 +1,12 @@
-"""Rollouts as a trainer gives them, checked and laid flat.
+"""`Rollouts`: queries and responses as a trainer gives them; and the same, checked and laid flat.
 
-Owns every check of queries, responses and what belongs to their tokens; leaves where they go to `pack`.
+Owns every check of queries, responses and what belongs to their tokens; leaves the batches to `pack`.
 
 Legend: R rollouts, A tokens of all responses end to end.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +18,56 @@ _INTEGERS, _NUMBERS = "iu", "fiu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GivenRollouts:
-    """Rollouts with what belongs to the tokens of their responses."""
+class Rollouts:
+    """Rollouts with what belongs to their tokens. Legend: R rollouts.
+
+    Rows of tokens or of what belongs to tokens are lists, arrays or tensors of their own length, without padding.
+
+    Example:
+        >>> Rollouts(queries=[[1, 2], [3]], responses=[[7], [8, 9]], advantages=[0.5, -0.5]).advantages
+        [0.5, -0.5]
+
+    Raises:
+        ValueError: there is no rollout, or a field has not one entry for each query; names the field.
+    """
+
+    queries: Sequence[Any]
+    """R rows of token ids, each with at least one."""
+    responses: Sequence[Any]
+    """R rows of token ids, each with at least one; a query with several responses is given with each of them."""
+    tool_masks: Sequence[Any] | None = None
+    """R rows with one entry for each response token, 1 or True where a tool wrote it (open-instruct's `masks` say the
+    opposite); None where tools wrote nothing."""
+    advantages: Any = None
+    """One number for each rollout, or R rows with one for each response token; None to leave them out."""
+    logprobs: Sequence[Any] | None = None
+    """R rows: the log-probability of each response token when it was generated. Tools' tokens may have any."""
+    reference_logprobs: Sequence[Any] | None = None
+    """R rows like `logprobs`, under the reference policy."""
+    rewards: Any = None
+    """One number for each rollout, or R rows with one for each response token."""
+    dones: Any = None
+    """Bool [R], False for a rollout that was cut off before its end; None where all came to their ends."""
+    group_ids: Any = None
+    """Integers [R], equal for responses to one query; None where equal queries are one query."""
+    policy_versions: Any = None
+    """Integers [R], at least 0, of at most 1,024 versions: the version of the policy that wrote each rollout. No pack
+    mixes versions: each is packed by itself. None to leave them out."""
+
+    def __post_init__(self) -> None:
+        """Checks that every field has one entry for each query."""
+        num_rollouts = len(self.queries)
+        if num_rollouts == 0:
+            raise ValueError("queries is empty: there is no rollout to pack")
+        for field in fields(self):
+            values = getattr(self, field.name)
+            if values is not None and len(values) != num_rollouts:
+                raise ValueError(f"{field.name} has {len(values)} entries for {num_rollouts} queries")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FlatRollouts:
+    """Rollouts that were checked and laid flat."""
 
     sequences: list[NDArray[np.integer]]
     """Query and response of every rollout: R of integers [length]."""
@@ -36,78 +84,35 @@ class GivenRollouts:
     dones: NDArray[np.bool_]
     """Whether a rollout came to its end: bool [R]."""
     group_of: NDArray[np.int64]
-    """Number of every rollout's group: int64 [R], each number from 0 to the greatest being there."""
+    """Number of every rollout's group: int64 [R]; all from 0 to the greatest occur."""
     policy_versions: NDArray[np.int64] | None
     """Version of the policy that wrote each rollout: int64 [R], at least 0; None where none was given."""
 
     @classmethod
-    def check(
-        cls,
-        queries: Sequence[Any],
-        responses: Sequence[Any],
-        *,
-        max_seq_len: int,
-        tool_masks: Sequence[Any] | None,
-        advantages: Any,
-        logprobs: Sequence[Any] | None,
-        reference_logprobs: Sequence[Any] | None,
-        rewards: Any,
-        dones: Any,
-        group_ids: Any,
-        policy_versions: Any,
-    ) -> Self:
-        """Checks and flattens the arguments of `pack_rollouts`.
+    def of(cls, given: Rollouts, max_seq_len: int) -> Self:
+        """Checks and flattens rollouts.
 
         Raises:
-            ValueError: names the argument and the rollout.
+            ValueError: names the field and the rollout.
         """
-        num_rollouts = len(queries)
-        if num_rollouts == 0:
-            raise ValueError("queries is empty: there is no rollout to pack")
-        given = {
-            "responses": responses,
-            "tool_masks": tool_masks,
-            "advantages": advantages,
-            "logprobs": logprobs,
-            "reference_logprobs": reference_logprobs,
-            "rewards": rewards,
-            "dones": dones,
-            "group_ids": group_ids,
-            "policy_versions": policy_versions,
-        }
-        for name, values in given.items():
-            if values is not None and len(values) != num_rollouts:
-                raise ValueError(f"{name} has {len(values)} entries for {num_rollouts} queries")
-        query_tokens, query_lengths = flatten("queries", queries, _INTEGERS)
-        response_tokens, response_lengths = flatten("responses", responses, _INTEGERS)
+        query_tokens, query_lengths = flatten("queries", given.queries, _INTEGERS)
+        response_tokens, response_lengths = flatten("responses", given.responses, _INTEGERS)
         _check_lengths(query_lengths, response_lengths, max_seq_len)
         by_query = np.split(query_tokens.astype(np.int64, copy=False), np.cumsum(query_lengths)[:-1])
         by_response = np.split(response_tokens, np.cumsum(response_lengths)[:-1])
-
         is_tool = np.zeros(len(response_tokens), dtype=np.bool_)
-        if tool_masks is not None:
-            is_tool = _of_tokens("tool_masks", tool_masks, response_lengths, "b" + _INTEGERS) != 0
-        values = {}
-        if advantages is not None:
-            of_tokens = _per_rollout_or_token("advantages", advantages, response_lengths, at_last=False)
-            values["advantages"] = np.where(is_tool, 0, of_tokens)
-        for name, rows in (("logprobs", logprobs), ("reference_logprobs", reference_logprobs)):
-            if rows is not None:
-                values[name] = np.where(is_tool, 0, _of_tokens(name, rows, response_lengths, _NUMBERS))
-        if rewards is not None:
-            values["rewards"] = _per_rollout_or_token("rewards", rewards, response_lengths, at_last=True)
-        for name, of_tokens in values.items():
-            _check_finite(name, of_tokens, response_lengths)
+        if given.tool_masks is not None:
+            is_tool = _of_tokens("tool_masks", given.tool_masks, response_lengths, "b" + _INTEGERS) != 0
         return cls(
             sequences=[np.concatenate(pair) for pair in zip(by_query, by_response, strict=True)],
             query_lengths=query_lengths,
             response_lengths=response_lengths,
             response_starts=np.cumsum(response_lengths) - response_lengths,
             is_tool=is_tool,
-            values={name: of_tokens.astype(np.float32) for name, of_tokens in values.items()},
-            dones=np.ones(num_rollouts, dtype=np.bool_) if dones is None else _flat("dones", dones, "b"),
-            group_of=_number_groups(by_query, group_ids),
-            policy_versions=None if policy_versions is None else _versions(policy_versions),
+            values=_values(given, response_lengths, is_tool),
+            dones=np.ones(len(by_query), dtype=np.bool_) if given.dones is None else _flat("dones", given.dones, "b"),
+            group_of=_number_groups(by_query, given.group_ids),
+            policy_versions=None if given.policy_versions is None else _versions(given.policy_versions),
         )
 
     @property
@@ -138,6 +143,24 @@ def _check_lengths(query_lengths: NDArray[np.int64], response_lengths: NDArray[n
         ),
         lambda i: f"rollout {i} has {lengths[i]} tokens (query {query_lengths[i]}, response {response_lengths[i]})",
     )
+
+
+def _values(
+    given: Rollouts, response_lengths: NDArray[np.int64], is_tool: NDArray[np.bool_]
+) -> dict[str, NDArray[np.float32]]:
+    """What was given of advantages, log-probabilities and rewards, by name: float32 [A]."""
+    values = {}
+    if given.advantages is not None:
+        of_tokens = _per_rollout_or_token("advantages", given.advantages, response_lengths, at_last=False)
+        values["advantages"] = np.where(is_tool, 0, of_tokens)
+    for name in ("logprobs", "reference_logprobs"):
+        if (rows := getattr(given, name)) is not None:
+            values[name] = np.where(is_tool, 0, _of_tokens(name, rows, response_lengths, _NUMBERS))
+    if given.rewards is not None:
+        values["rewards"] = _per_rollout_or_token("rewards", given.rewards, response_lengths, at_last=True)
+    for name, of_tokens in values.items():
+        _check_finite(name, of_tokens, response_lengths)
+    return {name: of_tokens.astype(np.float32) for name, of_tokens in values.items()}
 
 
 def _of_tokens(name: str, rows: Sequence[Any], response_lengths: NDArray[np.int64], kinds: str) -> NDArray[Any]:
