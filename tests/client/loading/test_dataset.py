@@ -184,7 +184,7 @@ def test_independent_workers_do_not_resume_by_one_cursor(make_dataset, load):
     """Each worker stands somewhere else; a cursor knows of one."""
     options = {"mode": "independent"}
     of_two = next(iter(load(make_dataset(**options), 2)))["cursor"]
-    with pytest.raises(ValueError, match=r"cannot say where each of them stands; .*StatefulDataLoader.*partition"):
+    with pytest.raises(ValueError, match=r"cannot say where each of them is; .*StatefulDataLoader.*partition"):
         make_dataset(**options).load_state_dict(of_two)
     dataset = make_dataset(**options)
     dataset.load_state_dict(next(iter(load(make_dataset(**options), 1)))["cursor"])

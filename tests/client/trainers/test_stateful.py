@@ -100,5 +100,5 @@ def test_what_is_no_state_of_ours_is_refused(dataset):
         "_steps_since_snapshot": 1,
         "_iterator_finished": False,
     }
-    with pytest.raises(ValueError, match="cannot say where each of them stands"):
+    with pytest.raises(ValueError, match="cannot say where each of them is"):
         dataset(mode="independent").load_state_dict(of_loader)
