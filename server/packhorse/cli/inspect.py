@@ -69,8 +69,13 @@ def command(
     """
     if dataset is None or not (Path(dataset).exists() or len(Path(dataset).parts) > 1):
         from packhorse.cli.shared.served import print_served
+        from packhorse.client.errors import ServerUnavailableError
 
-        print_served(target, timeout_seconds, dataset, as_json=as_json)
+        try:
+            print_served(target, timeout_seconds, dataset, as_json=as_json)
+        except ServerUnavailableError as error:
+            said = "" if dataset is None else f"there is no folder {dataset} here, and no server has such a dataset: "
+            raise click.ClickException(f"{said}{error}") from None
         return
     if find_spec("numba") is None:
         raise click.ClickException(

@@ -1,7 +1,7 @@
 """Many rows of different lengths in one flat array.
 
 Owns flattening lists, arrays and tensors, refusing the first row with a flaw, and the indices of
-spans; leaves what rows mean to `_given` and `pairs`.
+spans; leaves what rows mean to `given` and `pairs`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
