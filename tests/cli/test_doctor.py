@@ -1,5 +1,6 @@
 """`packhorse doctor`: every step one line, and each failure with its way out."""
 
+import json
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -42,11 +43,24 @@ def secured(corpus, make_server, authority, tmp_path_factory):
 
 
 @pytest.fixture
-def examined(packhorse):
+def doctor(packhorse, tmp_path, monkeypatch):
+    """Function: runs `packhorse doctor` with certificates and a token from a profile."""
+    monkeypatch.setenv("PACKHORSE_PROFILES", str(tmp_path / "profiles.toml"))
+
+    def run(target, *arguments, **access):
+        lines = [f"{key} = {json.dumps(str(value))}" for key, value in access.items()]
+        (tmp_path / "profiles.toml").write_text("\n".join(["[tried]", *lines]))
+        return packhorse("doctor", "--profile", "tried", "--target", target, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def examined(doctor):
     """Function: the exit status, the signs of all steps in order, and the last line."""
 
-    def run(target, *arguments):
-        result = packhorse("doctor", "--target", target, *arguments)
+    def run(target, *arguments, **access):
+        result = doctor(target, *arguments, **access)
         lines = [re.fullmatch(r"([✓!✗]) (.+?)  +(.+)", line).groups() for line in result.stdout.splitlines()]
         assert [step for _, step, _ in lines] == list(STEPS[: len(lines)])
         assert not [token for token in TOKENS.values() if token in result.output]
@@ -80,8 +94,8 @@ def test_all_is_well(examined, secured, authority, running_server, running_unix_
         status, signs, (_, text) = examined(target)
         assert (status, signs) == (0, "✓" * len(STEPS))
         assert re.fullmatch(r"of few after [\d.]+ ms, over an open connection after [\d.]+ ms", text)
-    arguments = ("--ca", authority.ca, "--token-file", secured.folder / "good", "named")
-    status, signs, (_, text) = examined(secured.target, *arguments)
+    access = {"ca": authority.ca, "token_file": secured.folder / "good"}
+    status, signs, (_, text) = examined(secured.target, "named", **access)
     assert (status, signs) == (0, "✓" * len(STEPS))
     assert text.startswith("of named after")
 
@@ -113,12 +127,12 @@ def test_tcp(examined, tmp_path):
 
 
 def test_tls(examined, secured, running_server, authority, tmp_path):
-    for target, arguments, message in (
-        (secured.target, (), "speaks TLS, and this client plain text: give ca=…"),
-        (secured.target, ("--ca", Authority(tmp_path / "other").ca), "does not vouch for"),
-        (running_server.target, ("--ca", authority.ca), "speaks plain text, and ca asks for TLS"),
+    for target, access, message in (
+        (secured.target, {}, "speaks TLS, and this client plain text: give ca=…"),
+        (secured.target, {"ca": Authority(tmp_path / "other").ca}, "does not vouch for"),
+        (running_server.target, {"ca": authority.ca}, "speaks plain text, and ca asks for TLS"),
     ):
-        status, signs, (step, text) = examined(target, *arguments)
+        status, signs, (step, text) = examined(target, **access)
         assert (status, signs, step) == (1, "✓✓✗", "TLS")
         assert message in text
 
@@ -131,16 +145,14 @@ def test_tls(examined, secured, running_server, authority, tmp_path):
     ],
 )
 def test_auth(examined, secured, authority, token, message):
-    arguments = () if token is None else ("--token-file", secured.folder / token)
-    status, signs, (step, text) = examined(secured.target, "--ca", authority.ca, *arguments)
+    access = {} if token is None else {"token_file": secured.folder / token}
+    status, signs, (step, text) = examined(secured.target, ca=authority.ca, **access)
     assert (status, signs, step) == (1, "✓✓✓✗", "auth")
     assert message in text
 
 
-def test_a_token_that_expires_soon_is_warned_of(packhorse, secured, authority):
-    result = packhorse(
-        "doctor", "--target", secured.target, "--ca", authority.ca, "--token-file", secured.folder / "soon"
-    )
+def test_a_token_that_expires_soon_is_warned_of(doctor, secured, authority):
+    result = doctor(secured.target, ca=authority.ca, token_file=secured.folder / "soon")
     assert result.exit_code == 0
     (line,) = (line for line in result.stdout.splitlines() if " auth " in line)
     assert line.startswith("! ")
@@ -155,13 +167,11 @@ def test_a_token_that_expires_soon_is_warned_of(packhorse, secured, authority):
         (-1, "✗", "have another issued by the CA of the server's --tls-client-ca"),
     ],
 )
-def test_own_certificate_is_looked_at(packhorse, corpus, make_server, authority, days, sign, told):
+def test_own_certificate_is_looked_at(doctor, corpus, make_server, authority, days, sign, told):
     server, own = authority.issue("mutual"), authority.issue(f"own{days}", days=days)
     flags = ("--tls-cert", server.cert, "--tls-key", server.key, "--tls-client-ca", authority.ca)
     with make_server(corpus.root, *flags) as running:
-        result = packhorse(
-            "doctor", "--target", running.target, "--ca", authority.ca, "--cert", own.cert, "--key", own.key
-        )
+        result = doctor(running.target, ca=authority.ca, cert=own.cert, key=own.key)
     (line,) = (line for line in result.stdout.splitlines() if " TLS " in line)
     assert line.startswith(f"{sign} TLS")
     assert told in line
@@ -196,7 +206,7 @@ def test_datasets(examined, running_server, secured, authority):
     assert text == "none is named rowz; there are few, named, rows, truncated"
 
     def with_token(name, *arguments):
-        return examined(secured.target, "--ca", authority.ca, "--token-file", secured.folder / name, *arguments)
+        return examined(secured.target, *arguments, ca=authority.ca, token_file=secured.folder / name)
 
     status, signs, (step, text) = with_token("nothing")
     assert (status, signs, step) == (1, "✓✓✓✓✓✓✗", "datasets")

@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from packhorse.cli.shared.console import output_console
-from packhorse.cli.shared.options import access_options, target_option
+from packhorse.cli.shared.options import profile_option, target_option
 from packhorse.cli.shared.service import asking, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.dataset import MANIFEST, MIXTURE_SUFFIX, StageEntry, append_to_mixture
@@ -71,7 +71,7 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
     help="Server to ask instead (HOST:PORT or the like). It wants a token whose methods name AppendStage, and refuses "
     "a position behind which it has handed out bins.",
 )
-@access_options
+@profile_option
 @timeout_option
 @click.option(
     "--from-position",

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from packhorse.cli.shared.profiles import read_profile
 from packhorse.formats.asking import TIMEOUT_VARIABLE
 from packhorse.topology import (
     DEFAULT_COST_LINEAR,
@@ -63,6 +64,7 @@ def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **opti
     """Adds --timeout-seconds for all that is remote, also in child processes, for as long as the command works."""
 
     def keep(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+        value = of_profile(context, option, value)
         if value is not None:
             before = os.environ.get(TIMEOUT_VARIABLE)
             os.environ[TIMEOUT_VARIABLE] = repr(value)
@@ -94,49 +96,48 @@ def _restore(before: str | None) -> None:
         os.environ[TIMEOUT_VARIABLE] = before
 
 
-ACCESS = f"{__name__}.access"
-"""Where a command's context keeps the options of `access_options`, by name."""
+PROFILE = f"{__name__}.profile"
+"""Where a command's context keeps the profile that --profile names."""
 
 
-def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options by which client and server know each other; `service.access_of_command` returns them."""
+def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --profile; `service.access_of_command` returns the certificates and tokens that it names."""
 
-    def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
-        if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:  # `connect` reads the rest
-            context.meta.setdefault(ACCESS, {})[option.name] = value
+    def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta[PROFILE] = read_profile(value)
 
-    def access_option(name: str, says: str, **options: Any) -> Callable[..., Any]:
-        return click.option(
-            f"--{name.replace('_', '-')}",
-            help=says,
-            envvar=f"PACKHORSE_CLIENT_{name.upper()}",
-            show_envvar=True,
-            callback=keep,
-            expose_value=False,
-            **options,
-        )
+    return click.option(
+        "--profile",
+        metavar="NAME",
+        envvar="PACKHORSE_PROFILE",
+        show_envvar=True,
+        callback=keep,
+        expose_value=False,
+        is_eager=True,
+        help="How the server is reached: target, ca, cert, key, token_file, insecure and timeout_seconds of [NAME] in "
+        "~/.config/packhorse/profiles.toml, or in the file of PACKHORSE_PROFILES. It comes before PACKHORSE_CLIENT_… "
+        "variables; flags come before it.",
+    )(command)
 
-    for option in (
-        access_option("insecure", "Send the token in plain text even to other machines.", is_flag=True),
-        access_option("token_file", "File of the token that the server wants.", metavar="FILE"),
-        access_option("key", "Private key of --cert (PEM, no passphrase).", metavar="FILE"),
-        access_option("cert", "This client's certificate (PEM), where the server wants one.", metavar="FILE"),
-        access_option("ca", "CAs of the server's certificate (PEM): TLS is used where it is given.", metavar="FILE"),
-    ):
-        command = option(command)
-    return command
+
+def of_profile(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Returns an option's value: the profile's where the command line does not give one."""
+    if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+        return value
+    return context.meta.get(PROFILE, {}).get(option.name, value)
 
 
 def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --target, and how its server and this client know each other."""
-    command = access_options(command)
+    """Adds --target and --profile."""
     return click.option(
         "--target",
         envvar="PACKHORSE_TARGET",
         show_envvar=True,
         default="127.0.0.1:50051",
+        callback=of_profile,
         help="Server (HOST:PORT, several with commas, dns:///HOST:PORT, unix:PATH), or embedded:DIR for none.",
-    )(command)
+    )(profile_option(command))
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:

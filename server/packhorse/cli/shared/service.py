@@ -11,7 +11,8 @@ from typing import Any
 import click
 from rich.file_proxy import FileProxy
 
-from packhorse.cli.shared.options import ACCESS, remote_timeout_option
+from packhorse.cli.shared.options import PROFILE, remote_timeout_option
+from packhorse.cli.shared.profiles import ACCESS_KEYS
 from packhorse.client import Access, Client, connect
 
 _CLEAR_LINE = "\r\x1b[2K"
@@ -28,13 +29,14 @@ def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def access_of_command() -> Access:
-    """Returns what this command's --ca, --cert, --key, --token-file and --insecure say."""
+    """Returns the certificates and token of this command's --profile; `connect` reads the environment for the rest."""
     return Access(**_options_of_access())
 
 
 def _options_of_access() -> dict[str, Any]:
     context = click.get_current_context(silent=True)
-    return {} if context is None else dict(context.meta.get(ACCESS, {}))
+    profile = {} if context is None else context.meta.get(PROFILE, {})
+    return {key: profile[key] for key in ACCESS_KEYS if key in profile}
 
 
 @contextmanager
