@@ -14,7 +14,7 @@ import torch
 from packhorse.client import PackedDataLoader, PackedDataset, RetryPolicy, connect, create_packed_dataloader
 from packhorse.client.errors import DatasetNotFoundError
 from packhorse.client.loading import loader
-from packhorse.client.loading._arguments import ask_apart
+from packhorse.client.loading._arguments import ask_in_child
 from packhorse.client.sources import TokenSourceError
 from packhorse.client.transport import grpc_channels as _grpc
 
@@ -194,19 +194,19 @@ class UnpicklableError(Exception):
 def test_a_child_s_exceptions_and_deaths(without_grpc, monkeypatch):
     fork, children = os.fork, []
     monkeypatch.setattr(os, "fork", lambda: children.append(fork()) or children[-1])
-    assert [ask_apart(os.getpid)] == children
+    assert [ask_in_child(os.getpid)] == children
     with pytest.raises(ZeroDivisionError):
-        ask_apart(lambda: 1 // 0)
+        ask_in_child(lambda: 1 // 0)
 
     def fail():
         raise UnpicklableError("this")
 
     with pytest.raises(RuntimeError, match="UnpicklableError: this"):
-        ask_apart(fail)
+        ask_in_child(fail)
     with pytest.raises(RuntimeError, match="died"):
-        ask_apart(lambda: os._exit(1))
+        ask_in_child(lambda: os._exit(1))
     with pytest.raises(TimeoutError, match="no answer"):
-        ask_apart(threading.Event().wait, timeout_seconds=0.1)
+        ask_in_child(threading.Event().wait, timeout_seconds=0.1)
     assert len(children) == 5
     for child in children:
         with pytest.raises(ChildProcessError):  # collected already

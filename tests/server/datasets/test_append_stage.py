@@ -15,7 +15,7 @@ from packhorse.client.errors import (
     PositionPassedError,
 )
 from packhorse.server.access.tokens import Grant, hash_of, new_token
-from packhorse.server.datasets.mixtures import Reached, make_shared_table
+from packhorse.server.datasets.mixtures import RunProgress, make_shared_table
 
 ONCE = RetryPolicy(deadline_seconds=0)
 
@@ -173,7 +173,7 @@ def test_all_processes_of_a_server_know_what_was_handed_out(root, make_server, t
 
 def test_processes_and_threads_share_the_furthest_position(tmp_path):
     make_shared_table(tmp_path / "table", 3)
-    processes = [Reached(tmp_path / "table", slot) for slot in range(3)]
+    processes = [RunProgress(tmp_path / "table", slot) for slot in range(3)]
 
     def note(process, of):
         for position in range(of, 3000, 3):
@@ -185,4 +185,4 @@ def test_processes_and_threads_share_the_furthest_position(tmp_path):
     for thread in threads:
         thread.join()
     assert {process.of("mixed") for process in processes} == {2999}
-    assert Reached(tmp_path / "table", 1).of("mixed") == 2999  # in the place of one that died
+    assert RunProgress(tmp_path / "table", 1).of("mixed") == 2999  # in the place of one that died

@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 180.0  # beyond the time for which a client tries again by def
 _Answer = TypeVar("_Answer")
 
 
-def ask_apart(question: Callable[[], _Answer], *, timeout_seconds: float = TIMEOUT_SECONDS) -> _Answer:
+def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = TIMEOUT_SECONDS) -> _Answer:
     """Returns what `question` returns, asked in a forked child while this process has not used gRPC itself.
 
     Where it has, where there is no fork, and where JAX runs, whose threads no fork survives, the question is asked
@@ -93,7 +93,7 @@ def _picklable(error: BaseException) -> BaseException:
 Target = str | MemoryDatasets | Callable[[], Client]
 Skip = Skips | str | Mapping[int, Skips | str]
 
-_APART_SECONDS = 60.0
+_CHILD_SECONDS = 60.0
 """How much longer than a client tries a child process may take to ask."""
 
 
@@ -143,7 +143,7 @@ class Connection:
         """Returns what `question` returns, without this process using gRPC where that can be avoided; see `_apart`."""
         if isinstance(self._target, MemoryDatasets) or str(self._target).startswith(PREFIX):
             return question()
-        return ask_apart(question, timeout_seconds=self._retry.deadline_seconds + _APART_SECONDS)
+        return ask_in_child(question, timeout_seconds=self._retry.deadline_seconds + _CHILD_SECONDS)
 
 
 class SkipsByEpoch:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import grpc
 
 from packhorse.client.errors import PackhorseError, ServerUnavailableError
-from packhorse.client.transport.access import NO_ACCESS, Access, Papers
+from packhorse.client.transport.access import NO_ACCESS, Access, Credentials
 from packhorse.client.transport.grpc_channels import MAX_MESSAGE_BYTES
 from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.statuses import exception_of
@@ -152,13 +152,13 @@ def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: fl
         ValueError: a file cannot be read.
     """
     hosts = hosts_of(target)
-    papers = Papers(access.or_environment(), hosts)
+    credentials = Credentials(access.or_environment(), hosts)
     found: dict[int, ServerActivity] = {}
     for address in (address for host in hosts for address in addresses_of(host)):
         of_address: dict[int, ServerActivity] = {}
         num_processes = tries = 1
         while len(of_address) < num_processes and tries <= _TRIES_PER_PROCESS * num_processes:
-            answer = _ask(address, papers, timeout_seconds)
+            answer = _ask(address, credentials, timeout_seconds)
             of_address[answer.process] = answer
             num_processes = answer.num_processes
             tries += 1
@@ -166,17 +166,17 @@ def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: fl
     return list(found.values())
 
 
-def _ask(address: Address, papers: Papers, timeout_seconds: float) -> ServerActivity:
-    with papers.open_channel(address, _OPTIONS) as channel:
+def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> ServerActivity:
+    with credentials.open_channel(address, _OPTIONS) as channel:
         stub = packing_pb2_grpc.PackingServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
             answer: pb.GetActivityResponse = stub.GetActivity(
-                pb.GetActivityRequest(), timeout=timeout_seconds, metadata=papers.metadata
+                pb.GetActivityRequest(), timeout=timeout_seconds, metadata=credentials.metadata
             )
         except grpc.RpcError as error:
             failure = exception_of(error, address.target)
             if isinstance(failure, ServerUnavailableError):
-                failure = _refusal(address, papers) or failure
+                failure = _refusal(address, credentials) or failure
             raise failure from None
     return ServerActivity(
         address=address.target,
@@ -198,10 +198,10 @@ def _ask(address: Address, papers: Papers, timeout_seconds: float) -> ServerActi
     )
 
 
-def _refusal(address: Address, papers: Papers) -> PackhorseError | None:
+def _refusal(address: Address, credentials: Credentials) -> PackhorseError | None:
     """Returns why no connection comes about, where that is a matter of certificates."""
     endpoint = host_and_port(address)
     if endpoint is None:
         return None
     host, port, server_name = endpoint
-    return refusal_of(host, port, server_name, papers.access, uses_tls=papers.uses_tls)
+    return refusal_of(host, port, server_name, credentials.access, uses_tls=credentials.uses_tls)

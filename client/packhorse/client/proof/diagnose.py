@@ -15,7 +15,7 @@ from pathlib import Path
 from packhorse.client.api import Client
 from packhorse.client.errors import AccessDeniedError, PackhorseError, UnauthenticatedError
 from packhorse.client.proof.health import ask_health
-from packhorse.client.transport.access import NO_ACCESS, Access, Papers, variable_of
+from packhorse.client.transport.access import NO_ACCESS, Access, Credentials, variable_of
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.handshake import days_left, refusal_of
 from packhorse.client.transport.targets import Address, host_and_port, hosts_of
@@ -83,7 +83,7 @@ def diagnose(
         ValueError: a file cannot be read, or a token would travel in plain text.
     """
     hosts = hosts_of(target)
-    Papers(access.or_environment(), hosts)
+    Credentials(access.or_environment(), hosts)
     for host in hosts:
         yield from _Examination(host, access.or_environment(), dataset, timeout_seconds).findings()
 
@@ -96,7 +96,7 @@ class _Examination:
         self._access = access
         self._dataset = dataset
         self._seconds = timeout_seconds
-        self._papers = Papers(access, (host,))
+        self._credentials = Credentials(access, (host,))
         self._endpoint = host_and_port(Address(host))
         self._addresses: list[str] = []
         self._listed: pb.ListDatasetsResponse | None = None
@@ -178,10 +178,10 @@ class _Examination:
             self._refuse_expired(self._access.cert)
         days = []
         for address in self._addresses:
-            refusal = refusal_of(address, port, server_name, self._access, uses_tls=self._papers.uses_tls)
+            refusal = refusal_of(address, port, server_name, self._access, uses_tls=self._credentials.uses_tls)
             if refusal is not None:
                 raise _FailedError(str(refusal))
-            if self._papers.uses_tls:
+            if self._credentials.uses_tls:
                 try:
                     days.append(days_left(address, port, server_name, self._access))
                 except OSError as error:
@@ -218,7 +218,7 @@ class _Examination:
             )
 
     def _auth(self) -> Finding:
-        sends = bool(self._papers.metadata)
+        sends = bool(self._credentials.metadata)
         try:
             with self._transport() as transport:
                 self._listed = transport.answer(LIST_DATASETS, pb.ListDatasetsRequest(), self._seconds)

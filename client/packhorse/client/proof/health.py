@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client.errors import PackhorseError
-from packhorse.client.transport.access import NO_ACCESS, Access, Papers
+from packhorse.client.transport.access import NO_ACCESS, Access, Credentials
 from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.statuses import exception_of
 from packhorse.client.transport.targets import Address, host_and_port, hosts_of
@@ -40,11 +40,11 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
     if math.isnan(timeout_seconds) or timeout_seconds <= 0:
         raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}")
     hosts = hosts_of(target)
-    papers = Papers(access.or_environment(), hosts)
+    credentials = Credentials(access.or_environment(), hosts)
     address = Address(hosts[0])
     endpoint = host_and_port(address)
     timeout = None if math.isinf(timeout_seconds) else timeout_seconds
-    with papers.open_channel(address) as channel:
+    with credentials.open_channel(address) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout
@@ -53,6 +53,6 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
             failure: PackhorseError | None = None
             if endpoint is not None:
                 host, port, server_name = endpoint
-                failure = refusal_of(host, port, server_name, papers.access, uses_tls=papers.uses_tls)
+                failure = refusal_of(host, port, server_name, credentials.access, uses_tls=credentials.uses_tls)
             raise failure or exception_of(error, target) from None
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))

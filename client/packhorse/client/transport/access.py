@@ -86,7 +86,7 @@ def variable_of(argument: str) -> str:
     return f"{_ENVIRONMENT}{argument.upper()}"
 
 
-class Papers:
+class Credentials:
     """An Access on its way to some hosts: its files are read when they are used, so that they may be replaced.
 
     Args:

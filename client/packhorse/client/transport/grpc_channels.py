@@ -28,7 +28,7 @@ from packhorse.client.errors import (
     VersionMismatchError,
 )
 from packhorse.client.transport._watchdog import NoMessageError, next_message
-from packhorse.client.transport.access import NO_ACCESS, Access, Papers
+from packhorse.client.transport.access import NO_ACCESS, Access, Credentials
 from packhorse.client.transport.embedded import SharedSet
 from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.statuses import exception_of
@@ -106,13 +106,13 @@ def _serialized(message: Any) -> bytes:
 class _Replica:
     """One address of the service and the channel to it."""
 
-    def __init__(self, address: Address, papers: Papers) -> None:
+    def __init__(self, address: Address, credentials: Credentials) -> None:
         self.name = address.target
         self.failed_at = -math.inf
         self.is_closed = False
         self.has_answered = False
         self._address = address
-        self._papers = papers
+        self._credentials = credentials
         self._explained_at = -math.inf
         self._channel: grpc.Channel | None = None
         self._methods: dict[tuple[str, str], Any] = {}  # of the channel: each takes as long to make as to call
@@ -135,7 +135,7 @@ class _Replica:
     def _made(self, kind: str, method: Method[Any, Any], parse: Callable[[bytes], Any]) -> Any:
         """Returns a method as gRPC's channel makes it, opening the channel first."""
         if self._channel is None:
-            self._channel = self._papers.open_channel(self._address, _OPTIONS)
+            self._channel = self._credentials.open_channel(self._address, _OPTIONS)
             self._methods = {}
         made = self._methods.get((kind, method.name))
         if made is None:
@@ -154,14 +154,14 @@ class _Replica:
 
     def refusal(self) -> AccessDeniedError | None:
         """Returns why no connection comes about, where that is a matter of certificates; asks now and then only."""
-        if self._papers.has_credentials:  # they cannot be looked into
+        if self._credentials.has_credentials:  # they cannot be looked into
             return None
-        uses_tls, endpoint, now = self._papers.uses_tls, host_and_port(self._address), time.monotonic()
+        uses_tls, endpoint, now = self._credentials.uses_tls, host_and_port(self._address), time.monotonic()
         if endpoint is None or now - self._explained_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
             return None
         self._explained_at = now
         host, port, server_name = endpoint
-        return refusal_of(host, port, server_name, self._papers.access, uses_tls=uses_tls)
+        return refusal_of(host, port, server_name, self._credentials.access, uses_tls=uses_tls)
 
     def close(self) -> None:
         self.is_closed = True
@@ -190,7 +190,8 @@ class GrpcTransport:
     ) -> None:
         self.target = target
         self._hosts = hosts_of(target)
-        self._papers = Papers(access if credentials is not None else access.or_environment(), self._hosts, credentials)
+        given = access if credentials is not None else access.or_environment()
+        self._credentials = Credentials(given, self._hosts, credentials)
         self._replicas: dict[Address, _Replica] = {}
         self._is_current = False  # whether the replicas are what the hosts' names stand for
         self._calls: set[Any] = set()  # that stream
@@ -209,7 +210,7 @@ class GrpcTransport:
         def ask(replica: _Replica, seconds: float) -> _Response:
             try:
                 answer: _Response | None = replica.call(
-                    method, request, timeout=seconds, metadata=self._papers.metadata
+                    method, request, timeout=seconds, metadata=self._credentials.metadata
                 )
                 if answer is None:  # gRPC takes status OK for an answer, even when nothing came before it
                     raise NoMessageError("an answer without a message")
@@ -230,7 +231,7 @@ class GrpcTransport:
         later_seconds = PACK_SECONDS if is_iterator else STALL_SECONDS
 
         def open_stream(replica: _Replica, seconds: float) -> tuple[_Response | None, Generator[_Response]]:
-            call = replica.stream(method, request, metadata=self._papers.metadata)
+            call = replica.stream(method, request, metadata=self._credentials.metadata)
             messages = self._messages(replica, call, method.parse, seconds, later_seconds)
             return next(messages, None), messages
 
@@ -354,7 +355,9 @@ class GrpcTransport:
         if not self._is_current:
             addresses = [address for host in self._hosts for address in addresses_of(host)]
             known = self._replicas
-            self._replicas = {address: known.get(address) or _Replica(address, self._papers) for address in addresses}
+            self._replicas = {
+                address: known.get(address) or _Replica(address, self._credentials) for address in addresses
+            }
             self._is_current = True
         replicas = list(self._replicas.values())
         _RANDOM.shuffle(replicas)

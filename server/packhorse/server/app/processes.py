@@ -29,7 +29,7 @@ from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig, split_a
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
 from packhorse.server.base.logs import set_up_logging
-from packhorse.server.datasets.mixtures import Reached, make_shared_table
+from packhorse.server.datasets.mixtures import RunProgress, make_shared_table
 from packhorse.server.lanes.stream_limit import SharedStreamLimit, make_shared_limit
 from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
 
@@ -54,9 +54,9 @@ class ProcessSettings:
         """The streams that all of them may have open together."""
         return SharedStreamLimit(self.config.max_streams, self.folder / "streams", self.slot)
 
-    def reached(self) -> Reached:
+    def reached(self) -> RunProgress:
         """How far the runs have come that any of them streams to."""
-        return Reached(self.folder / REACHED, self.slot)
+        return RunProgress(self.folder / REACHED, self.slot)
 
 
 class Sibling:

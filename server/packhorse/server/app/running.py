@@ -34,7 +34,7 @@ from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.logs import GRPC_LOGGER, Sparing
 from packhorse.server.base.status import reason_name
 from packhorse.server.datasets.catalog import Catalog
-from packhorse.server.datasets.mixtures import Mixtures, Reached
+from packhorse.server.datasets.mixtures import Mixtures, RunProgress
 from packhorse.server.lanes.lanes import Lane, Lanes
 from packhorse.server.lanes.stream_limit import StreamLimit
 from packhorse.server.methods.backend import Backend, installed_version
@@ -139,7 +139,7 @@ async def serve(
         mixtures,
         saw_run=metrics.waiting.saw,
         num_streams=lambda: limit.num_open,
-        reached=Reached() if sibling is None else sibling.reached,
+        reached=RunProgress() if sibling is None else sibling.reached,
     )
     servicer = PackingServicer(backend, metrics, lanes, limit, activity.answer)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]

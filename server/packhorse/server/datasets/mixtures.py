@@ -273,13 +273,13 @@ _ROWS = 4096
 """Names that share a row share the furthest position, and are at worst refused a change that they could have had."""
 
 
-class Reached:
+class RunProgress:
     """The furthest position of the run that was handed out of each mixture. Safe to be used by many threads.
 
     Each process writes a column of its own, and reads all of them; no lock between processes is needed.
 
     Example:
-        >>> reached = Reached()
+        >>> reached = RunProgress()
         >>> reached.note("web-and-code", 700)
         >>> reached.note("web-and-code", 300)
         >>> reached.of("web-and-code"), reached.of("another")

@@ -14,16 +14,16 @@ from packhorse.dataset import MixtureDataset
 from packhorse.epoch import joined
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.pieces import Pace, Pieces, finish
-from packhorse.server.datasets.mixtures import Reached
+from packhorse.server.datasets.mixtures import RunProgress
 from packhorse.server.datasets.served import Datasets, Served
 from packhorse.server.methods import pack, requests
-from packhorse.server.methods.asked_stream import AskedStream
 from packhorse.server.methods.components import components_of, stages_of, takedown_message
 from packhorse.server.methods.encoding import ID_TYPES, as_declared, components_in, encode
 from packhorse.server.methods.epochs import Epochs
 from packhorse.server.methods.locate import locate_in_pieces
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.methods.pack_session import PackSession
+from packhorse.server.methods.stream_request import StreamRequest
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import get_bins_context
@@ -48,13 +48,13 @@ class Backend:
         *,
         saw_run: Callable[[Served, Topology], None] = lambda _served, _topology: None,
         num_streams: Callable[[], int] = lambda: 1,
-        reached: Reached | None = None,
+        reached: RunProgress | None = None,
     ) -> None:
         self._catalog = catalog
         self._epochs = Epochs()
         self._saw_run = saw_run
         self._num_streams = num_streams
-        self._reached = reached or Reached()
+        self._reached = reached or RunProgress()
 
     def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
         """Lists the datasets that are served."""
@@ -77,7 +77,7 @@ class Backend:
 
     def open_stream(self, request: pb.StreamBinsRequest) -> OpenStream:
         """Checks a request, and returns its stream, of which nothing is made yet."""
-        asked = AskedStream.of(request, self._catalog, self._epochs)
+        asked = StreamRequest.of(request, self._catalog, self._epochs)
         self._saw_run(asked.dataset, asked.topology)
         note = partial(self._note, asked.dataset, asked.skips, asked.epoch)
         return OpenStream(asked, self._catalog, note, self._num_streams)

@@ -1,7 +1,7 @@
 """An open stream: which steps its next block has, and the block's message.
 
 Owns how large blocks are, and that those made side by side are as if made one after the other. Leaves the request to
-`asked_stream`, arrays to `encoding`, and when and in which thread a block is made to `servicer`.
+`stream_request`, arrays to `encoding`, and when and in which thread a block is made to `servicer`.
 """
 
 import threading
@@ -12,8 +12,8 @@ from packhorse.epoch import Bins
 from packhorse.server.base.pieces import Pieces
 from packhorse.server.datasets.served import Datasets, Served
 from packhorse.server.methods import requests
-from packhorse.server.methods.asked_stream import AskedStream
 from packhorse.server.methods.encoding import Numbered, SentTemplates, as_declared, components_in, encode
+from packhorse.server.methods.stream_request import StreamRequest
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, stream_positions
 
@@ -45,7 +45,7 @@ class OpenStream:
     """
 
     def __init__(
-        self, asked: AskedStream, catalog: Datasets, note: Callable[[int], None], num_streams: Callable[[], int]
+        self, asked: StreamRequest, catalog: Datasets, note: Callable[[int], None], num_streams: Callable[[], int]
     ) -> None:
         self._asked = asked
         self._catalog = catalog

@@ -23,11 +23,11 @@ from packhorse.server.base.status import abort, reason_name
 from packhorse.server.lanes.lanes import Lane, LaneFullError, Lanes
 from packhorse.server.lanes.memory import DECODED_BYTES_PER_BYTE, MemoryBudget, MemoryShare, OutOfMemoryBudgetError
 from packhorse.server.lanes.stream_limit import StreamLimit
-from packhorse.server.methods.asked_stream import LONG_REQUEST_BYTES
 from packhorse.server.methods.backend import Backend
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.methods.pack import SEARCHING
 from packhorse.server.methods.requests import check_num_skips, check_wire_version
+from packhorse.server.methods.stream_request import LONG_REQUEST_BYTES
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

@@ -36,7 +36,7 @@ class _Run:
 
     @classmethod
     def of(cls, request: pb.StreamBinsRequest, dataset: Served, takedown: Takedown, epochs: Epochs) -> "_Run":
-        """Checks what a request says of its run; see `AskedStream.of`."""
+        """Checks what a request says of its run; see `StreamRequest.of`."""
         requests.check_reads(dataset, takedown, request.wire_version)
         skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
         num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
@@ -75,7 +75,7 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class AskedStream:
+class StreamRequest:
     """A stream that may be made."""
 
     dataset: Served
@@ -100,7 +100,7 @@ class AskedStream:
     header: pb.StreamHeader
 
     @classmethod
-    def of(cls, request: pb.StreamBinsRequest, catalog: Datasets, epochs: Epochs) -> "AskedStream":
+    def of(cls, request: pb.StreamBinsRequest, catalog: Datasets, epochs: Epochs) -> "StreamRequest":
         """Checks a request.
 
         Args:

@@ -10,9 +10,9 @@ from packhorse.client.transport.requests import topology_message
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
-from packhorse.server.methods import asked_stream
-from packhorse.server.methods.asked_stream import AskedStream
+from packhorse.server.methods import stream_request as stream_request
 from packhorse.server.methods.epochs import Epochs
+from packhorse.server.methods.stream_request import StreamRequest
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, header_checksum
@@ -30,15 +30,17 @@ def root(corpus, tmp_path, monkeypatch):
 def ask(root, monkeypatch):
     """Asks for a stream; `ask.made` lists the runs that were looked at."""
     catalog, epochs, made = Mixtures(LazyCatalog(root, set())), Epochs(), []
-    find = asked_stream._Run.of
-    monkeypatch.setattr(asked_stream._Run, "of", lambda request, *more: (made.append(request), find(request, *more))[1])
+    find = stream_request._Run.of
+    monkeypatch.setattr(
+        stream_request._Run, "of", lambda request, *more: (made.append(request), find(request, *more))[1]
+    )
 
     def ask(topology=TOPOLOGY, **fields):
         message = topology_message(topology)
         request = pb.StreamBinsRequest(
             **{"dataset": "rows", "seed": 7, "wire_version": WIRE_VERSION} | fields, topology=message
         )
-        asked = AskedStream.of(request, catalog, epochs)
+        asked = StreamRequest.of(request, catalog, epochs)
         assert asked.header.checksum == header_checksum(request, asked.header)
         return asked
 
