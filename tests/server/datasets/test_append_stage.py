@@ -138,15 +138,8 @@ def test_all_processes_of_a_server_know_what_was_handed_out(root, make_server, t
     lines = [str(Grant(name, hash_of(token), **scopes[name])) for name, token in tokens.items()]
     (folder / "tokens").write_text("\n".join(lines))
     (folder / "changer").write_text(tokens["changer"])
-    command = [
-        "mixture",
-        "append",
-        "staged",
-        "--token-file",
-        str(folder / "changer"),
-        "--weights",
-        "rows=3,truncated=1",
-    ]
+    command = ["mixture", "append", "staged", "--weights", "rows=3,truncated=1"]
+    access = {"PACKHORSE_CLIENT_TOKEN_FILE": str(folder / "changer")}
     with make_server(root, "--token-file", folder / "tokens", "--processes", "2") as server:
         with connect(server.target, token=tokens["reader"], timeout_seconds=20) as client:
             with client.stream_bins("staged", epoch=1, seed=7, topology=Topology(batch_size=100)) as stream:
@@ -157,7 +150,8 @@ def test_all_processes_of_a_server_know_what_was_handed_out(root, make_server, t
                         pytest.raises(PositionPassedError, match="have been handed out already"),
                     ):
                         other.append_stage("staged", from_position=601, weights={"rows": 1})
-                result = CliRunner().invoke(main, [*command, "--target", server.target, "--from-position", "1200"])
+                asked = [*command, "--target", server.target, "--from-position", "1200"]
+                result = CliRunner().invoke(main, asked, env=access)
                 assert result.exit_code == 0, result.output
                 assert "staged: stage 2 begins at position 200 of epoch 2" in result.output
                 assert "shares of bins: rows 75.00%, named 0.00%, truncated 25.00%" in result.output
