@@ -45,9 +45,12 @@ class Warm:
             return self.exits.get(pid)
 
     def close(self):
-        """Ends the process; its children go on."""
+        """Ends the process, also where a child of it hangs; its children go on."""
         self._process.stdin.close()
-        self._process.wait(30)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
     def _listen(self):
         for line in self._process.stdout:

@@ -117,7 +117,7 @@ def test_a_state_behind_its_snapshot_is_refused(make_dataset):
     dataset = make_dataset(batch_size=SCHEDULE)
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=1, snapshot_every_n_steps=4)
     list(islice(loader, 6))
-    with pytest.raises(ValueError, match=r"saved 2 batches behind .* save with snapshot_every_n_steps=1"):
+    with pytest.raises(ValueError, match=r"saved 2 batches after .* save with snapshot_every_n_steps=1"):
         dataset.load_state_dict(loader.state_dict())
 
 
