@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,8 @@ def test_blocks_of_a_page_parse(page):
             list(yaml.safe_load_all(block.code))
         elif block.language == "json":
             json.loads(block.code)
+        elif block.language == "toml":
+            tomllib.loads(block.code)
         else:
             assert block.language in {"text", "jinja", "promql"}, f"{where}: a block says what language it is in"
 
