@@ -19,7 +19,7 @@ import torch.multiprocessing as mp
 from harness import Row, Sample
 from workload import Workspace
 
-from packhorse.client import PackedDataset, cost_linear_of
+from packhorse.client import PackedDataset, Topology, cost_linear_of
 from packhorse.prepare import prepare
 
 NOTE = (
@@ -168,13 +168,11 @@ def _dataset(folder: str, tokens: Any, rank: int, balance: str, cost_linear: int
         "run",
         tokens,
         batch_size=1,
-        rank=rank,
-        world_size=RANKS,
         seed=5,
         preset="padding-free",
         balance=balance,
-        accumulation=ACCUMULATION,
-        cost_linear=cost_linear,
+        rank=(rank, RANKS),
+        topology=Topology(accumulation=ACCUMULATION, cost_linear=cost_linear),
     )
 
 

@@ -228,7 +228,9 @@ def stream_balanced(channel, stopping):
 def stream_a_long_schedule(channel, stopping):
     """A batch size that changes a thousand times, and a balance of every size."""
     stages = tuple(BatchPhase(100 * i, False, 128 + 128 * (i % 7)) for i in range(1000))
-    return _stream(channel, stopping, _request(world_size=128, batch_size=BatchSchedule(stages), balance="micro_step"))
+    return _stream(
+        channel, stopping, _request(world_size=128, batch_schedule=BatchSchedule(stages), balance="micro_step")
+    )
 
 
 def fill_a_million_ranks(channel, stopping):

@@ -162,7 +162,11 @@ def schedules() -> list[dict[str, Any]]:
     for epoch, start_position, balance in ((0, 0, "none"), (0, 5, "micro-step"), (1, 0, "optimizer-step")):
         view = EpochView(index, pool, seed=7, epoch=epoch)
         shape = Topology(
-            world_size=2, accumulation=2, batch_size="0:4 1K:8 50:12", start_position=start_position, balance=balance
+            world_size=2,
+            accumulation=2,
+            batch_schedule="0:4 1K:8 50:12",
+            start_position=start_position,
+            balance=balance,
         )
         topology = shape.of_epoch(epoch, num_bins=view.num_bins, max_seq_len=MAX_SEQ_LEN)
         stream = Assignment(view, topology, seed=7, epoch=epoch)

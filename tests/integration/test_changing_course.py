@@ -53,9 +53,7 @@ class Run:
     """Position → (component, tokens, labels) of every row trained on."""
 
     def dataset(self, rank, world_size, batch_size=4):
-        return PackedDataset(
-            self.target, "run", self.tokens, batch_size=batch_size, seed=SEED, rank=rank, world_size=world_size
-        )
+        return PackedDataset(self.target, "run", self.tokens, batch_size=batch_size, seed=SEED, rank=(rank, world_size))
 
     def train(self, world_size, until):
         ranks = [self.dataset(rank, world_size) for rank in range(world_size)]

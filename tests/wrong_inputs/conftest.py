@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.flat_words import packed_dataloader, packed_dataset
 
 
 @pytest.fixture(scope="session")
@@ -130,15 +131,15 @@ def names(wrong_folder):
 
     def dataset(**options):
         shape = {"batch_size": 1} | ({} if {"rank", "device_mesh"} & set(options) else {"rank": 0, "world_size": 1})
-        return client.PackedDataset(memory, "corpus", tokens, **(shape | options))
+        return packed_dataset(memory, "corpus", tokens, **(shape | options))
 
     def dataset_of(tokens):
         shape = {"batch_size": 1, "rank": 0, "world_size": 1}
-        return list(client.PackedDataset(memory, "corpus", tokens, **shape))
+        return list(packed_dataset(memory, "corpus", tokens, **shape))
 
     def loader(**options):
         shape = {"batch_size": 1, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
-        return next(iter(client.create_packed_dataloader(memory, "corpus", tokens, **(shape | options))))
+        return next(iter(packed_dataloader(memory, "corpus", tokens, **(shape | options))))
 
     def closed(target):
         with client.connect(target) as left:

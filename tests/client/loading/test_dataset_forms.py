@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import packed_dataset
 
-from packhorse.client import PackedDataset, Separators, get_preset
+from packhorse.client import Separators, get_preset
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
 
@@ -41,7 +42,7 @@ def mask(sequences, tmp_path_factory):
 
 
 def open_dataset(target, corpus, name, **options):
-    return PackedDataset(target, name, corpus.megatron, batch_size=4, seed=5, rank=0, world_size=1, **options)
+    return packed_dataset(target, name, corpus.megatron, batch_size=4, seed=5, rank=0, world_size=1, **options)
 
 
 def pieces(sequences, size):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import packed_dataset
 
 from packhorse.client import PackedDataset, Separators, Topology, as_token_source, connect
 from packhorse.client.loading._batch_maker import BatchMaker
@@ -69,7 +70,7 @@ def audited(client, tokens, no_launcher):
 
     def run(name, source=None, *, topology=TOPOLOGY, skip="", against=None, loss_against=None, **options):
         source = IndexableSource(tokens) if source is None else source
-        dataset = PackedDataset(lambda: client, name, source, batch_size=topology.batch_size, **options)
+        dataset = packed_dataset(lambda: client, name, source, batch_size=topology.batch_size, **options)
         streams = EpochOfStreams(
             client=client,
             dataset=client.get_dataset(name),

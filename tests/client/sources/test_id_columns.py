@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import packed_dataset
 
 from packhorse.client import PackedDataset
 from packhorse.client.sources import ArrowSource, IndexableSource, ParquetSource, TokenSourceError
@@ -54,7 +55,7 @@ def came(files, no_launcher):
     folder, _, _ = files
 
     def go_through(source, name="named", **options):
-        dataset = PackedDataset(f"embedded:{folder / 'root'}", name, source, batch_size=4, **options)
+        dataset = packed_dataset(f"embedded:{folder / 'root'}", name, source, batch_size=4, **options)
         seen = Counter()
         for batch in dataset:
             rows = batch["input_ids"][batch["attention_mask"].bool()].view(-1, LENGTH).tolist()

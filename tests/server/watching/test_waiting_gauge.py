@@ -100,7 +100,7 @@ def test_each_size_of_a_schedule_is_a_run(opened):
     assert dataset.manifest.n_bins < 1_000_000
     for position, sizes in sizes_of.items():
         own = WaitingGauge(lambda: opened)
-        topology = Topology(batch_size=schedule, start_position=position, **shape)
+        topology = Topology(batch_schedule=schedule, start_position=position, **shape)
         own.saw(dataset, topology.of_epoch(0, num_bins=dataset.manifest.n_bins, max_seq_len=256))
         found = {(int(labels["batch_size"]), labels["wait"]): value for labels, value in samples(own)}
         assert sorted({size for size, _ in found}) == sizes
