@@ -31,8 +31,6 @@ CROWDED = {"server/packhorse/cli": 16}
 MANY_PARAMETERS = {
     "packhorse/cli/prepare.py:command": 16,
     "packhorse/cli/tokenize.py:command": 29,
-    "packhorse/client/loading/dataset.py:__init__": 27,
-    "packhorse/client/loading/packed_bins.py:__init__": 20,
     "packhorse/dataset/write.py:seal": 16,
     "packhorse/prepare/job.py:checked_job": 19,
     "packhorse/prepare/pipeline.py:prepare": 25,
@@ -44,7 +42,6 @@ MANY_PARAMETERS = {
 LONG = {
     "packhorse/cli/shared/prepared.py:_print": 78,
     "packhorse/cli/tokenize.py:command": 127,
-    "packhorse/client/loading/dataset.py:__init__": 68,
     "packhorse/prepare/groups/tables.py:gather_groups": 71,
     "packhorse/prepare/job.py:checked_job": 117,
     "packhorse/prepare/kernels.py:add_lists": 75,

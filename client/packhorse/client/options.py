@@ -1,7 +1,7 @@
 """What is read, how it is loaded and how lengths are packed on demand: options as objects.
 
 Owns `Run`, `LoaderOptions` and `PackOptions`; the shape of a run is re-exported from `packhorse.topology`. Leaves how a
-batch looks to `batches/batch_format`, and how servers are reached to `connecting`.
+batch looks to `presets/batch_format`, and how servers are reached to `connecting`.
 """
 
 from collections.abc import Mapping

@@ -70,7 +70,8 @@ def audited(client, tokens, no_launcher):
 
     def run(name, source=None, *, topology=TOPOLOGY, skip="", against=None, loss_against=None, **options):
         source = IndexableSource(tokens) if source is None else source
-        dataset = packed_dataset(lambda: client, name, source, batch_size=topology.batch_size, **options)
+        given = {key: value for key, value in options.items() if value is not None}
+        dataset = packed_dataset(lambda: client, name, source, batch_size=topology.batch_size, **given)
         streams = EpochOfStreams(
             client=client,
             dataset=client.get_dataset(name),

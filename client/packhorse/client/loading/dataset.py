@@ -23,7 +23,7 @@ from packhorse.client.presets import BatchFormat, Preset
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.cursor import NO_POSITION, Cursor, Resume, is_of_worker, topology_facts
 from packhorse.client.streams.stream import BinStream
-from packhorse.topology import Balance, StreamMode, Topology, checked_integer
+from packhorse.topology import Balance, StreamMode, Topology, as_choice, checked_integer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -89,7 +89,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
     ) -> None:
         self.run = as_run(dataset, seed)
         self.rank, world_size = find_rank(rank)
-        self.topology = _of_loader(topology, batch_size, Balance(balance), world_size)
+        self.topology = _of_loader(topology, batch_size, as_choice("balance", Balance, balance), world_size)
         self._server = as_server(target)
         self.maker = BatchMaker(tokens, with_words(batch or BatchFormat(), preset=preset))
         if self.maker.preset is not None:

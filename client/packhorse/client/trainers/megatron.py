@@ -35,6 +35,7 @@ class MegatronIterator:
     a batch never reads.
 
     Example:
+        >>> from packhorse.client import LoaderOptions
         >>> options = LoaderOptions(num_workers=0, device="cpu")
         >>> data = PackedData("embedded:datasets", "corpus", "corpus.idx", loader=options)
         >>> batches = create_megatron_iterator(data, micro_batch_size=1)
@@ -181,6 +182,7 @@ def create_megatron_iterator(
     has no packed sequences with tensor or context parallelism: there, call `get_megatron_batch` in `forward_step`.
 
     Example:
+        >>> from packhorse.client import LoaderOptions
         >>> options = LoaderOptions(num_workers=0, device="cpu")
         >>> data = PackedData("embedded:datasets", "corpus", "corpus.idx", loader=options)
         >>> batches = create_megatron_iterator(data, micro_batch_size=2)
