@@ -1,4 +1,4 @@
-"""Loaders and datasets from flat words, for tests that vary one option after the other.
+"""Loaders, datasets and jobs from flat words, for tests that vary one option after the other.
 
 Owns which object each word belongs to.
 """
@@ -6,6 +6,8 @@ Owns which object each word belongs to.
 from dataclasses import fields
 from typing import Any
 
+import packhorse.prepare as _prepare
+import packhorse.tokenize as _tokenize
 from packhorse.client import (
     BatchFormat,
     LoaderOptions,
@@ -18,6 +20,8 @@ from packhorse.client import (
     create_packed_dataloader,
 )
 from packhorse.client.trainers import PackedData
+from packhorse.dataset import Manifest
+from packhorse.prepare import Execution, Grouping, InputColumns, PlanOptions
 
 FLAT = {"batch_size", "seed", "preset", "balance", "num_epochs", "num_bins_multiple_of", "output"}
 
@@ -84,3 +88,60 @@ def packed_dataloader(target: Any, dataset: Any, tokens: Any, **words: Any) -> P
     target, dataset, options = arguments(target, dataset, words)
     of_loader = {each.name: options.pop(each.name) for each in fields(LoaderOptions) if each.name in options}
     return create_packed_dataloader(target, dataset, tokens, loader=LoaderOptions(**of_loader), **options)
+
+
+_PLAN = ("algorithm", "max_sequences_per_bin", "over_length", "keep", "align", "extra_tokens")
+_COLUMNS = {"id_column": "id", "on_bad_row": "on_bad_row"}
+_GROUPING = {"group_column": "column", "group_size": "size", "groups": "numbers"}
+_EXECUTION = ("engine", "workers", "ray_address", "time_limit_seconds", "resume", "progress")
+
+
+def _some(words: dict[str, Any], names: Any) -> dict[str, Any]:
+    """Words that are given, by the names of fields; they are taken out."""
+    named = names if isinstance(names, dict) else {name: name for name in names}
+    return {field: words.pop(word) for word, field in named.items() if words.get(word) is not None or word in words}
+
+
+def _job(words: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of `prepare` and `shard`."""
+    plan, columns = _some(words, _PLAN), _some(words, _COLUMNS)
+    grouping = {name: value for name, value in _some(words, _GROUPING).items() if value is not None}
+    execution = _some(words, _EXECUTION)
+    if plan:
+        words["plan"] = PlanOptions(max_seq_len=words.pop("max_seq_len"), **plan)
+    if columns:
+        words["columns"] = InputColumns(length=words.pop("length_column", None), **columns)
+    if grouping:
+        words["grouping"] = Grouping(**grouping)
+    if execution:
+        words["execution"] = Execution(**execution)
+    return words
+
+
+def prepare(*inputs: Any, **words: Any) -> Manifest:
+    """`packhorse.prepare.prepare`."""
+    return _prepare.prepare(*inputs, **_job(words))
+
+
+def dry_run(*inputs: Any, **words: Any) -> Any:
+    """`packhorse.prepare.dry_run`."""
+    return _prepare.dry_run(*inputs, **_job(words))
+
+
+def shard(*inputs: Any, **words: Any) -> dict[str, Manifest]:
+    """`packhorse.prepare.shard`."""
+    return _prepare.shard(*inputs, **_job(words))
+
+
+def tokenize(*inputs: Any, **words: Any) -> Any:
+    """`packhorse.tokenize.tokenize`."""
+    special, execution = _some(words, ("bos", "eos", "append_eos")), _some(words, _EXECUTION)
+    if special:
+        words["special"] = _tokenize.SpecialTokens(**special)
+    return _tokenize.tokenize(*inputs, **words, execution=Execution(**execution))
+
+
+def tokenize_fine_tuning(*inputs: Any, **words: Any) -> Any:
+    """`packhorse.tokenize.tokenize_fine_tuning`."""
+    execution = _some(words, _EXECUTION)
+    return _tokenize.tokenize_fine_tuning(*inputs, **words, execution=Execution(**execution))

@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from harness import Row, Sample
+from tests.flat_words import prepare
 from workload import Workspace
 
 from packhorse.client import PackedDataset, Topology, cost_linear_of
-from packhorse.prepare import prepare
 
 NOTE = (
     "balanced training: a Llama of 4 layers (hidden size 64, attention sequence by sequence), lognormal lengths in "

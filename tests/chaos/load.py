@@ -35,8 +35,7 @@ def prepare_datasets(root, num_sequences=NUM_SEQUENCES, num_wide=100_000):
     """Writes datasets: `many` sequences, `wide` with many distinct lengths, `dense` with 341 sequences in every bin."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from packhorse.prepare import prepare
+    from tests.flat_words import prepare
 
     random = np.random.default_rng(1)
     kinds = {

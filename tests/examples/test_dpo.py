@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from tests.flat_words import packed_dataset
+from tests.flat_words import packed_dataset, prepare
 
 from packhorse.client import MemoryDatasets
 from packhorse.client.rollouts import as_pair_batch, pack_pairs
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 
 pytestmark = pytest.mark.long
 

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from tests.flat_words import prepare
 
 from packhorse.dataset import MixtureDataset, MixtureFile, Takedown, TakedownFile, open_prepared
 from packhorse.epoch import (
@@ -32,7 +33,6 @@ from packhorse.epoch import (
     independent_seed,
 )
 from packhorse.packing import canonical_templates, pack_histogram, seed_from_components
-from packhorse.prepare import prepare
 from packhorse.topology import RemainderPolicy, RoomRule, Skips, Topology
 
 FOLDER = Path(__file__).parent

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 
 from packhorse.cli import main
 from packhorse.client import PackedDataset, Topology, as_token_source, connect
 from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 

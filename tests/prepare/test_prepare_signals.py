@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.dataset import open_prepared
-from packhorse.prepare import prepare
 
 SLOW_PREPARE = Path(__file__).with_name("slow_prepare.py")
 END_SECONDS = 60  # a bound that catches hangs, no promise

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.flat_words import prepare
 from tests.server.composed import Composition, windowed
 
 from packhorse.client import Balance, RemainderPolicy, Skips, Topology, connect
 from packhorse.client.streams.blocks import AS_IT_IS
 from packhorse.dataset import Takedown, open_prepared
 from packhorse.epoch import GroupedSource
-from packhorse.prepare import prepare
 
 MAX_SEQ_LEN = 8
 """What `scheduled` counts tokens of stages by."""

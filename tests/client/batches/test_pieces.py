@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 
 from packhorse.cli.audit import command as audit
 from packhorse.cli.show import command as show
@@ -15,7 +16,6 @@ from packhorse.cli.stream import command as stream
 from packhorse.client import BatchFormat, PackedDataset, RemainderPolicy, connect
 from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.sources import IndexableSource, MegatronSource, TokenSourceError
-from packhorse.prepare import prepare
 from packhorse.topology import Topology
 
 ROWS, LIMIT = 500, 50

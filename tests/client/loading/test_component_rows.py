@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tests.flat_words import packed_dataset
+from tests.flat_words import packed_dataset, prepare
 from torch.utils.data import DataLoader
 
 from packhorse.client.losses import build_loss_weights
 from packhorse.dataset import open_prepared
 from packhorse.epoch import derive_key
-from packhorse.prepare import prepare
 
 LENGTHS = {"short": 16, "middle": 24, "long": 48}
 """Their max_seq_len: 3, 2 and 1 rows of a bin of 48 tokens."""

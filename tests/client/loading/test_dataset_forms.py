@@ -7,11 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.flat_words import packed_dataset
+from tests.flat_words import packed_dataset, prepare
 
 from packhorse.client import Separators, get_preset
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 
 ROWS, LIMIT, BOS, EOS = 400, 60, 70_001, 70_002
 

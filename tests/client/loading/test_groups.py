@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.flat_words import packed_dataset
+from tests.flat_words import packed_dataset, prepare
 from torch.utils.data import DataLoader
 
 from packhorse.cli import main
@@ -18,7 +18,6 @@ from packhorse.client.masks import build_boolean_mask, build_packing_attention_b
 from packhorse.client.pictures import draw_bins, explain_step
 from packhorse.client.proof import EpochOfStreams
 from packhorse.client.rollouts import as_pair_batch, pack_pairs, pair_log_probs
-from packhorse.prepare import prepare
 
 NUM_GROUPS = 300
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.flat_words import packed_dataset
+from tests.flat_words import packed_dataset, prepare
 from torch.utils.data import DataLoader
 
 from packhorse.client import BatchFormat, PackedBins, PackedDataset, Separators, Topology, as_token_source, connect
@@ -12,7 +12,6 @@ from packhorse.client.pictures import explain_step
 from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.client.sources import IndexableSource, TokenSourceError
 from packhorse.dataset import StageEntry, append_to_mixture
-from packhorse.prepare import prepare
 from packhorse.server.datasets.memory_catalog import LazyCatalog
 
 LENGTHS = {"web": 300, "code": 200, "chat": 90}

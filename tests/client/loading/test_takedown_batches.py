@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.flat_words import packed_bins, packed_dataloader, packed_dataset
+from tests.flat_words import packed_bins, packed_dataloader, packed_dataset, prepare
 
 import packhorse.server.datasets.takedowns
 from packhorse.client import (
@@ -16,7 +16,6 @@ from packhorse.client import (
 from packhorse.client.pictures import draw_bins, explain_step
 from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 
 MIXTURE = "epoch_bins = 90\n[[stages]]\nweights = {plain = 2, also = 1}\n"
 SEPARATORS = Separators(bos_token_id=1, eos_token_id=2)

@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.flat_words import packed_dataset
+from tests.flat_words import packed_dataset, prepare
 
 from packhorse.client import PackedDataset, Separators, Topology, as_token_source, connect
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.client.sources import IndexableSource, MegatronSource
-from packhorse.prepare import prepare
 from packhorse.topology import Skips
 
 ROWS, LIMIT = 300, 64

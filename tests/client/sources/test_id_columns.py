@@ -7,12 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.flat_words import packed_dataset
+from tests.flat_words import packed_dataset, prepare
 
 from packhorse.client import PackedDataset
 from packhorse.client.sources import ArrowSource, IndexableSource, ParquetSource, TokenSourceError
 from packhorse.formats import MegatronWriter, write_flat_tokens
-from packhorse.prepare import prepare
 
 ROWS, LENGTH = 120, 12
 

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.flat_words import packed_dataset
+from tests.flat_words import packed_dataset, prepare
 
 from packhorse.client.sources import MdsSource, TokenSourceError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter, write_flat_tokens
-from packhorse.prepare import prepare
 
 DATA = Path(__file__).parents[2] / "data"
 MAX_SEQ_LEN = 64

@@ -265,7 +265,7 @@ def test_another_version_of_the_object_is_another_object(make, corpus, tmp_path)
 
 def test_a_dataset_survives_its_store(corpus, tmp_path):
     """Batches are those of the local file, while every third read fails, with workers that read for themselves."""
-    from packhorse.prepare import prepare
+    from tests.flat_words import prepare
 
     prepare(corpus, max_seq_len=256, output=tmp_path / "data" / "set", progress=False)
 

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tests.flat_words import packed_data
+from tests.flat_words import packed_data, prepare
 
 from packhorse.client import PackedDataset
 from packhorse.client.trainers import create_megatron_iterator
-from packhorse.prepare import prepare
 
 HAS_MEGATRON = find_spec("megatron") is not None and find_spec("megatron.core") is not None
 RUN_SECONDS = 200
