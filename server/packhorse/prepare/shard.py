@@ -123,19 +123,20 @@ def shard(
     batches = [batch for span in opened.spans for batch in span.batches()]
     table = np.empty(sum(len(batch.lengths) for batch in batches), dtype=[("length", np.int64), ("id", np.int64)])
     if not len(table):
-        raise ValueError("--input holds no rows, so there is nothing to cut")
+        raise ValueError("the input holds no rows, so there is nothing to cut")
     table["length"] = np.concatenate([batch.lengths for batch in batches])
     table["id"] = np.concatenate([batch.ids for batch in batches])
     del batches
     names, shard_of = _by_size(len(table), sequences) if sequences is not None else _by_value(found, str(by))
     if len(shard_of) != len(table):
         raise ValueError(
-            f"--input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
+            f"the input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
         )
     folders = [root / f"{name}-{value}" for value in names]
     if not (overwrite or execution.resume) and (there := [folder for folder in folders if folder.exists()]):
         raise FileExistsError(
-            f"{there[0]} exists already; go on with shards that were interrupted by resume=True, or replace them by "
+            f"{there[0]} exists already; go on with shards that were interrupted by "
+            f"resume=True, or replace them by "
             "overwrite=True"
         )
     record = JobRecord.of(opened, options, on_bad_row="error", appended_to=None, group_size=None, groups=[])

@@ -1,7 +1,7 @@
 """Flags made from the fields of an options object: name, type, default and help are said once, in its class.
 
 Owns how a field becomes a flag. Leaves which values go together to the object itself, and the names in its errors to
-`packhorse.cli.in_flags`.
+`packhorse.cli`.
 """
 
 import ast
