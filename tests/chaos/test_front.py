@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import flood
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.certificates import Authority
+from tests.waiting import wait_until
 
 from packhorse.cli import main
 from packhorse.client import Access, RetryPolicy, connect
@@ -52,12 +52,14 @@ class Front:
         environment = os.environ | {f"FRONT_{name}": value for name, value in own.items()}
         self._process = subprocess.Popen(["haproxy", "-db", "-f", str(CONFIG)], env=environment)
         host, port = self.target.split(":")
-        for _ in range(200):
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
-                return
+
+        def listens():
             assert self._process.poll() is None, "HAProxy refuses its configuration"
-            time.sleep(0.05)
-        raise AssertionError("HAProxy does not listen")
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
+                return True
+            return False
+
+        wait_until(listens)
 
     def __enter__(self):
         return self

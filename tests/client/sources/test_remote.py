@@ -171,6 +171,13 @@ def test_blocks_stay_within_their_limit(make, expected, monkeypatch, tmp_path):
         assert 0 < sum(sizes) <= limit + 4096
 
 
+def make_older(cache):
+    """As if a second had passed since blocks were opened."""
+    for path in cache.rglob("*.block"):
+        opened = path.stat().st_mtime - 1
+        os.utime(path, (opened, opened))
+
+
 def test_the_block_that_was_opened_last_stays(make, tmp_path):
     limit = 4 * 4096 + 9000  # the index counts, too
     source = make(cache_bytes=limit, read_ahead_bytes=0)
@@ -178,11 +185,12 @@ def test_the_block_that_was_opened_last_stays(make, tmp_path):
     first_of = [int(np.searchsorted(ends, number * 4096, side="right")) for number in range(8)]
     for number in (0, 1, 2):
         source.read(first_of[number])
-        time.sleep(0.02)
+        make_older(tmp_path / "cache")
     make(cache_bytes=limit).read(0)  # opens block 0 anew
+    make_older(tmp_path / "cache")
     for number in (3, 4):
         source.read(first_of[number])
-        time.sleep(0.02)
+        make_older(tmp_path / "cache")
     left = {int(path.name[:10]) for path in (tmp_path / "cache").rglob("*.block")}
     assert 0 in left
     assert 1 not in left
