@@ -16,6 +16,8 @@ from tests.waiting import wait_until
 
 from packhorse.client import connect
 
+pytestmark = pytest.mark.realtime
+
 GRACE_SECONDS = 2
 LEAST_SHARE = 0.25
 

@@ -119,6 +119,7 @@ def test_health_passes_the_front(front, access):
 
 
 @needs_haproxy
+@pytest.mark.realtime
 def test_a_stream_goes_on_where_the_server_comes_back(attacked_root, make_server, access):
     with make_server(attacked_root) as server, Front(server.target, access[1]) as front:
         with connect(front.target, ca=access[0].ca, retry=RetryPolicy(deadline_seconds=60)) as client:
@@ -133,12 +134,14 @@ def test_a_stream_goes_on_where_the_server_comes_back(attacked_root, make_server
 
 @pytest.mark.long
 @needs_haproxy
+@pytest.mark.realtime
 def test_a_flood_of_headers_stops_at_the_front(attacked_root, make_server, memory_bytes, access):
     with make_server(attacked_root) as server, Front(server.target, access[1]) as front:
         check_flood(front.target, lambda: memory_bytes(server.pid), ca=access[0].ca)
 
 
 @pytest.mark.long
+@pytest.mark.realtime
 def test_a_flood_of_headers_stops_at_client_certificates(attacked_root, make_server, memory_bytes, tmp_path):
     authority = Authority(tmp_path / "certificates")
     own, trainer = authority.issue("server"), authority.issue("trainer")

@@ -11,6 +11,8 @@ from tests.faulty_server import Faults
 from packhorse.client import RetryPolicy, connect
 from packhorse.topology import Topology
 
+pytestmark = pytest.mark.realtime
+
 PATIENT = RetryPolicy(deadline_seconds=120, first_delay_seconds=0.02, most_delay_seconds=0.5)
 SLOW = Faults(block_bytes=512, block_seconds=0.01)  # every kill finds streams on their way
 SHAPE = Topology(world_size=4, workers_per_rank=2, batch_size=2)

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.realtime
+
 MOST_STEPS = 12
 """After so many a trainer waits to be killed: on a busy machine one would have ended its epoch before."""
 

@@ -20,6 +20,8 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import WIRE_VERSION
 
+pytestmark = pytest.mark.realtime
+
 PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_seconds=0.5)
 NAMES = ("", "packhorse.v1.PackingService")
 

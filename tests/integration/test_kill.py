@@ -13,6 +13,8 @@ from tests.faulty_server import SLOW_SMALL_BLOCKS
 from packhorse.client import RetryPolicy, StreamInterruptedError, connect
 from packhorse.topology import Topology
 
+pytestmark = pytest.mark.realtime
+
 JOIN_SECONDS = 60
 PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_seconds=0.5)
 

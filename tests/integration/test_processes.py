@@ -82,6 +82,7 @@ def read_all(server, topology, epoch):
     return bins
 
 
+@pytest.mark.realtime
 def test_a_process_that_knows_only_the_new_version_leads_to_its_sibling(
     corpus, make_server, tmp_path, wait_until, joined
 ):
@@ -155,6 +156,7 @@ def test_many_streams_of_two_processes_are_one_epoch(server, embedded):
     assert after["packhorse_dataset_sequences", "rows"] == 2000
 
 
+@pytest.mark.realtime
 def test_clients_go_on_where_processes_are_killed_and_metrics_forget_nothing(
     corpus, make_server, embedded, wait_until, caplog
 ):
@@ -214,6 +216,7 @@ def test_the_limit_of_streams_holds_over_all_processes_which_end_with_their_pare
         wait_until(lambda: not any(map(is_alive, children)))
 
 
+@pytest.mark.realtime
 def test_sigterm_drains_all_processes(server):
     """The last to use the server of this module."""
     children = children_of(server)

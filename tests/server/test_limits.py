@@ -72,6 +72,7 @@ def test_what_is_no_message_is_an_invalid_request(server, channel, method):
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.realtime
 def test_more_searches_than_may_wait_are_told_when_to_come_back(server, channel):
     lengths = np.random.default_rng(0).integers(131, 59_000, 1_400).tolist()
     request = pb.PackSequencesRequest(lengths=lengths, max_seq_len=131_071, algorithm="optimal")
@@ -120,6 +121,7 @@ def is_closed_to(connection):
     return False
 
 
+@pytest.mark.realtime
 def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server):
     faults = Faults(metrics_silence_seconds=0.5)
     with (
@@ -142,6 +144,7 @@ def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server):
 
 
 @pytest.mark.parametrize("is_secure", [False, True])
+@pytest.mark.realtime
 def test_connections_to_the_metrics_port_that_never_come_to_a_point_are_closed(
     corpus, make_server, authority, is_secure
 ):
@@ -220,6 +223,7 @@ def test_ids_are_bounded_by_the_bisections_they_take(embedded, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="requests pile up while the server is stopped")
+@pytest.mark.realtime
 def test_as_many_openings_as_max_streams_may_come_at_once(corpus, make_server):
     """GRPC cancels pending requests beyond a thousand, more of them the more there are, unless it is told otherwise."""
     num_channels, num_calls = 24, 120

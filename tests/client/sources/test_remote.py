@@ -86,6 +86,7 @@ def stalled(data):
 
 
 @pytest.mark.parametrize("fault", [failing, short, empty, stalled])
+@pytest.mark.realtime
 def test_a_store_that_fails_for_a_while_is_asked_again(make, expected, fault):
     source = make()
     FaultyFileSystem.faults[:] = [fault] * (6 if fault is not stalled else 2)
@@ -101,6 +102,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(make, expected, fault):
         (stalled, r"TimeoutError: no answer within 0\.05 s"),
     ],
 )
+@pytest.mark.realtime
 def test_one_that_does_not_recover_is_named_with_a_way_out(make, corpus, fault, why):
     options = StoreOptions(
         attempt_seconds=0.05 if fault is stalled else 5,
@@ -221,6 +223,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(make, expected, monkeypatc
     assert not list((tmp_path / "cache").rglob("*.partial"))
 
 
+@pytest.mark.realtime
 def test_reading_ahead_is_bounded_and_in_order(make, wait_until, expected):
     source = make(read_ahead_bytes=3 * 4096)
     ids = np.arange(len(LENGTHS))

@@ -115,6 +115,7 @@ def impatient(corpus, make_server):
 
 
 @pytest.mark.parametrize("method", ["PackSequences", "StreamBins"])
+@pytest.mark.realtime
 def test_requests_that_never_end_are_let_in_a_few_at_a_time_and_end_without_a_trace(impatient, method):
     with Unfinished(impatient.target, method) as calls:
         calls.begin(CALLS)
@@ -129,6 +130,7 @@ def test_requests_that_never_end_are_let_in_a_few_at_a_time_and_end_without_a_tr
     assert "Traceback" not in impatient.log()
 
 
+@pytest.mark.realtime
 def test_what_nobody_reads_is_not_let_in(corpus, make_server):
     with make_server(corpus.root) as server, Unfinished(server.target, "PackSequences") as calls:
         calls.begin(80)
@@ -138,6 +140,7 @@ def test_what_nobody_reads_is_not_let_in(corpus, make_server):
 
 
 @pytest.mark.parametrize("method", ["GetDataset", "StreamBins"])
+@pytest.mark.realtime
 def test_strangers_are_refused_before_their_request_has_come(corpus, make_server, tmp_path, method):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{Grant('somebody', hash_of(new_token()))}\n")
@@ -163,6 +166,7 @@ def test_large_requests_at_once_are_answered_or_told_to_come_back(corpus, make_s
             call(fits, timeout=20)
 
 
+@pytest.mark.realtime
 def test_large_requests_are_decoded_with_pauses_between():
     """Decoding keeps the event loop: a few requests of 300,000 ranges would leave streams a tenth of their rate."""
     began = []

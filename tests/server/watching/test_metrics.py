@@ -107,6 +107,7 @@ def test_the_port_answers_two_paths_and_says_which(server):
         assert (answer.status, answer.read()) == (200, b"")
 
 
+@pytest.mark.realtime
 def test_the_process_is_measured(server, scrape, wait_until):
     wait_until(lambda: scrape()["packhorse_memory_bytes",] > 0)
     before = scrape()
@@ -203,6 +204,7 @@ def test_health_serves(server, service):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@pytest.mark.realtime
 def test_health_turns_while_no_block_can_be_made(corpus, make_server, tmp_path, wait_until):
     faults = Faults(probe_seconds=0.2, blocks_stuck_while=str(tmp_path / "stuck"))
     with make_server(corpus.root, faults=faults) as server, grpc.insecure_channel(server.target) as channel:
