@@ -5,7 +5,6 @@ Owns what several folders of tests need; what one folder needs stands in its own
 
 import os
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,12 +131,12 @@ def pytest_sessionfinish():
 
 @pytest.fixture(scope="session")
 def make_server(tmp_path_factory):
-    """Context manager: a server of its own."""
+    """Context manager: a server of its own; options as of `tests.servers.Server`, `faults` among them."""
 
     class Own:
-        def __init__(self, root, *flags, listen="127.0.0.1:0"):
+        def __init__(self, root, *flags, **options):
             log = tmp_path_factory.mktemp("server") / "log.txt"
-            self.server = Server(root, *flags, listen=listen, log=log)
+            self.server = Server(root, *flags, log=log, **options)
 
         def __exit__(self, *_):
             if self.server.process.poll() is None:
@@ -202,16 +201,10 @@ def unix_client(running_unix_server):
 
 @pytest.fixture(scope="session")
 def wait_until():
-    """Function: polls a condition until it is true, for at most `seconds`."""
+    """Function: see `tests.waiting`."""
+    from tests.waiting import wait_until
 
-    def wait(condition, seconds=20.0):
-        deadline = time.monotonic() + seconds
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"not within {seconds} s"
-            time.sleep(0.02)
-        return value
-
-    return wait
+    return wait_until
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
-PYTHONPATH = os.environ.get("PYTHONPATH")
+from tests import faulty_server
+from tests.faulty_server import Faults
+from tests.waiting import wait_until
+
 START_SECONDS = 200  # compiling the kernels on a busy machine included
 STOP_SECONDS = 30
 
@@ -31,8 +33,9 @@ def warm():
 class Server:
     """`packhorse serve` in a process of its own; it is started by making it, and again by `start`."""
 
-    def __init__(self, root, *flags, listen="127.0.0.1:0", log):
+    def __init__(self, root, *flags, listen="127.0.0.1:0", log, faults=None):
         self.root, self.flags, self.listen, self.log_path = root, flags, listen, log
+        self.faults = Faults() if faults is None else faults
         self.process = None
         self.start()
 
@@ -41,26 +44,27 @@ class Server:
         arguments = [str(word) for word in ("--data-root", self.root, "--listen", self.listen, *self.flags)]
         self.log_path.touch()
         begin = self.log_path.stat().st_size
-        # Processes are told how to count before they import, and fixtures say by PYTHONPATH what else is imported.
-        if "--processes" in arguments or os.environ.get("PYTHONPATH") != PYTHONPATH:
+        environment = os.environ | self.faults.environment()
+        if "--processes" in arguments:  # each is told how to count before it imports
             with self.log_path.open("ab") as log:
-                command = [sys.executable, "-m", "packhorse.cli", "serve", *arguments]
-                self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                command = [sys.executable, faulty_server.__file__, "packhorse.cli", "serve", *arguments]
+                self.process = subprocess.Popen(
+                    command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+                )
         else:
-            self.process = warm().serve(*arguments, log_path=self.log_path)
+            self.process = warm().serve(*arguments, log_path=self.log_path, environment=environment)
         self.target = self._announced("packhorse: listening on ", begin)
         self.listen = self.target
 
     def _announced(self, prefix, begin=0):
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
+        def said():
             for line in self.log_path.read_bytes()[begin:].decode(errors="replace").splitlines(keepends=True):
                 if line.startswith(prefix) and line.endswith("\n"):
                     return line.removeprefix(prefix).strip()
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        raise AssertionError(f"the server did not announce {prefix!r}; it wrote:\n{self.log()}")
+            assert self.process.poll() is None, f"the server ended before {prefix!r}; it wrote:\n{self.log()}"
+            return None
+
+        return wait_until(said, START_SECONDS)
 
     @property
     def metrics_url(self):

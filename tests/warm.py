@@ -26,9 +26,9 @@ class Warm:
         self._started, self.exits = [], {}
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def serve(self, *arguments, log_path):
-        """Starts `packhorse serve` with these arguments; it writes to the end of a file."""
-        request = {"arguments": arguments, "log": str(log_path), "environment": dict(os.environ), "folder": os.getcwd()}
+    def serve(self, *arguments, log_path, environment):
+        """Starts `packhorse serve` with these arguments and variables; it writes to the end of a file."""
+        request = {"arguments": arguments, "log": str(log_path), "environment": environment, "folder": os.getcwd()}
         with self._told:
             number = len(self._started)
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -132,6 +132,8 @@ def _tell_exits():
 
 
 def _become_server(request):
+    from tests.faulty_server import Faults, apply
+
     from packhorse.cli import main as packhorse
 
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
@@ -142,6 +144,7 @@ def _become_server(request):
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    apply(Faults.from_environment())
     sys.argv = ["packhorse", "serve", *request["arguments"]]
     packhorse(prog_name="packhorse")
 

@@ -9,6 +9,8 @@ from tests.chaos.proxy import Proxy
 from packhorse.client import PackhorseError, RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import AccessDeniedError, NotImplementedByServerError, RequestTooLargeError
 
+pytestmark = pytest.mark.realtime
+
 QUICK = RetryPolicy(deadline_seconds=30, connect_seconds=30, first_delay_seconds=0.01, most_delay_seconds=0.1)
 
 ACCIDENTS = (

@@ -49,6 +49,7 @@ def flips(seed, count, least, most):
 
 @pytest.mark.parametrize(("direction", "span"), [ANSWERS, REQUESTS], ids=["answers", "requests"])
 @pytest.mark.parametrize("name", ["named", "truncated", "rows"])
+@pytest.mark.realtime
 def test_a_stream_survives_a_byte_that_changes(own_server, client, joined, direction, span, name):
     """In equal lengths another id in place of one would be seen nowhere but in the checksum."""
     topology = Topology(world_size=2, batch_size=2)
@@ -67,6 +68,7 @@ def test_a_stream_survives_a_byte_that_changes(own_server, client, joined, direc
 
 
 @pytest.mark.parametrize(("direction", "span"), [ANSWERS, REQUESTS], ids=["answers", "requests"])
+@pytest.mark.realtime
 def test_a_pack_stream_survives_a_byte_that_changes(own_server, direction, span):
     lengths = np.random.default_rng(5).integers(16, 513, 600)
     num_whole = 0

@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import flood
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.certificates import Authority
+from tests.waiting import wait_until
 
 from packhorse.cli import main
 from packhorse.client import Access, RetryPolicy, connect
@@ -52,12 +52,14 @@ class Front:
         environment = os.environ | {f"FRONT_{name}": value for name, value in own.items()}
         self._process = subprocess.Popen(["haproxy", "-db", "-f", str(CONFIG)], env=environment)
         host, port = self.target.split(":")
-        for _ in range(200):
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
-                return
+
+        def listens():
             assert self._process.poll() is None, "HAProxy refuses its configuration"
-            time.sleep(0.05)
-        raise AssertionError("HAProxy does not listen")
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
+                return True
+            return False
+
+        wait_until(listens)
 
     def __enter__(self):
         return self
@@ -117,6 +119,7 @@ def test_health_passes_the_front(front, access):
 
 
 @needs_haproxy
+@pytest.mark.realtime
 def test_a_stream_goes_on_where_the_server_comes_back(attacked_root, make_server, access):
     with make_server(attacked_root) as server, Front(server.target, access[1]) as front:
         with connect(front.target, ca=access[0].ca, retry=RetryPolicy(deadline_seconds=60)) as client:
@@ -131,12 +134,14 @@ def test_a_stream_goes_on_where_the_server_comes_back(attacked_root, make_server
 
 @pytest.mark.long
 @needs_haproxy
+@pytest.mark.realtime
 def test_a_flood_of_headers_stops_at_the_front(attacked_root, make_server, memory_bytes, access):
     with make_server(attacked_root) as server, Front(server.target, access[1]) as front:
         check_flood(front.target, lambda: memory_bytes(server.pid), ca=access[0].ca)
 
 
 @pytest.mark.long
+@pytest.mark.realtime
 def test_a_flood_of_headers_stops_at_client_certificates(attacked_root, make_server, memory_bytes, tmp_path):
     authority = Authority(tmp_path / "certificates")
     own, trainer = authority.issue("server"), authority.issue("trainer")

@@ -6,15 +6,18 @@ import threading
 from collections import Counter
 
 import pytest
+from tests.faulty_server import Faults
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.topology import Topology
 
+pytestmark = pytest.mark.realtime
+
 PATIENT = RetryPolicy(deadline_seconds=120, first_delay_seconds=0.02, most_delay_seconds=0.5)
+SLOW = Faults(block_bytes=512, block_seconds=0.01)  # every kill finds streams on their way
 SHAPE = Topology(world_size=4, workers_per_rank=2, batch_size=2)
 
 
-@pytest.mark.usefixtures("slow_servers")
 @pytest.mark.parametrize(
     ("name", "num_kills"),
     [("named", 2), pytest.param("rows", 100, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
@@ -36,7 +39,7 @@ def test_every_epoch_comes_whole_and_in_order_whoever_is_killed(corpus, make_ser
         except BaseException as error:
             failures.append(error)
 
-    with make_server(corpus.root) as first, make_server(corpus.root) as second:
+    with make_server(corpus.root, faults=SLOW) as first, make_server(corpus.root, faults=SLOW) as second:
         target = f"{first.target},{second.target}"
         readers = [
             threading.Thread(target=read, args=(target, rank, worker), daemon=True)
@@ -58,7 +61,6 @@ def test_every_epoch_comes_whole_and_in_order_whoever_is_killed(corpus, make_ser
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("slow_servers")
 def test_nobody_stampedes_when_every_replica_was_gone(corpus, make_server, embedded, joined):
     """200 clients read, both replicas die, one comes back: everyone goes on, and not all in the same moment."""
     num_clients, may_go_on = 200, threading.Event()
@@ -73,7 +75,7 @@ def test_nobody_stampedes_when_every_replica_was_gone(corpus, make_server, embed
             came[number] = joined([*blocks, *stream])
 
     began = threading.Semaphore(0)
-    with make_server(corpus.root) as first, make_server(corpus.root) as second:
+    with make_server(corpus.root, faults=SLOW) as first, make_server(corpus.root, faults=SLOW) as second:
         target = f"{first.target},{second.target}"
         readers = [threading.Thread(target=read, args=(target, number), daemon=True) for number in range(num_clients)]
         for reader in readers:

@@ -45,6 +45,7 @@ def test_a_replica_without_the_dataset_is_passed_over(both, client, joined):
         assert one.get_bins("rows", positions=[0])
 
 
+@pytest.mark.realtime
 def test_what_no_replica_has_is_not_found_at_once(both):
     with connect(f"{both}", retry=QUICK) as one:
         started = time.monotonic()
@@ -54,6 +55,7 @@ def test_what_no_replica_has_is_not_found_at_once(both):
         assert time.monotonic() - started < QUICK.deadline_seconds / 2
 
 
+@pytest.mark.realtime
 def test_a_replica_that_is_gone_may_have_what_the_other_lacks(lacking):
     policy = RetryPolicy(deadline_seconds=1, first_delay_seconds=0.01, most_delay_seconds=0.1)
     with (
@@ -63,6 +65,7 @@ def test_a_replica_that_is_gone_may_have_what_the_other_lacks(lacking):
         one.get_dataset("rows")
 
 
+@pytest.mark.realtime
 def test_a_stream_waits_for_the_replica_that_has_the_dataset(running_server, lacking, client, joined):
     whole = joined(client.stream_bins("rows"))
     with Proxy(running_server.target) as proxy, connect(f"{proxy.target},{lacking.target}", retry=QUICK) as one:
@@ -120,6 +123,7 @@ def test_every_address_of_a_name_is_a_replica(lacking, running_server, monkeypat
                 assert one.get_dataset("rows").name == "rows"
 
 
+@pytest.mark.realtime
 def test_a_name_of_several_addresses_keeps_its_certificate(monkeypatch, tmp_path):
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl for a certificate")

@@ -2,7 +2,11 @@
 
 import threading
 
+import pytest
+
 from packhorse.client import RetryPolicy, connect
+
+pytestmark = pytest.mark.realtime
 
 NUM_STREAMS = 100
 PATIENT = RetryPolicy(deadline_seconds=100)

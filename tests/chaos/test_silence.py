@@ -16,6 +16,8 @@ from packhorse.client import RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.transport import grpc_channels as transport
 
+pytestmark = pytest.mark.realtime
+
 BUSY_SECONDS = 2.0
 UNARY = (
     lambda one: one.get_dataset("rows"),

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.realtime
 
 MOST_STEPS = 12
 """After so many a trainer waits to be killed: on a busy machine one would have ended its epoch before."""
@@ -55,9 +58,7 @@ def train(folder, options, world_size, chance, is_last):
             command = [sys.executable, "-c", TRAINER, json.dumps(own)]
             trainers.append(subprocess.Popen(command, stdout=output, stderr=errors))
     try:
-        deadline = time.monotonic() + 120
-        while not all(path.stat().st_size for path in paths) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: all(path.stat().st_size for path in paths), 120)
         if not is_last:
             time.sleep(chance.uniform(0, 1))
             victim = chance.choice(trainers)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.servers import free_port
+from tests.waiting import wait_until
 
 from packhorse.topology import Topology
 
@@ -127,13 +127,13 @@ def serving(server_bin: Path, data_root: Path, kernel_cache: Path) -> Iterator[t
         ) as server,
     ):
         try:
-            deadline = time.monotonic() + START_SECONDS
-            while subprocess.run(
-                [server_bin / "packhorse", "doctor", "--health", "--target", target], capture_output=True
-            ).returncode:
+
+            def serves():
                 assert server.poll() is None, f"the server ended by itself:\n{log.read_text()}"
-                assert time.monotonic() < deadline, f"not SERVING after {START_SECONDS} s:\n{log.read_text()}"
-                time.sleep(0.1)
+                command = [server_bin / "packhorse", "doctor", "--health", "--target", target]
+                return subprocess.run(command, capture_output=True).returncode == 0
+
+            wait_until(serves, START_SECONDS)
             yield server, target
         finally:
             server.kill()  # does nothing to a server that has ended

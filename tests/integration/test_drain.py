@@ -1,7 +1,6 @@
 """SIGTERM: readiness goes first, streams end at a block, clients move on, and the process exits in time."""
 
 import itertools
-import os
 import signal
 import subprocess
 import threading
@@ -12,12 +11,16 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.faulty_server import SLOW_SMALL_BLOCKS, Faults
+from tests.waiting import processor_seconds, wait_until_busy
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import WIRE_VERSION
+
+pytestmark = pytest.mark.realtime
 
 PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_seconds=0.5)
 NAMES = ("", "packhorse.v1.PackingService")
@@ -30,8 +33,11 @@ def health_of(channel, name):
     return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
-def test_clients_move_to_another_replica(corpus, make_server, small_blocks, bins_of_stream):
-    with make_server(corpus.root) as first, make_server(corpus.root) as second:
+def test_clients_move_to_another_replica(corpus, make_server, bins_of_stream):
+    with (
+        make_server(corpus.root, faults=SLOW_SMALL_BLOCKS) as first,
+        make_server(corpus.root, faults=SLOW_SMALL_BLOCKS) as second,
+    ):
         target = f"ipv4:{first.target},{second.target}"
         with connect(target, retry=PATIENT) as client:
             streams = [client.stream_bins("rows", rank=rank, topology=Topology(world_size=4)) for rank in range(4)]
@@ -48,8 +54,8 @@ def test_clients_move_to_another_replica(corpus, make_server, small_blocks, bins
             assert client.get_dataset("rows").num_sequences == 2000
 
 
-def test_health_turns_before_streams_end(corpus, make_server, small_blocks, wait_until):
-    with make_server(corpus.root) as server, grpc.insecure_channel(server.target) as channel:
+def test_health_turns_before_streams_end(corpus, make_server, wait_until):
+    with make_server(corpus.root, faults=SLOW_SMALL_BLOCKS) as server, grpc.insecure_channel(server.target) as channel:
         assert [health_of(channel, name) for name in NAMES] == ["SERVING"] * 2
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
         statuses = []
@@ -72,25 +78,23 @@ def test_health_turns_before_streams_end(corpus, make_server, small_blocks, wait
         assert ended.wait(10)
 
 
-def test_grace_runs_out_under_streams_that_block(corpus, make_server, monkeypatch, tmp_path):
+def test_grace_runs_out_under_streams_that_block(corpus, make_server, tmp_path):
     """Blocks that take longer than the grace period are cut off; clients go on at the block that was cut."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, time\n"
-        "import packhorse.server.methods.open_stream as open_stream\n"
-        "open_stream.BLOCK_BYTES = 512\n"
-        "encode = open_stream.encode\n"
-        "blocks = iter(range(10**9))\n"
-        "open_stream.encode = lambda bins, *more: time.sleep(1.5 if next(blocks) == 5 else 0) or encode(bins, *more)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with make_server(corpus.root, "--grace-seconds", "0.3") as server, connect(server.target, retry=PATIENT) as client:
+    stuck = tmp_path / "stuck"
+    with (
+        make_server(
+            corpus.root, "--grace-seconds", "0.3", faults=Faults(block_bytes=512, blocks_stuck_while=str(stuck))
+        ) as server,
+        connect(server.target, retry=PATIENT) as client,
+    ):
         stream = client.stream_bins("rows")
         blocks = [next(stream) for _ in range(4)]
+        stuck.touch()
         server.terminate()
         reader = threading.Thread(target=lambda: blocks.extend(stream), daemon=True)
         reader.start()
         assert server.wait() == 0
-        (tmp_path / "sitecustomize.py").unlink()
+        stuck.unlink()
         server.start()
         reader.join(60)
         assert not reader.is_alive()
@@ -126,7 +130,7 @@ def long_message():
     options = pb.PackStreamOptions(max_seq_len=131_071, lookahead_sequences=10_000, wire_version=WIRE_VERSION)
     calls = []
 
-    def send(channel):
+    def send(channel, server):
         messages = (
             pb.PackStreamRequest(options=options),
             pb.PackStreamRequest(sequences=pb.PackStreamSequences(ids=range(100_000), lengths=lengths)),
@@ -136,7 +140,7 @@ def long_message():
         stub = packing_pb2_grpc.PackingServiceStub(channel)
         call = stub.PackStream(itertools.chain(messages, iter(done.wait, True)))
         next(call)
-        time.sleep(1)
+        wait_until_busy(server.pid)
         return call
 
     yield send
@@ -146,7 +150,7 @@ def long_message():
 
 def test_a_long_message_is_told_at_once(corpus, make_server, long_message):
     with make_server(corpus.root, "--grace-seconds", "60") as server, grpc.insecure_channel(server.target) as channel:
-        call = long_message(channel)
+        call = long_message(channel, server)
         server.terminate()
         assert server.wait(20) == 0
         with pytest.raises(grpc.RpcError) as caught:
@@ -157,19 +161,12 @@ def test_a_long_message_is_told_at_once(corpus, make_server, long_message):
 
 def test_a_caller_that_leaves_frees_the_lane(corpus, make_server, long_message):
     with make_server(corpus.root) as server, grpc.insecure_channel(server.target) as channel:
-        for call in [long_message(channel) for _ in range(3)]:
+        for call in [long_message(channel, server) for _ in range(3)]:
             call.cancel()
         time.sleep(0.5)
-        before = seconds_of(server.pid)
+        before = processor_seconds(server.pid)
         time.sleep(1)
-        assert seconds_of(server.pid) - before < 0.5
-
-
-def seconds_of(pid):
-    """Processor time of a process."""
-    with open(f"/proc/{pid}/stat") as stat:
-        fields = stat.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        assert processor_seconds(server.pid) - before < 0.5
 
 
 def test_a_second_signal_ends_the_drain(corpus, make_server):
@@ -179,7 +176,7 @@ def test_a_second_signal_ends_the_drain(corpus, make_server):
     with make_server(corpus.root, "--grace-seconds", "100") as server, grpc.insecure_channel(server.target) as channel:
         stub = packing_pb2_grpc.PackingServiceStub(channel)
         _calls = [stub.PackSequences.future(request) for _ in range(8)]
-        time.sleep(0.5)
+        wait_until_busy(server.pid)
         server.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
             server.wait(1)

@@ -5,13 +5,15 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 
 import pytest
+from tests.faulty_server import SLOW_SMALL_BLOCKS
 
 from packhorse.client import RetryPolicy, StreamInterruptedError, connect
 from packhorse.topology import Topology
+
+pytestmark = pytest.mark.realtime
 
 JOIN_SECONDS = 60
 PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_seconds=0.5)
@@ -54,9 +56,9 @@ def assert_exactly_once_in_order(readers, bins_of_stream, batch_size, stride, co
     assert came == Counter(corpus.ids["rows"].tolist())
 
 
-def test_a_killed_server_costs_nothing(corpus, make_server, small_blocks, bins_of_stream):
+def test_a_killed_server_costs_nothing(corpus, make_server, bins_of_stream, wait_until):
     """Six concurrent streams, two kills in their middle, the same port each time."""
-    with make_server(corpus.root) as server:
+    with make_server(corpus.root, faults=SLOW_SMALL_BLOCKS) as server:
         gate = threading.Event()
         topology = Topology(world_size=2, workers_per_rank=3, batch_size=2)
         readers = [
@@ -69,9 +71,10 @@ def test_a_killed_server_costs_nothing(corpus, make_server, small_blocks, bins_o
             assert reader.has_begun.wait(JOIN_SECONDS)
             assert reader.error is None
         server.kill()
+        num_opened = server.log().count("stream opened")
         gate.set()
         server.start()
-        time.sleep(0.1)
+        wait_until(lambda: server.log().count("stream opened") > num_opened)
         server.kill()
         server.start()
         for reader in readers:
@@ -111,7 +114,6 @@ def test_a_killed_server_costs_processes_nothing(corpus, make_server):
             for reader in readers:
                 reader.stdin.write("go\n")
                 reader.stdin.flush()
-            time.sleep(0.2)
             server.start()
             came = Counter(itertools.chain(*first))
             for reader in readers:
@@ -140,9 +142,9 @@ def test_calls_wait_for_a_server_that_comes_back(corpus, make_server, embedded, 
             restart.join(JOIN_SECONDS)
 
 
-def test_after_the_deadline_the_error_says_where_to_begin_anew(corpus, make_server, small_blocks, bins_of_stream):
+def test_after_the_deadline_the_error_says_where_to_begin_anew(corpus, make_server, bins_of_stream):
     topology = Topology(world_size=2, batch_size=3)
-    with make_server(corpus.root) as server:
+    with make_server(corpus.root, faults=SLOW_SMALL_BLOCKS) as server:
         impatient = RetryPolicy(deadline_seconds=0.5, first_delay_seconds=0.05)
         read, resume = [], []
         with connect(server.target, retry=impatient) as client:

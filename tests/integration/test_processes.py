@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.faulty_server import Faults
 
 from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import TooManyStreamsError
@@ -60,19 +61,6 @@ def scraped(server):
     }
 
 
-def slow_blocks(monkeypatch, folder, seconds):
-    """Makes streams of servers that are started from now on last, so that they do not lie in buffers whole."""
-    (folder / "sitecustomize.py").write_text(
-        "import time\n"
-        "import packhorse.server.methods.open_stream as open_stream\n"
-        "encode = open_stream.encode\n"
-        f"wait = lambda bins: time.sleep({seconds} if len(bins.positions) > 1 else 0)\n"
-        "open_stream.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
-        "open_stream._steps_per_block = lambda *_: 2\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-
-
 def read_all(server, topology, epoch):
     """Every rank's bins, each over a connection of its own, all at once: rank → [(position, ids)]."""
     bins = {}
@@ -94,6 +82,7 @@ def read_all(server, topology, epoch):
     return bins
 
 
+@pytest.mark.realtime
 def test_a_process_that_knows_only_the_new_version_leads_to_its_sibling(
     corpus, make_server, tmp_path, wait_until, joined
 ):
@@ -167,15 +156,16 @@ def test_many_streams_of_two_processes_are_one_epoch(server, embedded):
     assert after["packhorse_dataset_sequences", "rows"] == 2000
 
 
+@pytest.mark.realtime
 def test_clients_go_on_where_processes_are_killed_and_metrics_forget_nothing(
-    corpus, make_server, monkeypatch, tmp_path, embedded, wait_until, caplog
+    corpus, make_server, embedded, wait_until, caplog
 ):
-    slow_blocks(monkeypatch, tmp_path, seconds=0.03)
+    lasting = Faults(steps_per_block=2, block_seconds=0.03)
     caplog.set_level(logging.WARNING, "packhorse")
     topology = Topology(world_size=6)
     streams, firsts = [], []
     with (
-        make_server(corpus.root, "--processes", "2", "--metrics-listen", "127.0.0.1:0") as server,
+        make_server(corpus.root, "--processes", "2", "--metrics-listen", "127.0.0.1:0", faults=lasting) as server,
         connect(server.target, retry=PATIENT) as one,
         connect(server.target, retry=PATIENT) as other,
     ):
@@ -200,12 +190,13 @@ def test_clients_go_on_where_processes_are_killed_and_metrics_forget_nothing(
 
 
 @pytest.mark.long
-def test_the_limit_of_streams_holds_over_all_processes_which_end_with_their_parent(
-    corpus, make_server, monkeypatch, tmp_path, wait_until
-):
-    slow_blocks(monkeypatch, tmp_path, seconds=1)
+def test_the_limit_of_streams_holds_over_all_processes_which_end_with_their_parent(corpus, make_server, wait_until):
+    lasting = Faults(steps_per_block=2, block_seconds=1)
     hasty = RetryPolicy(deadline_seconds=0)
-    with make_server(corpus.root, "--processes", "2", "--max-streams", "3") as server, contextlib.ExitStack() as opened:
+    with (
+        make_server(corpus.root, "--processes", "2", "--max-streams", "3", faults=lasting) as server,
+        contextlib.ExitStack() as opened,
+    ):
         streams = []
         for number in range(8):  # connections of their own, which the kernel spreads over the processes
             client = opened.enter_context(connect(server.target, retry=hasty))
@@ -225,6 +216,7 @@ def test_the_limit_of_streams_holds_over_all_processes_which_end_with_their_pare
         wait_until(lambda: not any(map(is_alive, children)))
 
 
+@pytest.mark.realtime
 def test_sigterm_drains_all_processes(server):
     """The last to use the server of this module."""
     children = children_of(server)

@@ -8,6 +8,8 @@ import pytest
 from packhorse.client import RetryPolicy, connect
 from packhorse.client.proof import ask_activity
 
+pytestmark = pytest.mark.realtime
+
 NUM_SEQUENCES = 2_000_000  # 16 MB a stream: far more than sockets and flow control hold
 NUM_STREAMS = 50
 PER_STREAM_BYTES = 4 << 20

@@ -87,6 +87,7 @@ def test_a_node_that_is_killed_in_the_middle_costs_nothing(
 
 
 @pytest.mark.long
+@pytest.mark.realtime
 def test_a_signal_ends_tasks_of_the_cluster_and_resume_goes_on(
     cluster: Any, tmp_path: Path, wait_until: Callable[..., object]
 ) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.flat_words import prepare
+from tests.waiting import wait_until_busy
 
 from packhorse.dataset import open_prepared
 
@@ -100,7 +100,7 @@ def test_a_signal_in_any_step_leaves_no_dataset_and_resume_makes_it(
 ) -> None:
     with running(step, hard_table, tmp_path / "set") as (process, _):
         if step == "plan":
-            time.sleep(1)  # into the search for a better plan
+            wait_until_busy(process.pid)  # into the search for a better plan
         process.send_signal(number)
         stops(process, number)
     assert holds_only_work(tmp_path)

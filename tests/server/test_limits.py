@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import ssl
-import time
 import urllib.request
 
 import grpc
@@ -16,6 +15,8 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+from tests.faulty_server import Faults
+from tests.waiting import wait_until
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.client.errors import TooManyRequestsError
@@ -71,6 +72,7 @@ def test_what_is_no_message_is_an_invalid_request(server, channel, method):
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.realtime
 def test_more_searches_than_may_wait_are_told_when_to_come_back(server, channel):
     lengths = np.random.default_rng(0).integers(131, 59_000, 1_400).tolist()
     request = pb.PackSequencesRequest(lengths=lengths, max_seq_len=131_071, algorithm="optimal")
@@ -110,46 +112,47 @@ def is_serving(url):
         return False
 
 
-def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server, monkeypatch, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import packhorse.server.watching.metrics_port as port\nport._Handler.timeout = 0.5\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with make_server(corpus.root, "--metrics-listen", "127.0.0.1:0") as server, contextlib.ExitStack() as opened:
+def is_closed_to(connection):
+    """Whether a byte cannot be sent any more."""
+    try:
+        connection.sendall(b"G")
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.realtime
+def test_silent_connections_to_the_metrics_port_are_closed(corpus, make_server):
+    faults = Faults(metrics_silence_seconds=0.5)
+    with (
+        make_server(corpus.root, "--metrics-listen", "127.0.0.1:0", faults=faults) as server,
+        contextlib.ExitStack() as opened,
+    ):
         host, port = server.metrics_url.removeprefix("http://").removesuffix("/metrics").split(":")
 
         def num_threads():
             return len(os.listdir(f"/proc/{server.pid}/task"))
 
-        deadline = time.monotonic() + 100
-        while not is_serving(f"http://{host}:{port}/healthz"):  # until then it starts threads of its own
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: is_serving(f"http://{host}:{port}/healthz"), 100)  # until then it starts threads of its own
         before = num_threads()
         silent = [opened.enter_context(socket.create_connection((host, int(port)))) for _ in range(20)]
         for connection in silent:
             connection.settimeout(20)
             assert connection.recv(1) == b""
-        deadline = time.monotonic() + 20
-        while num_threads() > before + 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: num_threads() <= before + 2)
         assert "Traceback" not in server.log()
 
 
 @pytest.mark.parametrize("is_secure", [False, True])
+@pytest.mark.realtime
 def test_connections_to_the_metrics_port_that_never_come_to_a_point_are_closed(
-    corpus, make_server, monkeypatch, tmp_path, authority, is_secure
+    corpus, make_server, authority, is_secure
 ):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import packhorse.server.watching.metrics_port as port\n"
-        "port.CONNECTION_SECONDS, port.MOST_CONNECTIONS = 1.0, 4\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    faults = Faults(metrics_connection_seconds=1.0, metrics_connections=4)
     own = authority.issue("server")
     flags = ("--tls-cert", own.cert, "--tls-key", own.key) if is_secure else ()
     with (
-        make_server(corpus.root, "--metrics-listen", "127.0.0.1:0", *flags) as server,
+        make_server(corpus.root, "--metrics-listen", "127.0.0.1:0", *flags, faults=faults) as server,
         contextlib.ExitStack() as opened,
     ):
         host, port = server.metrics_url.partition("//")[2].removesuffix("/metrics").split(":")
@@ -160,15 +163,8 @@ def test_connections_to_the_metrics_port_that_never_come_to_a_point_are_closed(
             if is_secure:
                 connection = opened.enter_context(context.wrap_socket(connection, server_hostname=host))
             talkative.append(connection)
-        deadline = time.monotonic() + 20
-        while talkative:
-            assert time.monotonic() < deadline
-            for connection in list(talkative):
-                try:
-                    connection.sendall(b"G")
-                except OSError:
-                    talkative.remove(connection)
-            time.sleep(0.05)
+        for connection in talkative:
+            wait_until(lambda: is_closed_to(connection))  # noqa: B023
         with urllib.request.urlopen(server.metrics_url, context=context if is_secure else None) as answer:
             assert b"packhorse_" in answer.read()
         assert "Traceback" not in server.log()
@@ -227,6 +223,7 @@ def test_ids_are_bounded_by_the_bisections_they_take(embedded, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="requests pile up while the server is stopped")
+@pytest.mark.realtime
 def test_as_many_openings_as_max_streams_may_come_at_once(corpus, make_server):
     """GRPC cancels pending requests beyond a thousand, more of them the more there are, unless it is told otherwise."""
     num_channels, num_calls = 24, 120

@@ -65,6 +65,7 @@ def test_an_empty_source():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.realtime
 def test_fetches_depth_batches_ahead_and_no_more(depth, wait_until):
     source = Source(100)
     iterator = iter(DevicePrefetcher(source, "cpu", depth=depth))

@@ -86,6 +86,7 @@ def stalled(data):
 
 
 @pytest.mark.parametrize("fault", [failing, short, empty, stalled])
+@pytest.mark.realtime
 def test_a_store_that_fails_for_a_while_is_asked_again(make, expected, fault):
     source = make()
     FaultyFileSystem.faults[:] = [fault] * (6 if fault is not stalled else 2)
@@ -101,6 +102,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(make, expected, fault):
         (stalled, r"TimeoutError: no answer within 0\.05 s"),
     ],
 )
+@pytest.mark.realtime
 def test_one_that_does_not_recover_is_named_with_a_way_out(make, corpus, fault, why):
     options = StoreOptions(
         attempt_seconds=0.05 if fault is stalled else 5,
@@ -171,6 +173,13 @@ def test_blocks_stay_within_their_limit(make, expected, monkeypatch, tmp_path):
         assert 0 < sum(sizes) <= limit + 4096
 
 
+def make_older(cache):
+    """As if a second had passed since blocks were opened."""
+    for path in cache.rglob("*.block"):
+        opened = path.stat().st_mtime - 1
+        os.utime(path, (opened, opened))
+
+
 def test_the_block_that_was_opened_last_stays(make, tmp_path):
     limit = 4 * 4096 + 9000  # the index counts, too
     source = make(cache_bytes=limit, read_ahead_bytes=0)
@@ -178,11 +187,12 @@ def test_the_block_that_was_opened_last_stays(make, tmp_path):
     first_of = [int(np.searchsorted(ends, number * 4096, side="right")) for number in range(8)]
     for number in (0, 1, 2):
         source.read(first_of[number])
-        time.sleep(0.02)
+        make_older(tmp_path / "cache")
     make(cache_bytes=limit).read(0)  # opens block 0 anew
+    make_older(tmp_path / "cache")
     for number in (3, 4):
         source.read(first_of[number])
-        time.sleep(0.02)
+        make_older(tmp_path / "cache")
     left = {int(path.name[:10]) for path in (tmp_path / "cache").rglob("*.block")}
     assert 0 in left
     assert 1 not in left
@@ -213,6 +223,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(make, expected, monkeypatc
     assert not list((tmp_path / "cache").rglob("*.partial"))
 
 
+@pytest.mark.realtime
 def test_reading_ahead_is_bounded_and_in_order(make, wait_until, expected):
     source = make(read_ahead_bytes=3 * 4096)
     ids = np.arange(len(LENGTHS))

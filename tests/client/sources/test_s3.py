@@ -75,6 +75,7 @@ def test_tokens_are_those_of_the_file(make, corpus):
         assert source.read(index).tolist() == tokens.read(index).tolist()
 
 
+@pytest.mark.realtime
 def test_a_server_that_is_away_for_a_while(make, server, corpus, port):
     source, impatient, tokens = make(), make(deadline_seconds=1), MegatronTokens(corpus / "corpus.idx")
     last = len(LENGTHS) - 1

@@ -191,6 +191,7 @@ def test_an_idle_stream_does_not_hold_up_a_shutdown(corpus, make_server):
         stream.close()
 
 
+@pytest.mark.realtime
 def test_without_a_server_the_sequences_are_kept(corpus, make_server):
     with make_server(corpus.root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=0.3)) as client:
         stream = client.pack_stream(100, lookahead_sequences=2)

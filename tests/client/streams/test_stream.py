@@ -1,8 +1,7 @@
 """Streams from a real server: blocks that grow, headers, resuming, and refusal of another dataset."""
 
-import os
-
 import pytest
+from tests.faulty_server import Faults
 
 from packhorse.client import DigestMismatchError, RetryPolicy, connect
 from packhorse.topology import Topology
@@ -156,16 +155,12 @@ def test_remote_refuses_a_foreign_digest(client, digest):
         next(client.stream_bins("rows", expected_digest=digest))
 
 
-def test_a_server_that_comes_back_with_another_dataset_is_refused(corpus, variants, make_server, monkeypatch, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(  # slow enough that the stream cannot lie in buffers whole
-        "import time\n"
-        "import packhorse.server.methods.open_stream as open_stream\n"
-        "encode = open_stream.encode\n"
-        "open_stream.encode = lambda bins, *more: time.sleep(0.02) or encode(bins, *more)\n"
-        "open_stream._steps_per_block = lambda *_: 2\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with make_server(corpus.root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=60)) as client:
+def test_a_server_that_comes_back_with_another_dataset_is_refused(corpus, variants, make_server):
+    lasting = Faults(steps_per_block=2, block_seconds=0.02)  # the stream cannot lie in buffers whole
+    with (
+        make_server(corpus.root, faults=lasting) as server,
+        connect(server.target, retry=RetryPolicy(deadline_seconds=60)) as client,
+    ):
         stream = client.stream_bins("rows")
         first = [next(stream), next(stream)]
         assert sum(len(block.steps) for block in first) == 3

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+from tests.waiting import until
 
 from packhorse.server.access.config import ServeConfig
 from packhorse.server.app import processes
@@ -39,7 +40,7 @@ def started(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "FIRST_DELAY_SECONDS", 0.001)
     monkeypatch.setattr(processes, "MOST_DELAY_SECONDS", 10_000)
 
-    async def run(lives_on, until):
+    async def run(lives_on, is_enough):
         loop, starts = asyncio.get_running_loop(), Counter()
 
         async def start(place):
@@ -53,9 +54,7 @@ def started(monkeypatch, tmp_path):
         parent = _Parent(ServeConfig(data_root=tmp_path, processes=2), tmp_path)
         await parent.begin()
         keeping = asyncio.ensure_future(parent.keep())
-        async with asyncio.timeout(20):
-            while not until(starts):
-                await asyncio.sleep(0.01)
+        await until(lambda: is_enough(starts))
         keeping.cancel()
         return starts
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests import faulty_server
+from tests.faulty_server import Faults
+from tests.waiting import until
 
 from packhorse.cli import main
 from packhorse.client import connect
@@ -20,19 +24,22 @@ from packhorse.server.app.running import _probe
 from packhorse.server.watching.condition import NO_BLOCKS, Condition
 from packhorse.server.watching.metrics import Metrics
 
-SLOW = """
-import sys, time
-from packhorse.server.app import running as app
-before_serving = app.WarmUp.before_serving
-def slow(warm_up):
-    while not __import__("os").path.exists(sys.argv[-1]):
-        time.sleep(0.02)
-    before_serving(warm_up)
-app.WarmUp.before_serving = slow
-from packhorse.cli import main
-go_on = sys.argv[-1]
-main(["serve", "--data-root", sys.argv[1], "--listen", sys.argv[2]])
-"""
+
+def compiling(root, target, go_on, log):
+    """A server that has its kernels when a file exists, and until then does not serve."""
+    command = [
+        sys.executable,
+        faulty_server.__file__,
+        "packhorse.cli",
+        "serve",
+        "--data-root",
+        root,
+        "--listen",
+        target,
+    ]
+    environment = os.environ | Faults(kernels_missing_until=str(go_on)).environment()
+    with log.open("w") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, env=environment)
 
 
 def test_health_answers_while_kernels_are_compiled(corpus, tmp_path, wait_until):
@@ -42,9 +49,7 @@ def test_health_answers_while_kernels_are_compiled(corpus, tmp_path, wait_until)
         command = [sys.executable, "-m", "packhorse.cli", "doctor", "--health", "--target", target]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
-    with log.open("w") as output:
-        command = [sys.executable, "-c", SLOW, str(corpus.root), target, str(go_on)]
-        server = subprocess.Popen(command, stdout=output, stderr=output)
+    server = compiling(corpus.root, target, go_on, log)
     try:
         wait_until(
             lambda: (
@@ -81,9 +86,7 @@ def test_a_server_serves_where_stdout_takes_nothing(corpus, tmp_path, wait_until
 
 def test_a_signal_ends_a_server_that_still_compiles(corpus, tmp_path, wait_until):
     log = tmp_path / "log.txt"
-    with log.open("w") as output:
-        command = [sys.executable, "-c", SLOW, str(corpus.root), f"unix:{tmp_path}/s", str(tmp_path / "never")]
-        server = subprocess.Popen(command, stdout=output, stderr=output)
+    server = compiling(corpus.root, f"unix:{tmp_path}/s", tmp_path / "never", log)
     try:
         wait_until(
             lambda: (
@@ -216,7 +219,7 @@ def test_a_drain_that_ends_a_probe_leaves_no_trace(caplog):
     async def drain():
         lanes = (Busy(), Busy())
         probing = asyncio.create_task(_probe(lanes, None))
-        await asyncio.sleep(0.01)
+        await until(lambda: all(lane.asked for lane in lanes))
         probing.cancel()
         for lane in lanes:
             for future in lane.asked:

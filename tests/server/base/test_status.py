@@ -1,13 +1,13 @@
 """Reasons, statuses and exceptions: complete, one to one, and nothing internal in what travels."""
 
 import asyncio
-import os
 import re
 import threading
 from pathlib import Path
 
 import grpc
 import pytest
+from tests.faulty_server import Faults
 
 from packhorse.client import PackhorseError, StreamInterruptedError, connect
 from packhorse.client.errors import EXCEPTION_OF_REASON, ServerFaultError, TooManyStreamsError
@@ -169,18 +169,10 @@ def test_nothing_internal_in_grpc_s_own_details(failing):
     assert "secret" not in caught.value.details() + trailers + caught.value.debug_error_string()
 
 
-def test_a_stream_beyond_the_limit_waits_until_another_closes(corpus, make_server, monkeypatch, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(  # a stream that lasts until it is closed
-        "import time\n"
-        "import packhorse.server.methods.open_stream as open_stream\n"
-        "encode = open_stream.encode\n"
-        "wait = lambda bins: time.sleep(1 if len(bins.positions) > 1 else 0)\n"
-        "open_stream.encode = lambda bins, *more: wait(bins) or encode(bins, *more)\n"
-        "open_stream._steps_per_block = lambda *_: 2\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+def test_a_stream_beyond_the_limit_waits_until_another_closes(corpus, make_server):
+    lasting = Faults(steps_per_block=2, block_seconds=1)  # a stream that lasts until it is closed
     with (
-        make_server(corpus.root, "--max-streams", "1") as server,
+        make_server(corpus.root, "--max-streams", "1", faults=lasting) as server,
         connect(server.target, retry=NO_RETRY) as hasty,
         connect(server.target, retry=RetryPolicy(deadline_seconds=60)) as patient,
     ):

@@ -287,7 +287,7 @@ def test_a_pool_cut_under_running_streams_costs_its_own_dataset_only(corpus, roo
     lengths = np.random.default_rng(0).integers(1, 100, 4_000_000)  # more than buffers hold
     pq.write_table(pa.table({"length": lengths}), root / "cut.parquet")
     prepare(root / "cut.parquet", length_column="length", output=root / "cut", max_seq_len=256, progress=False)
-    with make_server(root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=5)) as client:
+    with make_server(root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=30)) as client:
         expected = joined(client.stream_bins("good"))
         running = [client.stream_bins("cut", epoch=epoch) for epoch in range(8)]
         for stream in running:

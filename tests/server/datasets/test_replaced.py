@@ -152,7 +152,7 @@ def test_a_server_looks_again_at_sighup_and_runs_go_on(
     root, replace, make_server, joined, wait_until, embedded, packhorse_lines
 ):
     topology = Topology(world_size=2)
-    with make_server(root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=5)) as client:
+    with make_server(root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=30)) as client:
         running = client.stream_bins("data", topology=topology)
         first = next(running)
         old = running.header.digest

@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+from tests.waiting import until
 
 from packhorse.server.base.pieces import Pace, finish
 from packhorse.server.lanes.lanes import SMALL_ANSWER_BYTES, Lane, LaneFullError, Lanes
@@ -82,8 +83,7 @@ def test_what_is_cancelled_before_its_turn_never_runs_and_else_ends_with_its_pie
 
         running = asyncio.ensure_future(lane.run(pieces(), nothing))
         queued = asyncio.ensure_future(lane.run(counting("queued", 1, log), nothing))
-        while not log:
-            await asyncio.sleep(0.01)
+        await until(lambda: log)
         for task in (running, queued):
             task.cancel()
         await asyncio.wait((running, queued))
@@ -141,11 +141,9 @@ def test_what_waits_is_counted_until_it_runs_or_is_cancelled(make_lane):
         lane.measure(metrics)
         running = lane.submit(gate.wait, 10)
         waiting, cancelled = lane.submit(int), lane.submit(int)
-        while values_of(metrics.lane_waiting)["test",] != 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: values_of(metrics.lane_waiting)["test",] == 2)
         cancelled.cancel()
-        while values_of(metrics.lane_waiting)["test",] != 1:
-            await asyncio.sleep(0.01)
+        await until(lambda: values_of(metrics.lane_waiting)["test",] == 1)
         gate.set()
         await asyncio.wait((running, waiting))
         await lane.submit(int)

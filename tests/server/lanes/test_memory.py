@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.waiting import some_turns
 
 from packhorse.server.lanes.memory import MemoryBudget, OutOfMemoryBudgetError
 
@@ -35,7 +36,7 @@ def test_one_waits_for_what_another_gives_back():
         holding = budget.share()
         await holding.hold(100)
         waiting = [asyncio.ensure_future(budget.share().hold(50)) for _ in range(2)]
-        await asyncio.sleep(0.01)
+        await some_turns()
         assert not any(task.done() for task in waiting)
         holding.end()
         await asyncio.wait_for(asyncio.gather(*waiting), 10)

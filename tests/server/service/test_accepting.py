@@ -4,6 +4,7 @@ import asyncio
 
 import grpc
 import pytest
+from tests.waiting import some_turns
 
 from packhorse.server.service import listening as module
 from packhorse.server.service.listening import Accepting
@@ -93,7 +94,7 @@ def test_grpcs_coroutines_have_the_names_that_are_looked_for(monkeypatch):
         server.add_registered_method_handlers("packhorse.Test", {"Answer": handler})
         await server.start()
         ended = asyncio.ensure_future(accepting.ended())
-        await asyncio.sleep(0.05)
+        await some_turns()
         assert not ended.done()
         await server.stop(None)
         return await asyncio.wait_for(ended, 20)

@@ -16,6 +16,8 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import WIRE_VERSION
 
+pytestmark = pytest.mark.realtime
+
 
 def header(name, value):
     """An HPACK literal without indexing."""

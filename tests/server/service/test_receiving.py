@@ -1,7 +1,6 @@
 """Requests on their way in: those that never end, those of strangers, and what they take from others."""
 
 import asyncio
-import os
 import socket
 import struct
 import time
@@ -9,6 +8,7 @@ import time
 import grpc
 import pytest
 from tests.chaos.http2 import ACK, DATA, END_HEADERS, FRAME_HEADER_BYTES, HEADERS, SETTINGS, frame, literals
+from tests.faulty_server import Faults
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.server.access.tokens import Grant, hash_of, new_token
@@ -108,18 +108,14 @@ class Unfinished:
 
 
 @pytest.fixture
-def impatient(corpus, make_server, monkeypatch, tmp_path):
+def impatient(corpus, make_server):
     """A server that receives few requests at once, and waits half a second for one."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import packhorse.server.service.receiving as receiving\n"
-        f"receiving.MOST_AT_ONCE, receiving.RECEIVE_SECONDS = {AT_ONCE}, 0.5\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with make_server(corpus.root) as server:
+    with make_server(corpus.root, faults=Faults(requests_at_once=AT_ONCE, receive_seconds=0.5)) as server:
         yield server
 
 
 @pytest.mark.parametrize("method", ["PackSequences", "StreamBins"])
+@pytest.mark.realtime
 def test_requests_that_never_end_are_let_in_a_few_at_a_time_and_end_without_a_trace(impatient, method):
     with Unfinished(impatient.target, method) as calls:
         calls.begin(CALLS)
@@ -134,6 +130,7 @@ def test_requests_that_never_end_are_let_in_a_few_at_a_time_and_end_without_a_tr
     assert "Traceback" not in impatient.log()
 
 
+@pytest.mark.realtime
 def test_what_nobody_reads_is_not_let_in(corpus, make_server):
     with make_server(corpus.root) as server, Unfinished(server.target, "PackSequences") as calls:
         calls.begin(80)
@@ -143,6 +140,7 @@ def test_what_nobody_reads_is_not_let_in(corpus, make_server):
 
 
 @pytest.mark.parametrize("method", ["GetDataset", "StreamBins"])
+@pytest.mark.realtime
 def test_strangers_are_refused_before_their_request_has_come(corpus, make_server, tmp_path, method):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{Grant('somebody', hash_of(new_token()))}\n")
@@ -153,16 +151,12 @@ def test_strangers_are_refused_before_their_request_has_come(corpus, make_server
         assert all(b"wants a token" in status for status in calls.statuses)
 
 
-def test_large_requests_at_once_are_answered_or_told_to_come_back(corpus, make_server, monkeypatch, tmp_path):
+def test_large_requests_at_once_are_answered_or_told_to_come_back(corpus, make_server):
     """A request of a mebibyte takes nine, and here nine is all there are."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import packhorse.server.service.receiving as receiving\n"
-        f"receiving.MEMORY_BYTES, receiving.MEMORY_WAIT_SECONDS = {9 * MEBIBYTE}, 0.0\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     fits = pb.PackSequencesRequest(lengths=[1] * (MEBIBYTE - 64) + [2], max_seq_len=4).SerializeToString()
     exceeds = fits + bytes(2 * MEBIBYTE)
-    with make_server(corpus.root) as server, grpc.insecure_channel(server.target) as channel:
+    few_bytes = Faults(receive_memory_bytes=9 * MEBIBYTE)
+    with make_server(corpus.root, faults=few_bytes) as server, grpc.insecure_channel(server.target) as channel:
         call = channel.unary_unary(SERVICE + "PackSequences")
         with pytest.raises(grpc.RpcError) as caught:
             call(exceeds, timeout=20)
@@ -172,6 +166,7 @@ def test_large_requests_at_once_are_answered_or_told_to_come_back(corpus, make_s
             call(fits, timeout=20)
 
 
+@pytest.mark.realtime
 def test_large_requests_are_decoded_with_pauses_between():
     """Decoding keeps the event loop: a few requests of 300,000 ranges would leave streams a tenth of their rate."""
     began = []

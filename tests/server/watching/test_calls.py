@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from tests.waiting import some_turns
 
 from packhorse.server.watching.calls import Call, CallMetrics, Calls, Watcher
 from packhorse.server.watching.metrics import Metrics, values_of
@@ -224,11 +225,6 @@ async def leaving():
     while context.num_begun < 2:
         await asyncio.sleep(0)
     return context, task
-
-
-async def some_turns():
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 def test_a_write_goes_on_where_its_call_is_cancelled():
