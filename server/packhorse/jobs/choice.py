@@ -7,12 +7,12 @@ Owns that choice and what goes together in it; leaves threads to `_threads`, pro
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, get_args
 
 from packhorse.jobs._ray import open_ray
 from packhorse.jobs._threads import open_threads
 from packhorse.jobs.engines import Engine, open_engine
-from packhorse.topology import checked_integer
 
 EngineKind = Literal["processes", "ray"]
 """Where the work is done."""
@@ -56,8 +56,10 @@ class Execution:
         kinds = get_args(AnyEngineKind)
         if self.engine not in (None, *kinds):
             raise ValueError(f"engine must be one of {', '.join(kinds)}, got {self.engine!r}")
-        if self.workers is not None:
-            checked_integer("workers", self.workers, 1)
+        if self.workers is not None and (
+            isinstance(self.workers, bool) or not isinstance(self.workers, Integral) or self.workers < 1
+        ):
+            raise ValueError(f"workers must be an integer of at least 1, got {self.workers!r:.60}")
         if self.engine == "ray" and self.workers is not None:
             raise ValueError("workers are of this machine: leave workers out, as a Ray cluster has its own")
         if self.engine != "ray" and self.ray_address is not None:
