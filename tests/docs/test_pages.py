@@ -189,6 +189,8 @@ def test_blocks_of_a_page_parse(page):
             json.loads(block.code)
         elif block.language == "toml":
             tomllib.loads(block.code)
+        elif block.language == "diff":
+            assert page == "CONTRIBUTING.md", f"{where}: only the walk's lines are applied, by test_walk.py"
         else:
             assert block.language in {"text", "jinja", "promql"}, f"{where}: a block says what language it is in"
 
