@@ -25,6 +25,7 @@ from packhorse.formats import MegatronWriter
 DATA = Path(__file__).parent / "data"
 PACKAGES = (
     "topology",
+    "types",
     "wire",
     "jobs",
     "packing",

@@ -23,7 +23,7 @@ SURFACE = (
 PACKAGES = tuple(
     f"packhorse.{name}"
     for name in (
-        *("client", "formats", "sft", "topology", "wire"),
+        *("client", "formats", "sft", "topology", "types", "wire"),
         *("compiling", "dataset", "epoch", "jobs", "packing", "prepare", "tokenize"),
     )
 )

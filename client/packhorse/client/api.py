@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import PackhorseError
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
-from packhorse.client.streams.answers import DatasetInfo, SequenceLocation, read_dataset, read_locations, read_packing
+from packhorse.client.streams.answers import SequenceLocation, read_locations, read_packing
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.stream import BinStream
@@ -38,6 +38,7 @@ from packhorse.client.transport.transport import (
 )
 from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology
+from packhorse.types import DatasetInfo
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, get_bins_context
 
@@ -89,7 +90,7 @@ class Client:
         """
         request = pb.ListDatasetsRequest()
         response = self._ask(lambda seconds: self._transport.answer(LIST_DATASETS, request, seconds))
-        return [read_dataset(dataset) for dataset in response.datasets]
+        return [DatasetInfo.from_proto(dataset) for dataset in response.datasets]
 
     def get_dataset(self, name: str) -> DatasetInfo:
         """Returns one dataset; a DatasetNotFoundError where there is none of that name.
@@ -101,7 +102,9 @@ class Client:
             8
         """
         request = message(pb.GetDatasetRequest, name=name)
-        return read_dataset(self._ask(lambda seconds: self._transport.answer(GET_DATASET, request, seconds)).dataset)
+        return DatasetInfo.from_proto(
+            self._ask(lambda seconds: self._transport.answer(GET_DATASET, request, seconds)).dataset
+        )
 
     def append_stage(
         self,
@@ -161,7 +164,9 @@ class Client:
             by=by,
             replace=replace,
         )
-        return read_dataset(self._ask(lambda seconds: self._transport.answer(APPEND_STAGE, request, seconds)).dataset)
+        return DatasetInfo.from_proto(
+            self._ask(lambda seconds: self._transport.answer(APPEND_STAGE, request, seconds)).dataset
+        )
 
     def stream_bins(
         self,

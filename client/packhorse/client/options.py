@@ -10,7 +10,6 @@ from multiprocessing import get_all_start_methods
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from packhorse.client.streams.stream import StreamHeader
 from packhorse.client.transport.requests import checked_balance, invalid, shortened
 from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import (
@@ -24,6 +23,7 @@ from packhorse.topology import (
     Topology,
     checked_integer,
 )
+from packhorse.types import StreamHeader
 
 if TYPE_CHECKING:
     import torch

@@ -17,10 +17,9 @@ from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets import BatchFormat, Preset
 from packhorse.client.sources import MixtureSource, TokenSource, TokenSourceError, as_token_source
 from packhorse.client.streams.blocks import BinBlock
-from packhorse.client.streams.components import Component
 from packhorse.client.streams.over_length import cuts_ends
-from packhorse.client.streams.stream import StreamHeader
 from packhorse.topology import RoomRule
+from packhorse.types import Component, StreamHeader
 
 
 class BatchMaker:

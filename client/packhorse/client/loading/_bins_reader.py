@@ -17,7 +17,7 @@ from packhorse.client.loading._read_ahead import ReadAhead, RowsAhead
 from packhorse.client.options import Run
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.client.streams.cursor import Resume
-from packhorse.client.streams.stream import StreamHeader
+from packhorse.types import StreamHeader
 
 
 class BinAddress(NamedTuple):

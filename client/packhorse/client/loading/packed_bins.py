@@ -27,8 +27,8 @@ from packhorse.client.options import Run, as_run, with_words
 from packhorse.client.presets import BatchFormat, Preset
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.client.streams.cursor import Cursor, Resume
-from packhorse.client.streams.stream import StreamHeader
 from packhorse.topology import Topology, checked_integer
+from packhorse.types import StreamHeader
 
 _ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")
 """Of PackedBatch, what a row holds without a preset. No `attention_mask`: with one, a model of Hugging Face would look

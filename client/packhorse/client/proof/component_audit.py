@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.streams.blocks import MASKED, BinBlock
-from packhorse.client.streams.components import Component
+from packhorse.types import Component
 
 
 @dataclass(kw_only=True)

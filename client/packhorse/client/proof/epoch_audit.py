@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from packhorse.client.api import NO_SKIPS, Client
 from packhorse.client.errors import DigestMismatchError
 from packhorse.client.proof.component_audit import ComponentReport, MixtureTally, num_redacted
-from packhorse.client.streams.answers import DatasetInfo
 from packhorse.client.streams.blocks import BinBlock
-from packhorse.client.streams.stream import BinStream, StreamHeader
+from packhorse.client.streams.stream import BinStream
 from packhorse.formats.keys import shown_key
 from packhorse.topology import RemainderPolicy, Skips, Topology
+from packhorse.types import DatasetInfo, StreamHeader
 from packhorse.wire import ids_sum
 
 _NAMED_IDS = 10

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.streams.components import Component
+from packhorse.types import Component
 
 
 class TokenSourceError(ValueError):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
-from packhorse.client.streams.components import Component
+from packhorse.types import Component
 
 
 class MixtureSource(TokenSource):

@@ -1,6 +1,7 @@
 """What the service answers, as Python values.
 
-Owns the types of single answers, and the checks that an answer is one to its request; leaves asking to `api`.
+Owns the checks that an answer is one to its request, and where sequences are; leaves the facts of a dataset to
+`packhorse.types`, and asking to `api`.
 """
 
 from dataclasses import dataclass
@@ -9,79 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
-from packhorse.client.streams.components import Component, read_components
-from packhorse.client.streams.takedown import Takedown, read_takedown
+from packhorse.types import Component as Component
+from packhorse.types import DatasetInfo as DatasetInfo
+from packhorse.types import Redaction as Redaction
+from packhorse.types import Stage as Stage
+from packhorse.types import StreamHeader as StreamHeader
+from packhorse.types import Takedown as Takedown
+from packhorse.types import TakenPositions as TakenPositions
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, LocationsChecksum
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Positions of a mixture's run with the same weights.
-
-    Example:
-        >>> Stage(first_position=0, digest="3fa1", shares=("7/10", "3/10")).shares
-        ('7/10', '3/10')
-    """
-
-    first_position: int
-    """Its first position of the run, which is epoch · num_bins + position."""
-    digest: str
-    """Of the run up to this stage's end."""
-    shares: tuple[str, ...]
-    """Share of the bins that each component has, exactly."""
-    bins_per_draw: int = 1
-    """How many bins in a row are of one component: those of a step, where whole steps are drawn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetInfo:
-    """A prepared dataset and its plan; fields as in the protocol's Dataset.
-
-    Example:
-        >>> from packhorse.client import connect
-        >>> with connect("embedded:datasets") as client:
-        ...     info = client.get_dataset("corpus")
-        >>> info.num_sequences, info.num_bins, info.efficiency
-        (4, 2, 1.0)
-    """
-
-    name: str
-    digest: str
-    max_seq_len: int
-    num_sequences: int
-    num_bins: int
-    total_tokens: int
-    efficiency: float
-    lower_bound: int
-    num_lengths: int
-    num_templates: int
-    max_sequences_per_bin: int
-    algorithm: str
-    ids_sum: tuple[int, int]
-    over_length: str
-    align: int = 1
-    extra_tokens: int = 0
-    keep: str = "head"
-    id_column: str = ""
-    key_column: str = ""
-    """The input's column that keys come from; empty where sequences have ids only, and of a mixture."""
-    plan_cut_off: bool = False
-    own_tokens: int = 0
-    over_length_sequences: int = 0
-    over_length_source_tokens: int = 0
-    over_length_tokens: int = 0
-    source: str = ""
-    skipped_rows: int = 0
-    num_groups: int = 0
-    """Groups of sequences that share a bin; 0 where every sequence is planned by itself."""
-    older_digests: tuple[str, ...] = ()
-    components: tuple[Component, ...] = ()
-    """Of a mixture, what it is made of, in the order of `component_ids`; empty for a prepared dataset."""
-    stages: tuple[Stage, ...] = ()
-    """Of a mixture, its stages."""
-    takedown: Takedown | None = None
-    """What is taken away from it by file; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,51 +57,6 @@ class SequenceLocation:
     """Of a mixture, the component that it is of; empty otherwise."""
     key: str = ""
     """The key asked for, or that of the id where the dataset has keys."""
-
-
-def read_dataset(dataset: pb.Dataset) -> DatasetInfo:
-    """Returns a dataset of an answer."""
-    return DatasetInfo(
-        name=dataset.name,
-        digest=dataset.digest,
-        max_seq_len=dataset.max_seq_len,
-        num_sequences=dataset.num_sequences,
-        num_bins=dataset.num_bins,
-        total_tokens=dataset.total_tokens,
-        efficiency=dataset.efficiency,
-        lower_bound=dataset.lower_bound,
-        num_lengths=dataset.num_lengths,
-        num_templates=dataset.num_templates,
-        max_sequences_per_bin=dataset.max_sequences_per_bin,
-        algorithm=dataset.algorithm,
-        ids_sum=(dataset.ids_sum_a, dataset.ids_sum_b),
-        over_length=dataset.over_length,
-        align=max(dataset.align, 1),
-        extra_tokens=dataset.extra_tokens,
-        keep=dataset.keep or "head",
-        id_column=dataset.id_column,
-        key_column=dataset.key_column,
-        plan_cut_off=dataset.plan_cut_off,
-        own_tokens=dataset.own_tokens,
-        over_length_sequences=dataset.over_length_sequences,
-        over_length_source_tokens=dataset.over_length_source_tokens,
-        over_length_tokens=dataset.over_length_tokens,
-        source=dataset.source,
-        skipped_rows=dataset.skipped_rows,
-        num_groups=dataset.num_groups,
-        older_digests=tuple(dataset.older_digests),
-        components=read_components(dataset.components),
-        stages=tuple(
-            Stage(
-                first_position=stage.first_position,
-                digest=stage.digest,
-                shares=tuple(stage.shares),
-                bins_per_draw=max(1, stage.bins_per_draw),
-            )
-            for stage in dataset.stages
-        ),
-        takedown=read_takedown(dataset.takedown) if dataset.HasField("takedown") else None,
-    )
 
 
 def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSequencesRequest) -> list[SequenceLocation]:

@@ -5,7 +5,6 @@ Owns resuming: which step comes next, and reopening at it on any replica. Leaves
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,56 +17,17 @@ from packhorse.client.errors import (
 )
 from packhorse.client.streams._templates import Templates
 from packhorse.client.streams.blocks import BinBlock, decode_bins
-from packhorse.client.streams.components import Component, read_components
 from packhorse.client.transport.retries import Attempts
 from packhorse.client.transport.transport import STREAM_BINS, Transport
 from packhorse.formats.asking import RetryPolicy
-from packhorse.topology import Skips, Topology
+from packhorse.topology import Topology
+from packhorse.types import StreamHeader
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, header_checksum, stream_positions
 
 _LOG = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamHeader:
-    """Facts about a stream.
-
-    Example:
-        >>> from packhorse.client import connect
-        >>> with connect("embedded:datasets") as client, client.stream_bins("corpus") as stream:
-        ...     stream.header.num_steps, stream.header.max_seq_len
-        (2, 8)
-    """
-
-    digest: str
-    """Digest of the dataset."""
-    num_steps: int
-    """Steps that every rank takes from start_position to the epoch's end."""
-    num_bins: int
-    """Bins of the whole epoch, over all ranks."""
-    num_bins_dropped: int
-    """Bins that the DROP policy leaves out of this epoch; 0 under every other policy."""
-    max_seq_len: int
-    """A bin's capacity in tokens."""
-    max_sequences_per_bin: int
-    """The most sequences in any bin."""
-    align: int
-    """A sequence's room in its bin is a multiple of this many tokens."""
-    extra_tokens: int
-    """Tokens kept free in every room beside the sequence's own, before rounding."""
-    over_length: str
-    """What was done at prepare with sequences that do not fit a bin: error, drop, truncate or split."""
-    keep: str
-    """Which end of a truncated sequence is in the plan: head or tail."""
-    id_column: str
-    """The input's column that ids come from; empty where an id is a row number."""
-    components: tuple[Component, ...] = ()
-    """Of a mixture, what it is made of, with what the epoch takes of each; empty for a prepared dataset."""
-    skipped: Skips = field(default_factory=Skips)
-    """Positions that are left out of the epoch: those of the request and those that a file takes away."""
 
 
 class BinStream:
@@ -182,7 +142,7 @@ class BinStream:
             self.topology = self.topology.of_epoch(
                 self._request.epoch, num_bins=first.header.num_bins, max_seq_len=first.header.max_seq_len
             )
-        self._header, self._facts = first.header, _facts_of(first.header)
+        self._header, self._facts = first.header, StreamHeader.from_proto(first.header)
         self._request.expected_digest = first.header.digest
         self._messages = messages
         self._templates = Templates()
@@ -265,21 +225,3 @@ class BinStream:
                 position=position,
                 step=step,
             ) from error
-
-
-def _facts_of(header: pb.StreamHeader) -> StreamHeader:
-    return StreamHeader(
-        digest=header.digest,
-        num_steps=header.num_steps,
-        num_bins=header.num_bins,
-        num_bins_dropped=header.num_bins_dropped,
-        max_seq_len=header.max_seq_len,
-        max_sequences_per_bin=header.max_sequences_per_bin,
-        align=header.align,
-        extra_tokens=header.extra_tokens,
-        over_length=header.over_length,
-        keep=header.keep,
-        id_column=header.id_column,
-        components=read_components(header.components),
-        skipped=Skips.of((each.first, each.end) for each in header.skipped),
-    )

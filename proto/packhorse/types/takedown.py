@@ -1,24 +1,27 @@
-"""What a file takes away from a dataset or a mixture, as the service tells it.
+"""What a file takes away from a dataset or a mixture.
 
-Owns these facts as Python values; leaves what batches make of redactions to `batches` and audits to
-`proof.epoch_audit`.
+Owns these facts; leaves what batches make of redactions to `packhorse.client.batches`.
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from packhorse.topology import Skips
 from packhorse.topology.choices import counted
+from packhorse.types.fact import Fact
 from packhorse.v1 import packing_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redaction:
+class Redaction(Fact):
     """Sequences whose tokens are masked from the loss, or replaced; fields as in the protocol's Redaction.
 
     Example:
         >>> str(Redaction(num_ids=2, seed=7, from_position=500, reason="private", component="web"))
         '2 ids of web masked, in the run of seed 7 from position 500 on: private'
     """
+
+    MESSAGE: ClassVar = pb.Redaction
 
     num_ids: int
     """How many ids it names."""
@@ -48,13 +51,15 @@ class Redaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenPositions:
+class TakenPositions(Fact):
     """Positions that a file leaves out; fields as in the protocol's TakedownSkip.
 
     Example:
         >>> TakenPositions(positions=Skips.parse(["1200:1300"]), epoch=2).positions.num_skipped
         100
     """
+
+    MESSAGE: ClassVar = pb.TakedownSkip
 
     positions: Skips
     """Of the whole epoch."""
@@ -65,9 +70,14 @@ class TakenPositions:
     reason: str = ""
     """Why."""
 
+    @classmethod
+    def computed(cls, message: Any) -> dict[str, Any]:
+        """Returns what the message holds in another form."""
+        return {"positions": Skips(((message.first, message.end),))}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Takedown:
+class Takedown(Fact):
     """What NAME.takedown.toml takes away.
 
     Example:
@@ -75,37 +85,11 @@ class Takedown:
         2
     """
 
+    MESSAGE: ClassVar = pb.Takedown
+
     digest: str = ""
     """Of all redactions: it ends the digests of streams."""
     redactions: tuple[Redaction, ...] = ()
     """In order: where two name an id, the later one holds."""
     skips: tuple[TakenPositions, ...] = ()
     """Positions that are left out."""
-
-
-def read_takedown(takedown: pb.Takedown) -> Takedown:
-    """Returns the takedown of an answer."""
-    return Takedown(
-        digest=takedown.digest,
-        redactions=tuple(
-            Redaction(
-                num_ids=each.num_ids,
-                component=each.component,
-                token=each.token if each.HasField("token") else None,
-                seed=each.seed if each.HasField("seed") else None,
-                from_position=each.from_position,
-                reason=each.reason,
-                digest=each.digest,
-            )
-            for each in takedown.redactions
-        ),
-        skips=tuple(
-            TakenPositions(
-                positions=Skips(((each.first, each.end),)),
-                epoch=each.epoch if each.HasField("epoch") else None,
-                seed=each.seed if each.HasField("seed") else None,
-                reason=each.reason,
-            )
-            for each in takedown.skips
-        ),
-    )
