@@ -95,9 +95,9 @@ def corpus(tmp_path_factory):
     """`rows` (2,000 sequences, ids are rows), `named` (600, int64 ids), `truncated` (400 at 96 tokens), `few` (7)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from tests.flat_words import prepare
 
     from packhorse.formats import MegatronWriter, write_flat_tokens
-    from packhorse.prepare import prepare
 
     folder = tmp_path_factory.mktemp("corpus")
     random = np.random.default_rng(7)

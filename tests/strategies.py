@@ -38,7 +38,7 @@ def scheduled(draw, num_bins, epochs=1, policies=tuple(RemainderPolicy), balance
     topology = Topology(
         world_size=world_size,
         workers_per_rank=draw(st.integers(1, 3)),
-        batch_size=BatchSchedule(tuple(written)),
+        batch_schedule=BatchSchedule(tuple(written)),
         start_position=draw(st.integers(0, num_bins)),
         remainder=draw(st.sampled_from(policies)),
         accumulation=accumulation,

@@ -17,10 +17,10 @@ from types import FunctionType
 
 import numpy as np
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.client import Client
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 
 DATA = Path(__file__).parent / "data"
 PACKAGES = (

@@ -28,30 +28,15 @@ MOST_COMMANDS = 17
 
 CROWDED = {"server/packhorse/cli": 16}
 """Folder → modules, where there are more: the command line has one for each command."""
-MANY_PARAMETERS = {
-    "packhorse/cli/prepare.py:command": 16,
-    "packhorse/cli/tokenize.py:command": 29,
-    "packhorse/client/loading/dataset.py:__init__": 27,
-    "packhorse/client/loading/packed_bins.py:__init__": 20,
-    "packhorse/dataset/write.py:seal": 16,
-    "packhorse/prepare/job.py:checked_job": 19,
-    "packhorse/prepare/pipeline.py:prepare": 25,
-    "packhorse/prepare/shard.py:shard": 19,
-    "packhorse/tokenize/fine_tuning.py:tokenize_fine_tuning": 13,
-    "packhorse/tokenize/text.py:tokenize": 18,
-}
-"""Function → parameters, where there are still more."""
 LONG = {
     "packhorse/cli/shared/prepared.py:_print": 78,
-    "packhorse/cli/tokenize.py:command": 127,
-    "packhorse/client/loading/dataset.py:__init__": 68,
     "packhorse/prepare/groups/tables.py:gather_groups": 71,
-    "packhorse/prepare/job.py:checked_job": 117,
+    "packhorse/prepare/job.py:checked_job": 64,
     "packhorse/prepare/kernels.py:add_lists": 75,
-    "packhorse/prepare/shard.py:shard": 101,
+    "packhorse/prepare/shard.py:shard": 86,
     "packhorse/server/app/running.py:serve": 95,
     "packhorse/server/watching/metrics.py:__init__": 95,
-    "packhorse/tokenize/fine_tuning.py:tokenize_fine_tuning": 87,
+    "packhorse/tokenize/fine_tuning.py:tokenize_fine_tuning": 84,
 }
 """Function → lines, where there are still more."""
 
@@ -100,7 +85,7 @@ def test_modules_of_a_folder() -> None:
 
 def test_parameters() -> None:
     many = {name: count for name, each in functions() if (count := num_parameters(each)) > MOST_PARAMETERS}
-    assert many == MANY_PARAMETERS
+    assert not many
 
 
 def test_lines_of_a_function() -> None:

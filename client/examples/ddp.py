@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from packhorse.client import PackedBatch, create_packed_dataloader
+from packhorse.client import BatchFormat, PackedBatch, create_packed_dataloader
 from packhorse.client.losses import LossCounts, build_loss_weights
 from packhorse.client.masks import build_packing_attention_bias
 
@@ -93,14 +93,14 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     is_first = dist.get_rank() == 0
 
-    loader = create_packed_dataloader(  # rank and world size are those of the process group
+    loader = create_packed_dataloader(
         arguments.target,
         arguments.dataset,
         arguments.tokens,
         batch_size=arguments.batch_size,
         seed=arguments.seed,
-        shift_labels=True,
         device=device,
+        batch=BatchFormat(shift_labels=True),
     )
     model = DistributedDataParallel(Decoder(arguments.vocab_size, max_positions=4096).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)

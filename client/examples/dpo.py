@@ -25,7 +25,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM
 
-from packhorse.client import create_packed_dataloader
+from packhorse.client import BatchFormat, create_packed_dataloader
 from packhorse.client.masks import build_packing_attention_bias
 from packhorse.client.rollouts import PairLogProbs, as_pair_batch, pair_log_probs
 
@@ -74,15 +74,15 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     is_first, world_size = dist.get_rank() == 0, dist.get_world_size()
 
-    loader = create_packed_dataloader(  # rank and world size are those of the process group
+    loader = create_packed_dataloader(
         arguments.target,
         arguments.dataset,
         arguments.tokens,
-        loss_mask=arguments.loss_mask,
         batch_size=arguments.batch_size,
         seed=arguments.seed,
         num_workers=0,
         device="cpu",
+        batch=BatchFormat(loss_mask=arguments.loss_mask),
     )
     plain = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).to(device)
     reference = deepcopy(plain).eval().requires_grad_(False)  # what the run began with, whatever it goes on from

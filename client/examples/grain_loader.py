@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from grain.experimental import ElasticIterator
 
-from packhorse.client import PackedBins
+from packhorse.client import BatchFormat, PackedBins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class PackedBinsConfig:
             seed=policy.seed,
             num_epochs=self.num_epochs,
             num_bins_multiple_of=policy.dp_world_size,
-            shift_labels=True,
             output="numpy",
+            batch=BatchFormat(shift_labels=True),
         )
         return grain.MapDataset.source(bins)[policy.dp_rank :: policy.dp_world_size].map(as_text_sequence)
 
@@ -111,8 +111,8 @@ def main() -> None:
         arguments.tokens,
         seed=arguments.seed,
         num_bins_multiple_of=arguments.batch_size * arguments.world_size,
-        shift_labels=True,
         output="numpy",
+        batch=BatchFormat(shift_labels=True),
     )
     loader = ElasticLoader(bins, batch_size=arguments.batch_size, rank=arguments.rank, world_size=arguments.world_size)
     if arguments.checkpoint.exists():

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.flat_words import prepare
 
 from packhorse.analysis import fit, lengths_before, rule_of
 from packhorse.dataset import OverLength, open_prepared
-from packhorse.prepare import prepare
 
 
 @given(

@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from harness import Row, Sample
+from tests.flat_words import prepare
 from workload import Workspace
 
-from packhorse.client import PackedDataset, cost_linear_of
-from packhorse.prepare import prepare
+from packhorse.client import PackedDataset, Topology, cost_linear_of
 
 NOTE = (
     "balanced training: a Llama of 4 layers (hidden size 64, attention sequence by sequence), lognormal lengths in "
@@ -168,13 +168,11 @@ def _dataset(folder: str, tokens: Any, rank: int, balance: str, cost_linear: int
         "run",
         tokens,
         batch_size=1,
-        rank=rank,
-        world_size=RANKS,
         seed=5,
         preset="padding-free",
         balance=balance,
-        accumulation=ACCUMULATION,
-        cost_linear=cost_linear,
+        rank=(rank, RANKS),
+        topology=Topology(accumulation=ACCUMULATION, cost_linear=cost_linear),
     )
 
 

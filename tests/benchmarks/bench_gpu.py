@@ -14,11 +14,11 @@ from bench_masks import layout_of
 from gpu_model import HEADS, VOCABULARY, WIDTH, Trainer, Where, attend, gpu_milliseconds
 from harness import Row, Sample, interleaved
 from loops import token_file
+from tests.flat_words import packed_dataloader, packed_dataset
 from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils.data import DataLoader
 from workload import MAX_SEQ_LEN, Workspace, in_words, serving, shares
 
-from packhorse.client import PackedDataset, create_packed_dataloader
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import (
     VarlenOffsets,
@@ -204,9 +204,9 @@ def _loaders(workspace: Workspace) -> Iterator[Row]:
     steps = 20 * workspace.sizes.repeats
     trainer = Trainer(MAX_SEQ_LEN)
     with serving(workspace.root_of(num_sequences)) as (address, _):
-        ready = create_packed_dataloader(address, name, tokens, num_workers=_WORKERS, **options)
+        ready = packed_dataloader(address, name, tokens, num_workers=_WORKERS, **options)
         plain = DataLoader(
-            PackedDataset(address, name, tokens, **options),
+            packed_dataset(address, name, tokens, **options),
             batch_size=None, num_workers=_WORKERS, prefetch_factor=4, persistent_workers=True, pin_memory=True,
         )  # fmt: skip
         with closing(ready):

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from harness import Row, Sample, interleaved
+from tests.flat_words import tokenize
 from workload import Workspace, in_words
 
-from packhorse.tokenize import tokenize, train_tokenizer
+from packhorse.tokenize import train_tokenizer
 
 NOTE = (
     "tokenize: JSON lines to token files, from the start of the processes to the files in their place, beside "

@@ -6,10 +6,9 @@ from itertools import count
 
 from harness import Row, Sample, interleaved
 from loops import token_file, tokens_per_second, wait_share
+from tests.flat_words import packed_dataloader, packed_dataset
 from torch.utils.data import DataLoader
 from workload import Workspace, in_words, serving
-
-from packhorse.client import PackedDataset, create_packed_dataloader
 
 NOTE = (
     "training: `packhorse serve` in a process of its own, two dataloader workers, a memory-mapped uint16 token file, "
@@ -28,9 +27,9 @@ def run(workspace: Workspace) -> list[Row]:
     options = {"batch_size": BATCH_SIZE, "seed": 3, "rank": 0, "world_size": 1}
     steps = 40 * workspace.sizes.repeats
     with serving(workspace.root_of(num_sequences)) as (address, _):
-        ready = create_packed_dataloader(address, name, tokens, num_workers=WORKERS, **options)
+        ready = packed_dataloader(address, name, tokens, num_workers=WORKERS, **options)
         plain = DataLoader(
-            PackedDataset(address, name, tokens, **options),
+            packed_dataset(address, name, tokens, **options),
             batch_size=None,
             num_workers=WORKERS,
             prefetch_factor=4,

@@ -35,8 +35,7 @@ def prepare_datasets(root, num_sequences=NUM_SEQUENCES, num_wide=100_000):
     """Writes datasets: `many` sequences, `wide` with many distinct lengths, `dense` with 341 sequences in every bin."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from packhorse.prepare import prepare
+    from tests.flat_words import prepare
 
     random = np.random.default_rng(1)
     kinds = {
@@ -228,7 +227,9 @@ def stream_balanced(channel, stopping):
 def stream_a_long_schedule(channel, stopping):
     """A batch size that changes a thousand times, and a balance of every size."""
     stages = tuple(BatchPhase(100 * i, False, 128 + 128 * (i % 7)) for i in range(1000))
-    return _stream(channel, stopping, _request(world_size=128, batch_size=BatchSchedule(stages), balance="micro_step"))
+    return _stream(
+        channel, stopping, _request(world_size=128, batch_schedule=BatchSchedule(stages), balance="micro_step")
+    )
 
 
 def fill_a_million_ranks(channel, stopping):

@@ -15,9 +15,9 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+from tests.flat_words import prepare
 
 from packhorse.client import connect
-from packhorse.prepare import prepare
 from packhorse.server.base.status import STATUS_OF_REASON
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION

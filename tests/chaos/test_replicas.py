@@ -82,8 +82,7 @@ def test_a_stream_waits_for_the_replica_that_has_the_dataset(running_server, lac
 def test_a_replica_with_another_version_is_passed_over(corpus, make_server, client, joined, tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from packhorse.prepare import prepare
+    from tests.flat_words import prepare
 
     pq.write_table(pa.table({"length": [5, 6, 7]}), tmp_path / "in.parquet")
     output = tmp_path / "root" / "rows"

@@ -21,13 +21,12 @@ run_pages.SERVE_SECONDS = 400  # kernels are compiled first, maybe on a busy mac
 JSON_OUTPUTS = (
     "inspect datasets/corpus --json",
     "verify datasets/corpus --tokens corpus.idx --json",
-    "versions datasets/corpus --json",
     "plan compare datasets/corpus --json",
-    f"datasets --target 127.0.0.1:{PORT} --json",
-    f"locate corpus --target 127.0.0.1:{PORT} --json 3",
+    f"inspect --target 127.0.0.1:{PORT} --json",
+    f"show corpus --target 127.0.0.1:{PORT} --id 3 --json",
     "show datasets/corpus --json",
-    f"explain corpus --target 127.0.0.1:{PORT} --step 1 --tokens corpus.idx --json",
-    f"top 127.0.0.1:{PORT} --once --json",
+    f"show corpus --target 127.0.0.1:{PORT} --step 1 --tokens corpus.idx --json",
+    f"top --target 127.0.0.1:{PORT} --once --json",
 )
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.client import BinBlock, connect
 from packhorse.client.proof.epoch_audit import EpochOfStreams
-from packhorse.prepare import prepare
 from packhorse.topology import Skips, Topology
 
 TOPOLOGY = Topology(world_size=2, workers_per_rank=2, batch_size=3)

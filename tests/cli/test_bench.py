@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.cli.bench import Load, Measured, _facts, _lines
 from packhorse.client import Access
-from packhorse.prepare import prepare
 from packhorse.topology import Topology
 
 LOAD = Load(

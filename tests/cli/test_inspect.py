@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 
 from packhorse.analysis import context_lengths
 from packhorse.cli.inspect import command
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.epoch.assignment.waiting import waiting_of_plan
-from packhorse.prepare import prepare
 from packhorse.topology import Topology
 
 

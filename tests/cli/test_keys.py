@@ -40,7 +40,7 @@ def masked_keys(folder, name):
     """Keys of the sequences of an epoch's batches that have no target."""
     target = f"embedded:{folder / 'data'}"
     ids = []
-    dataset = PackedDataset(target, name, folder / f"{name}.idx", batch_size=2, seed=1, rank=0, world_size=1)
+    dataset = PackedDataset(target, name, folder / f"{name}.idx", batch_size=2, seed=1, rank=(0, 1))
     for batch in dataset:
         layout, labels = batch["layout"], batch["labels"].view(-1)
         for number, start, length in zip(

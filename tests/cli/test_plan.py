@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 
 from packhorse.analysis import plots, read_histogram
 from packhorse.cli.plan import command
 from packhorse.dataset import open_prepared
 from packhorse.packing import PACKERS, lower_bound, pack_histogram
-from packhorse.prepare import prepare
 
 COUNTS = {3: 40, 5: 31, 7: 12, 11: 9, 16: 2}
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from tests.flat_words import prepare
 
 from packhorse.cli import main
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 
 LENGTHS = np.random.default_rng(5).integers(1, 200, 300)
 IDS = np.random.default_rng(6).permutation(10_000)[:300]

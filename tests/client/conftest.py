@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tests.flat_words import packed_dataset
 from torch.utils.data import DataLoader
-
-from packhorse.client import PackedDataset
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,8 +22,9 @@ def make_dataset(running_server, corpus, no_launcher):
     """Function: a PackedDataset of the shared server; keywords as PackedDataset's, `name` of the dataset."""
 
     def make(name="rows", tokens=None, target=running_server.target, **options):
-        defaults = {"batch_size": 8, "seed": 3, "rank": 0, "world_size": 1}
-        return PackedDataset(target, name, corpus.megatron if tokens is None else tokens, **(defaults | options))
+        defaults = {"seed": 3} | ({} if "batch_schedule" in options else {"batch_size": 8})
+        defaults |= {"rank": (0, 1)} if not {"rank", "world_size"} & set(options) else {}
+        return packed_dataset(target, name, corpus.megatron if tokens is None else tokens, **(defaults | options))
 
     return make
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from packhorse.client import Access, MemoryDatasets, PackedBins, PackedDataset, connect
+from packhorse.client import Access, MemoryDatasets, Server, connect
 from packhorse.wire import is_local
 
 
@@ -55,13 +55,11 @@ def test_nothing_prints_a_token():
     assert "s3cret" not in repr(connect("127.0.0.1:1", token="s3cret"))
 
 
-def test_datasets_take_an_access_and_nothing_else(corpus):
-    for make in (PackedDataset, PackedBins):
-        options = {"batch_size": 1, "rank": 0, "world_size": 1} if make is PackedDataset else {}
-        with pytest.raises(ValueError, match=r"access must be an Access, e\.g\. Access\(ca='ca\.pem'\), got 'ca\.pem'"):
-            make("127.0.0.1:1", "few", corpus.megatron, access="ca.pem", **options)
-        with pytest.raises(ValueError, match="the function that is given returns a Client"):
-            make(lambda: None, "few", corpus.megatron, access=Access(), **options)
+def test_a_server_takes_an_access_and_nothing_else():
+    with pytest.raises(ValueError, match=r"access must be an Access, e\.g\. Access\(ca='ca\.pem'\), got 'ca\.pem'"):
+        Server("127.0.0.1:1", access="ca.pem")
+    with pytest.raises(ValueError, match="the function that is given returns a Client"):
+        Server(lambda: None, access=Access())
 
 
 def test_which_addresses_stay_on_the_machine():

@@ -27,7 +27,7 @@ def batches(corpus):
     from packhorse.client import PackedDataset
 
     dataset = PackedDataset(
-        f"embedded:{corpus.root}", "rows", corpus.megatron, batch_size=BATCH_SIZE, seed=3, rank=0, world_size=1
+        f"embedded:{corpus.root}", "rows", corpus.megatron, batch_size=BATCH_SIZE, seed=3, rank=(0, 1)
     )
     batches = list(dataset)[-NUM_BATCHES:]
     assert len(batches) == NUM_BATCHES

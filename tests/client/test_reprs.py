@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from tests.flat_words import packed_dataset
 
 from packhorse.client import (
     BinBlock,
     DevicePrefetcher,
+    LoaderOptions,
     PackedDataLoader,
-    PackedDataset,
     PackLayout,
     TokenSource,
     Topology,
@@ -24,7 +25,7 @@ NOWHERE = "127.0.0.1:1"
 @pytest.fixture
 def dataset(corpus, no_launcher):
     shape = {"batch_size": 4, "seed": 9, "epoch": 2, "rank": 1, "world_size": 8}
-    return PackedDataset(NOWHERE, "rows", corpus.megatron, **shape)
+    return packed_dataset(NOWHERE, "rows", corpus.megatron, **shape)
 
 
 def test_a_client_says_its_target():
@@ -38,7 +39,7 @@ def test_a_dataset_and_its_loader_say_what_where_and_who_without_asking(dataset,
         "rank 1 of 8, batch_size 4, seed 9, epoch 2, next position 0>"
     )
     assert repr(dataset) == said
-    loader = PackedDataLoader(dataset, num_workers=3, device="cpu")
+    loader = PackedDataLoader(dataset, LoaderOptions(num_workers=3, device="cpu"))
     assert repr(loader) == f"<PackedDataLoader with 3 workers, device cpu: {said}>"
     assert repr(DevicePrefetcher(loader, "cpu")).endswith(f"2 ahead: {loader!r}>")
 

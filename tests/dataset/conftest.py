@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from packhorse.prepare import prepare
+from tests.flat_words import prepare
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.dataset import PARTS, differing_parts
-from packhorse.prepare import prepare
 from packhorse.wire import ids_sum
 
 LENGTHS = [5, 3, 8, 8, 1, 2, 2, 7, 4, 6]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packhorse.dataset import Manifest, PreparedDatasetError, PrepareOptions, open_prepared
+from packhorse.dataset import Manifest, PlanOptions, PreparedDatasetError, open_prepared
 from packhorse.dataset.manifest import EPOCH_VERSION, FORMAT_VERSION
 from packhorse.dataset.write import dataset_digest
 from packhorse.packing import counts_of_templates
@@ -179,7 +179,7 @@ def test_a_manifest_survives_rendering(prepared: Path) -> None:
     data = (prepared / "manifest.json").read_bytes()
     manifest = Manifest.parse(data, "manifest.json")
     assert manifest.render() == data
-    assert manifest.options == PrepareOptions(max_seq_len=64)
+    assert manifest.options == PlanOptions(max_seq_len=64)
     assert manifest.digest == dataset_digest(
         load_prepared(prepared)[1], load_prepared(prepared)[2], manifest.options, manifest.checksums
     )

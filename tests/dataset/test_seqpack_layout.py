@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import seqpack.prepare
+from tests.flat_words import prepare
 
 from packhorse.dataset import PreparedDatasetError, is_seqpack_layout
-from packhorse.prepare import load_prepared, prepare
+from packhorse.prepare import load_prepared
 
 
 @pytest.fixture(scope="session")

@@ -95,9 +95,9 @@ def raw_folder(tmp_path_factory):
 def prepared_folder(raw_folder, tmp_path_factory):
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from tests.flat_words import prepare
 
     from packhorse.formats import MegatronWriter
-    from packhorse.prepare import prepare
 
     folder = tmp_path_factory.mktemp("prepared") / "folder"
     shutil.copytree(raw_folder, folder)

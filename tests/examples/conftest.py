@@ -32,9 +32,9 @@ def progressions(tmp_path_factory, make_server):
     """900 sequences that count on by one from anywhere, in the dataset `counting` (128 tokens in a row)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from tests.flat_words import prepare
 
     from packhorse.formats import MegatronWriter
-    from packhorse.prepare import prepare
 
     folder = tmp_path_factory.mktemp("progressions")
     random = np.random.default_rng(11)

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from tests.flat_words import packed_dataset, prepare
 
-from packhorse.client import MemoryDatasets, PackedDataset
+from packhorse.client import MemoryDatasets
 from packhorse.client.rollouts import as_pair_batch, pack_pairs
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 
 pytestmark = pytest.mark.long
 
@@ -122,7 +122,7 @@ def batches(pairs):
     sequences, masks = as_rows(*pairs)
     held = MemoryDatasets({"pairs": sequences}, max_seq_len=MAX_SEQ_LEN, group_size=2)
     shape = {"batch_size": 1, "world_size": 2, "loss_mask": masks}
-    ranks = [PackedDataset(held, "pairs", sequences, rank=rank, **shape) for rank in range(2)]
+    ranks = [packed_dataset(held, "pairs", sequences, rank=rank, **shape) for rank in range(2)]
     batches = [as_pair_batch(batch) for dataset in ranks for batch in dataset]
     assert 1 < len(batches) < len(pairs[0])
     return batches

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from packhorse.client import PackedBins
+from packhorse.client import BatchFormat, PackedBins
 
 pytest.importorskip("grain", reason="grain is not installed")
 EXAMPLE = Path(__file__).parents[2] / "client" / "examples" / "grain_loader.py"
@@ -48,8 +48,8 @@ def test_ranks_change_between_two_checkpoints_and_every_sequence_comes_once(exam
                 corpus.megatron,
                 seed=5,
                 num_bins_multiple_of=world_size * batch_size,
-                shift_labels=True,
                 output="numpy",
+                batch=BatchFormat(shift_labels=True),
             )
             yield example.ElasticLoader(bins, batch_size=batch_size, rank=rank, world_size=world_size)
 

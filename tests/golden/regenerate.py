@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from tests.flat_words import prepare
 
 from packhorse.dataset import MixtureDataset, MixtureFile, Takedown, TakedownFile, open_prepared
 from packhorse.epoch import (
@@ -32,7 +33,6 @@ from packhorse.epoch import (
     independent_seed,
 )
 from packhorse.packing import canonical_templates, pack_histogram, seed_from_components
-from packhorse.prepare import prepare
 from packhorse.topology import RemainderPolicy, RoomRule, Skips, Topology
 
 FOLDER = Path(__file__).parent
@@ -162,7 +162,11 @@ def schedules() -> list[dict[str, Any]]:
     for epoch, start_position, balance in ((0, 0, "none"), (0, 5, "micro-step"), (1, 0, "optimizer-step")):
         view = EpochView(index, pool, seed=7, epoch=epoch)
         shape = Topology(
-            world_size=2, accumulation=2, batch_size="0:4 1K:8 50:12", start_position=start_position, balance=balance
+            world_size=2,
+            accumulation=2,
+            batch_schedule="0:4 1K:8 50:12",
+            start_position=start_position,
+            balance=balance,
         )
         topology = shape.of_epoch(epoch, num_bins=view.num_bins, max_seq_len=MAX_SEQ_LEN)
         stream = Assignment(view, topology, seed=7, epoch=epoch)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 
 from packhorse.cli import main
 from packhorse.client import PackedDataset, Topology, as_token_source, connect
 from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 
@@ -53,9 +53,7 @@ class Run:
     """Position → (component, tokens, labels) of every row trained on."""
 
     def dataset(self, rank, world_size, batch_size=4):
-        return PackedDataset(
-            self.target, "run", self.tokens, batch_size=batch_size, seed=SEED, rank=rank, world_size=world_size
-        )
+        return PackedDataset(self.target, "run", self.tokens, batch_size=batch_size, seed=SEED, rank=(rank, world_size))
 
     def train(self, world_size, until):
         ranks = [self.dataset(rank, world_size) for rank in range(world_size)]

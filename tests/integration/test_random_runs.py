@@ -7,6 +7,7 @@ bin: nothing that was trained on before a change is touched by it, and each sequ
 import numpy as np
 import pytest
 from tests.epoch.lists import Joined, Mixed
+from tests.flat_words import prepare
 from tests.server.composed import Windowed
 
 from packhorse.client import Topology, connect
@@ -14,7 +15,6 @@ from packhorse.client.streams.blocks import AS_IT_IS, MASKED
 from packhorse.dataset import StageEntry, append_to_mixture, open_prepared
 from packhorse.epoch import derive_key
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 from packhorse.topology import Skips
 
 SIZES = {"web": 90, "code": 60, "chat": 25, "books": 7}

@@ -15,8 +15,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.certificates import Authority
+from tests.flat_words import packed_dataloader, packed_dataset
 
-from packhorse.client import Access, PackedDataset, RetryPolicy, connect, create_packed_dataloader
+from packhorse.client import Access, RetryPolicy, connect
 from packhorse.client.errors import AccessDeniedError, DatasetNotFoundError, InvalidRequestError, UnauthenticatedError
 from packhorse.client.transport import targets as _targets
 from packhorse.client.transport.transport import Method
@@ -271,9 +272,9 @@ def test_certificates_and_tokens_reach_datasets_and_their_workers(
     else:
         for name, value in {**paths, "token_file": file}.items():
             monkeypatch.setenv(f"PACKHORSE_CLIENT_{name.upper()}", str(value))
-    found = [batch["ids"] for batch in PackedDataset(server.target, "few", corpus.megatron, **options)]
+    found = [batch["ids"] for batch in packed_dataset(server.target, "few", corpus.megatron, **options)]
     assert sorted(np.concatenate(found).tolist()) == list(range(7))
-    loader = create_packed_dataloader(
+    loader = packed_dataloader(
         server.target, "few", corpus.megatron, num_workers=2, multiprocessing_context=start_method, **options
     )
     again = [batch["ids"] for batch in loader]

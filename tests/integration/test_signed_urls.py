@@ -11,11 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec import register_implementation
 from fsspec.implementations.local import LocalFileSystem
+from tests.flat_words import prepare, tokenize
 
 from packhorse.client.sources import as_token_source
 from packhorse.formats.object_store import TokenStoreError, without_secrets
-from packhorse.prepare import prepare
-from packhorse.tokenize import tokenize
 
 SECRET = "1f2e3d4c"
 SIGNATURE = f"X-Amz-Credential=key&X-Amz-Signature={SECRET}"

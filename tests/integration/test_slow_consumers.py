@@ -20,8 +20,7 @@ PATIENT = RetryPolicy(deadline_seconds=60, first_delay_seconds=0.02, most_delay_
 def large(tmp_path_factory):
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from packhorse.prepare import prepare
+    from tests.flat_words import prepare
 
     folder = tmp_path_factory.mktemp("large")
     lengths = np.random.default_rng(1).integers(1, 200, NUM_SEQUENCES)

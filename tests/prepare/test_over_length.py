@@ -15,12 +15,13 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.flat_words import prepare
 
 from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
-from packhorse.prepare import job, prepare
+from packhorse.prepare import job
 from packhorse.prepare.kernels import sort_pairs
 from packhorse.prepare.passes import _merge
 from packhorse.prepare.passes import passes as _passes

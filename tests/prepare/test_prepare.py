@@ -15,13 +15,14 @@ import pytest
 import seqpack.prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.flat_words import prepare
 
 from packhorse.dataset import open_prepared
 from packhorse.epoch import PlanIndex
 from packhorse.formats import MegatronWriter
 from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
-from packhorse.prepare import job, load_prepared, prepare
+from packhorse.prepare import job, load_prepared
 from packhorse.wire import ids_sum
 
 FILES = ("counts.json", "manifest.json", "pools.npy", "templates.json")

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.flat_words import dry_run, prepare
 
 from packhorse.cli import main
 from packhorse.dataset import PreparedDatasetError, link_versions, open_prepared, prune_version, versions_of
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import dry_run, prepare
 from packhorse.prepare.passes import sort as _sort
 from packhorse.server.datasets.catalog import Catalog
 
@@ -249,7 +249,7 @@ def test_a_dry_run_plans_the_next_version(grown: Path) -> None:
         ({"max_seq_len": 16}, "--max-seq-len was 8 and is 16"),
         ({"align": 2}, "--align was 1 and is 2"),
         ({"id_column": "id"}, "--id-column was None and is id"),
-        ({"overwrite": True}, "append goes neither with --overwrite"),
+        ({"overwrite": True}, "append goes neither with overwrite=True"),
         ({"format": "seqpack"}, "seqpack's layout"),
     ],
 )

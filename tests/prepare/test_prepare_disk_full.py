@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.dataset import arrays, create_array, open_prepared
-from packhorse.prepare import prepare
 
 SAID = re.compile(r"too little space: set needs at least ([0-9,]+) bytes and ([0-9,]+) are free; make room")
 SMALL_DISK_BYTES = 1 << 20

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 
 from packhorse.cli.prepare import command
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import load_prepared, prepare
+from packhorse.prepare import load_prepared
 
 COMMON: dict[str, Any] = {"length_column": "n", "max_seq_len": 16}
 

@@ -7,12 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare, shard
 
 from packhorse.dataset import PreparedDatasetError, open_prepared, verify_files, versions_of
 from packhorse.formats import MegatronWriter
 from packhorse.jobs import show_progress
-from packhorse.prepare import prepare
-from packhorse.prepare.shard import shard
 
 NUM = 700
 URLS = [f"https://example.org/ä/{number}?a=1,2#{'x' * (number % 9)}" for number in range(NUM)]

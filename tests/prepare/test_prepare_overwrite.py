@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 from packhorse.prepare.passes import sort as _sort
 
 

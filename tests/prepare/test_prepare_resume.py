@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.dataset import open_prepared, whole
-from packhorse.prepare import prepare
 from packhorse.prepare import work as _work
 from packhorse.prepare.passes import _merge
 from packhorse.prepare.passes import passes as _passes

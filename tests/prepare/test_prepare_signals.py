@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 from tests.waiting import wait_until_busy
 
 from packhorse.dataset import open_prepared
-from packhorse.prepare import prepare
 
 SLOW_PREPARE = Path(__file__).with_name("slow_prepare.py")
 END_SECONDS = 60  # a bound that catches hangs, no promise

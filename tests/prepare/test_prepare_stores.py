@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 from click.testing import CliRunner
+from tests.flat_words import prepare
 from tests.stores import Bucket
 
 from packhorse.cli.prepare import command
 from packhorse.formats import MegatronWriter, write_flat_tokens
-from packhorse.prepare import prepare
 
 DATA = Path(__file__).parents[1] / "data"
 ROWS = [list(range(n)) for n in np.random.default_rng(1).integers(1, 60, 300).tolist()]

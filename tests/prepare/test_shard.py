@@ -12,12 +12,12 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare, shard
 
 from packhorse.cli import main
 from packhorse.client import Topology, connect
 from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import open_prepared
-from packhorse.prepare import prepare, shard
 from packhorse.prepare.pipeline import write_job
 
 
@@ -122,8 +122,8 @@ def test_integers_and_overwriting(table, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "give either --by"),
-        (("--by", "language", "--sequences", "3"), "give either --by"),
+        ((), "give either --by COLUMN"),
+        (("--by", "language", "--sequences", "3"), "give either --by COLUMN"),
         (("--by", "colour"), "has no column 'colour'; its columns are: 'length', 'language', 'bucket'"),
         (("--sequences", "0"), "--sequences must be an integer of at least 1"),
         (("--sequences", "1", "--name", "a/b"), "--name must be letters"),

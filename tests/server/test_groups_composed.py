@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.flat_words import prepare
 from tests.server.composed import Composition, windowed
 
 from packhorse.client import Balance, RemainderPolicy, Skips, Topology, connect
 from packhorse.client.streams.blocks import AS_IT_IS
 from packhorse.dataset import Takedown, open_prepared
 from packhorse.epoch import GroupedSource
-from packhorse.prepare import prepare
 
 MAX_SEQ_LEN = 8
 """What `scheduled` counts tokens of stages by."""
@@ -254,7 +254,7 @@ def check_one(root, parts):
     )
     schedule = [(0, 6), (42, 12)]
     topology = Topology(
-        world_size=3, workers_per_rank=2, batch_size=" ".join(f"{a}:{b}" for a, b in schedule), accumulation=2
+        world_size=3, workers_per_rank=2, batch_schedule=" ".join(f"{a}:{b}" for a, b in schedule), accumulation=2
     )
 
     def check(balance, stages=schedule):
@@ -316,7 +316,7 @@ def test_a_takedown_ahead_of_a_cursor_keeps_the_steps_before_it(root):
     name = made.write(root)
 
     def bins(client, start=0, digest=""):
-        topology = Topology(world_size=2, batch_size="0:4 20:8", start_position=start, remainder="drop")
+        topology = Topology(world_size=2, batch_schedule="0:4 20:8", start_position=start, remainder="drop")
         run = {"seed": 5, "topology": topology, "expected_digest": digest}
         streams = [client.stream_bins(name, rank=rank, **run) for rank in range(2)]
         came = [rows for stream in streams for block in stream for rows in bins_of(block)]

@@ -3,13 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.flat_words import prepare
 from tests.servers import Server
 
 from packhorse.client import PackhorseError, Topology, connect
 from packhorse.client.errors import InvalidRequestError
 from packhorse.client.pictures import explain_step
 from packhorse.client.proof import EpochOfStreams
-from packhorse.prepare import prepare
 
 MIXTURE = "epoch_bins = 90\n[[stages]]\nweights = {urls = 2, plain = 1, names = 1}\n"
 NUM = 120

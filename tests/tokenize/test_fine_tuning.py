@@ -8,13 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import tokenize, tokenize_fine_tuning
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from packhorse.cli.tokenize import command
 from packhorse.formats import MegatronTokens
 from packhorse.prepare import prepare
 from packhorse.sft import encode_chat, encode_prompt_response
-from packhorse.tokenize import ChatColumns, PairColumns, tokenize, tokenize_fine_tuning
+from packhorse.tokenize import ChatColumns, PairColumns
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role + ' ' + m.content + ' <end> ' }}{% endfor %}"

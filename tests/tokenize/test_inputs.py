@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pyarrow import ipc
+from tests.flat_words import tokenize
 from tests.tokenize.made import sequences
 
 from packhorse.cli.tokenize import command
-from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents, tokenize
+from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents
 from packhorse.tokenize import _rows as json_module
 
 TEXTS = [f"document {number}, é" for number in range(100)]

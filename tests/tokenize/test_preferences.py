@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 from tests.tokenize.test_fine_tuning import folder as folder
 from tests.tokenize.test_fine_tuning import lines, written
 
 from packhorse.cli.tokenize import command
-from packhorse.prepare import prepare
 from packhorse.sft import NoTargetsError, encode_chat, encode_prompt_response
 from packhorse.sft.pairs import common_prompt
 from packhorse.tokenize import PairColumns, PreferenceColumns, tokenize_fine_tuning

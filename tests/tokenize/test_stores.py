@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import tokenize
 from tests.stores import Bucket
 
 from packhorse.cli.tokenize import command
-from packhorse.tokenize import tokenize
 
 TEXTS = [f"line {number} of many, with some words" for number in range(200)]
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from tests.flat_words import tokenize
 from tests.tokenize.made import TEXTS, sequences
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from packhorse.tokenize import Skipped, TokenizeSummary, tokenize, tokenize_documents, train_tokenizer
+from packhorse.tokenize import Skipped, TokenizeSummary, tokenize_documents, train_tokenizer
 
 
 def test_trained_tokenizer_gives_the_text_back(corpus: Path, tmp_path: Path) -> None:

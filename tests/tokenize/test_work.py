@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.flat_words import tokenize, tokenize_fine_tuning
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from packhorse.tokenize import ChatColumns, PairColumns, _parts, _work, tokenize, tokenize_fine_tuning
+from packhorse.tokenize import ChatColumns, PairColumns, _parts, _work
 
 ROWS = [{"text": "a b " * (i % 7 + 1), "q": "a " * (i % 5 + 1), "r": "b " * (i % 3 + 1)} for i in range(120)]
 SUFFIXES = (".bin", ".idx", ".tokenizer.json")

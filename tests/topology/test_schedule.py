@@ -75,7 +75,7 @@ def test_a_resumed_run_takes_the_steps_that_are_left(scheduled, data):
     first, position = data.draw(st.sampled_from(windows or [(0, topology.start_position)]))
     smaller = data.draw(st.sampled_from([n for n in range(1, 13) if topology.world_size % n == 0]))
     shape = {"world_size": smaller, "accumulation": topology.accumulation, "remainder": topology.remainder}
-    later = Topology(batch_size=topology.batch_size, start_position=position, **shape)
+    later = Topology(batch_schedule=topology.batch_schedule, start_position=position, **shape)
     later = later.of_epoch(0, num_bins=num_bins, max_seq_len=8)
     begins = [position + later.stretch_of(step).offset_of(step) for step in range(later.num_steps(num_bins))]
     wanted = [step[0] for step in steps[first:]]
@@ -86,7 +86,7 @@ def test_a_resumed_run_takes_the_steps_that_are_left(scheduled, data):
 def test_nothing_is_left_after_the_last_step():
     """Of 12 bins the step of 9 leaves 3, which are dropped; the phase that begins there would make a step of them."""
     topology = Topology(
-        world_size=3, accumulation=2, batch_size="0:6 1:18 2:6", start_position=1, remainder=RemainderPolicy.DROP
+        world_size=3, accumulation=2, batch_schedule="0:6 1:18 2:6", start_position=1, remainder=RemainderPolicy.DROP
     )
     assert (topology.num_steps(13), topology.num_bins_dropped(13)) == (1, 3)
     position = topology.position_after(0, 13)
@@ -109,28 +109,31 @@ def test_texts(text, phases):
     assert BatchSchedule.parse(str(schedule)).of_epoch(0, num_bins=9, max_seq_len=1) == schedule.of_epoch(
         0, num_bins=9, max_seq_len=1
     )
-    assert Topology(batch_size=text).batch_size == schedule
+    assert Topology(batch_schedule=text).batch_schedule == schedule
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("5:8", r"^batch_size '5:8' must begin with a phase at 0"),
-        ("0:8 20:4 10:2", r"^batch_size .* has phases that do not ascend"),
-        ("0:8 1K:4 1000M", r"^batch_size has a phase '1000M', which is not BEGIN:SIZE: BEGIN in bins, or in tokens"),
-        ("0:8 x:4", "^batch_size has a phase 'x:4'"),
-        ("0:8 10:1.5", "^batch_size has a phase '10:1.5'"),
-        ("0:8 1.0001K:4", "^batch_size has a phase '1.0001K:4'"),
-        ("0:8 nanK:4", "^batch_size has a phase 'nanK:4'"),
-        ("0:8 infB:4", "^batch_size has a phase 'infB:4'"),
-        ("0:0", "^batch_size: a phase's global batch size must be an integer of at least 1, got 0"),
-        ("0:8 -5:4", "^batch_size: where a phase begins must be an integer of at least 0, got -5"),
-        ("eight:" + "x" * 100_000, "^batch_size has a phase 'eight:x"),
+        ("5:8", r"^batch_schedule '5:8' must begin with a phase at 0"),
+        ("0:8 20:4 10:2", r"^batch_schedule .* has phases that do not ascend"),
+        (
+            "0:8 1K:4 1000M",
+            r"^batch_schedule has a phase '1000M', which is not BEGIN:SIZE: BEGIN in bins, or in tokens",
+        ),
+        ("0:8 x:4", "^batch_schedule has a phase 'x:4'"),
+        ("0:8 10:1.5", "^batch_schedule has a phase '10:1.5'"),
+        ("0:8 1.0001K:4", "^batch_schedule has a phase '1.0001K:4'"),
+        ("0:8 nanK:4", "^batch_schedule has a phase 'nanK:4'"),
+        ("0:8 infB:4", "^batch_schedule has a phase 'infB:4'"),
+        ("0:0", "^batch_schedule: a phase's global batch size must be an integer of at least 1, got 0"),
+        ("0:8 -5:4", "^batch_schedule: where a phase begins must be an integer of at least 0, got -5"),
+        ("eight:" + "x" * 100_000, "^batch_schedule has a phase 'eight:x"),
     ],
 )
 def test_bad_texts_are_named(text, message):
     with pytest.raises(ValueError, match=message) as caught:
-        Topology(batch_size=text)
+        Topology(batch_schedule=text)
     assert len(str(caught.value)) < 300
 
 
@@ -140,22 +143,26 @@ def test_tokens_count_full_bins_as_megatron_does():
     with pytest.raises(ValueError, match=r"4K comes to 1 bins of 2048 tokens, and the phase before it begins at 5"):
         BatchSchedule.parse("0:8 5:4 4K:2").of_epoch(0, num_bins=10, max_seq_len=2048)
     with pytest.raises(ValueError, match="ask of_epoch"):
-        Topology(batch_size="0:8 1K:4").num_steps(9)
+        Topology(batch_schedule="0:8 1K:4").num_steps(9)
 
 
 def test_sizes_divide_among_ranks_where_they_are_still_needed():
-    shape = Topology(world_size=3, accumulation=2, batch_size="0:8 24:12 100:10")
-    with pytest.raises(ValueError, match="batch_size 8, from position 0 on, does not divide among world_size 3 times"):
+    shape = Topology(world_size=3, accumulation=2, batch_schedule="0:8 24:12 100:10")
+    with pytest.raises(
+        ValueError, match="batch_schedule 8, from position 0 on, does not divide among world_size 3 times"
+    ):
         shape.num_steps(60)
-    behind = Topology(world_size=3, accumulation=2, batch_size="0:8 24:12", start_position=24)
+    behind = Topology(world_size=3, accumulation=2, batch_schedule="0:8 24:12", start_position=24)
     assert [(each.batch_size, each.bins_per_step) for each in behind.stretches] == [(2, 6)]
-    with pytest.raises(ValueError, match="batch_size 10, from position 100 on"):  # epochs before anything goes wrong
-        Topology(world_size=3, accumulation=2, batch_size="0:12 100:10").num_steps(60)
+    with pytest.raises(
+        ValueError, match="batch_schedule 10, from position 100 on"
+    ):  # epochs before anything goes wrong
+        Topology(world_size=3, accumulation=2, batch_schedule="0:12 100:10").num_steps(60)
 
 
 def test_independent_ranks_share_no_global_batch():
-    with pytest.raises(ValueError, match="batch_size must be a number where mode is independent"):
-        Topology(mode="independent", batch_size="0:8 10:16")
+    with pytest.raises(ValueError, match="batch_schedule cannot be given where mode is independent"):
+        Topology(mode="independent", batch_schedule="0:8 10:16")
 
 
 def test_a_schedule_needs_a_phase():

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import flat_words
+from tests.flat_words import packed_dataloader, packed_dataset
 
 
 @pytest.fixture(scope="session")
@@ -16,9 +18,9 @@ def wrong_folder(tmp_path_factory):
     """`corpus` (a Megatron pair of 5, 3, 3, 5 tokens), `datasets/corpus`, and files that are none of what they seem."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from tests.flat_words import prepare
 
     from packhorse.formats import MegatronWriter
-    from packhorse.prepare import prepare
     from packhorse.tokenize import train_tokenizer
 
     folder = tmp_path_factory.mktemp("wrong")
@@ -73,8 +75,7 @@ def write_keyed(folder: Path) -> None:
     """`keyed/web`, whose keys are a, b, c and d; copies that are damaged; and columns that are no keys."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from packhorse.prepare import prepare
+    from tests.flat_words import prepare
 
     columns = {
         "length": [5, 3, 3, 5],
@@ -122,6 +123,7 @@ def names(wrong_folder):
     found = {"np": np, "nan": math.nan, "torch": torch, "Path": Path}
     for package in (topology, tokenize, formats, sft, epoch, packing, prepare):
         found |= {name: getattr(package, name) for name in package.__all__ if hasattr(package, name)}
+    found |= {word: getattr(flat_words, word) for word in ("prepare", "shard", "tokenize", "tokenize_fine_tuning")}
     rooms = ("batches", "losses", "masks", "pictures", "presets", "proof", "rollouts", "sources", "streams", "trainers")
     for package in (client, *(import_module(f"packhorse.client.{room}") for room in rooms)):
         found |= {name: getattr(package, name) for name in package.__all__}
@@ -130,15 +132,15 @@ def names(wrong_folder):
 
     def dataset(**options):
         shape = {"batch_size": 1} | ({} if {"rank", "device_mesh"} & set(options) else {"rank": 0, "world_size": 1})
-        return client.PackedDataset(memory, "corpus", tokens, **(shape | options))
+        return packed_dataset(memory, "corpus", tokens, **(shape | options))
 
     def dataset_of(tokens):
         shape = {"batch_size": 1, "rank": 0, "world_size": 1}
-        return list(client.PackedDataset(memory, "corpus", tokens, **shape))
+        return list(packed_dataset(memory, "corpus", tokens, **shape))
 
     def loader(**options):
         shape = {"batch_size": 1, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
-        return next(iter(client.create_packed_dataloader(memory, "corpus", tokens, **(shape | options))))
+        return next(iter(packed_dataloader(memory, "corpus", tokens, **(shape | options))))
 
     def closed(target):
         with client.connect(target) as left:

@@ -6,6 +6,7 @@ from .batches.layout import PackLayout as PackLayout
 from .batches.layout import as_layout as as_layout
 from .batches.packed_batch import PackedBatch as PackedBatch
 from .batches.separators import Separators as Separators
+from .connecting import Server as Server
 from .connecting import connect as connect
 from .errors import DigestMismatchError as DigestMismatchError
 from .errors import PackhorseError as PackhorseError
@@ -16,13 +17,14 @@ from .loading.loader import create_packed_dataloader as create_packed_dataloader
 from .loading.packed_bins import PackedBins as PackedBins
 from .loading.prefetch import DevicePrefetcher as DevicePrefetcher
 from .options import Balance as Balance
-from .options import BatchPhase as BatchPhase
-from .options import BatchSchedule as BatchSchedule
+from .options import LoaderOptions as LoaderOptions
 from .options import RemainderPolicy as RemainderPolicy
 from .options import RetryPolicy as RetryPolicy
+from .options import Run as Run
 from .options import Skips as Skips
 from .options import StreamMode as StreamMode
 from .options import Topology as Topology
+from .presets import BatchFormat as BatchFormat
 from .presets import get_preset as get_preset
 from .presets import list_presets as list_presets
 from .sources import StoreCache as StoreCache

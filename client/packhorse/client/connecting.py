@@ -1,24 +1,42 @@
-"""`connect`: from a target to a client.
+"""`connect` and `Server`: from a target to a client.
 
-Owns which transport a target gets, and what goes with it. Leaves addresses to `transport/targets`, and what a client
-does to `api`.
+Owns which transport a target gets, and how a process asks before it forks its workers. Leaves addresses to
+`transport/targets`, and what a client does to `api`.
 """
 
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from packhorse.client.api import Client
-from packhorse.client.transport.access import Access
+from packhorse.client.transport.access import NO_ACCESS, Access
 from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, MemoryTransport
-from packhorse.client.transport.grpc_channels import GrpcTransport
+from packhorse.client.transport.grpc_channels import GrpcTransport, has_used_grpc
 from packhorse.client.transport.memory_datasets import MemoryDatasets
 from packhorse.client.transport.requests import invalid, shortened
 from packhorse.client.transport.retries import policy_of
+from packhorse.client.transport.targets import hosts_of
 from packhorse.client.transport.transport import Transport
 from packhorse.formats.asking import RetryPolicy
 
 if TYPE_CHECKING:
     import grpc
+
+Target = str | MemoryDatasets | Callable[[], Client]
+"""What `connect` takes, or a function that returns a Client."""
+
+_Answer = TypeVar("_Answer")
+
+_CHILD_SECONDS = 60.0
+"""How much longer than a client tries a child process may take to ask."""
 
 
 def connect(
@@ -88,3 +106,131 @@ def open_client(
     else:
         transport = GrpcTransport(target, access=access, credentials=credentials)
     return Client(transport, policy)
+
+
+@dataclass(frozen=True)
+class Server:
+    """How servers are reached, by the main process and by each dataloader worker; it travels to workers by pickle.
+
+    Example:
+        >>> Server("trainer-7:50051,trainer-8:50051", timeout_seconds=600).name
+        'trainer-7:50051,trainer-8:50051'
+
+    Raises:
+        ValueError: nothing could ever listen at the target, or a field is out of range.
+    """
+
+    target: Target
+    """What `connect` takes, or a function without arguments that returns a Client; where workers are spawned, a
+    module's own function. `MemoryDatasets` for tests of a trainer."""
+    _: KW_ONLY
+    access: Access | None = None
+    """Certificates and tokens; None for those of the environment."""
+    timeout_seconds: float | None = None
+    """How long a call or a stream goes on without an answer. None: two minutes where a server was lost, ten seconds
+    where none has ever answered."""
+    retry: RetryPolicy | None = None
+    """The same in detail, instead of `timeout_seconds`."""
+
+    def __post_init__(self) -> None:
+        """Refuses what no server could ever listen at, before workers are started for it."""
+        if isinstance(self.target, str):
+            if not self.target.startswith(PREFIX):
+                hosts_of(self.target)
+        elif not isinstance(self.target, MemoryDatasets) and not callable(self.target):
+            raise ValueError(
+                "target must be what `connect` takes, or a function that returns a Client; got "
+                f"{shortened(self.target)}"
+            )
+        if self.access is not None and not isinstance(self.access, Access):
+            raise ValueError(f"access must be an Access, e.g. Access(ca='ca.pem'), got {shortened(self.access)}")
+        policy_of(self.timeout_seconds, self.retry)
+        if callable(self.target) and (self.timeout_seconds, self.retry, self.access) != (None, None, None):
+            raise ValueError(
+                "timeout_seconds, retry and access are for a target; the function that is given returns a Client"
+            )
+
+    @property
+    def name(self) -> str:
+        """The target, or the name of the function, for messages."""
+        target = self.target
+        return getattr(target, "__qualname__", type(target).__qualname__) if callable(target) else str(target)
+
+    def open(self) -> Client:
+        """Returns a new client."""
+        if callable(self.target):
+            return self.target()
+        return open_client(self.target, self.access or NO_ACCESS, policy_of(self.timeout_seconds, self.retry))
+
+    def ask(self, question: Callable[[], _Answer]) -> _Answer:
+        """Returns what `question` returns, asked in a child process so that this one may still fork its workers.
+
+        See `ask_in_child`. Targets without a server are asked right here.
+        """
+        if isinstance(self.target, MemoryDatasets) or str(self.target).startswith(PREFIX):
+            return question()
+        policy = policy_of(self.timeout_seconds, self.retry)
+        return ask_in_child(question, timeout_seconds=policy.deadline_seconds + _CHILD_SECONDS)
+
+
+def as_server(target: Target | Server) -> Server:
+    """Returns a Server as it is, and one for a bare target."""
+    return target if isinstance(target, Server) else Server(target)
+
+
+def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = 180.0) -> _Answer:
+    """Returns what `question` returns, asked in a forked child while this process has not used gRPC itself.
+
+    Where it has, where there is no fork, and where JAX runs, whose threads no fork survives, the question is asked
+    right here.
+
+    Args:
+        question: need not be picklable; its answer is. Objects that it changes, it changes in the child.
+        timeout_seconds: how long the child may take.
+
+    Raises:
+        TimeoutError: the child gave no answer in time.
+        RuntimeError: the child died, or its exception cannot be pickled.
+        Exception: whatever the question raised.
+    """
+    if has_used_grpc() or not hasattr(os, "fork") or "jax" in sys.modules:
+        return question()
+    receiver, sender = Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        _answer(question, sender)
+    sender.close()
+    try:
+        if not receiver.poll(timeout_seconds):
+            raise TimeoutError(f"the server was asked in a child process, which gave no answer in {timeout_seconds} s")
+        is_answer, outcome = pickle.loads(receiver.recv_bytes())
+    except EOFError:
+        raise RuntimeError("the server was asked in a child process, which died") from None
+    finally:
+        receiver.close()
+        with suppress(ProcessLookupError, ChildProcessError):  # where someone else collects this process's children
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    if not is_answer:
+        raise outcome
+    return outcome
+
+
+def _answer(question: Callable[[], Any], sender: Connection) -> NoReturn:
+    """Sends the answer or the exception, and ends the child at once: nothing of its parent's is to be cleaned up."""
+    try:
+        try:
+            outcome = (True, question())
+        except BaseException as error:
+            outcome = (False, _picklable(error))
+        sender.send_bytes(pickle.dumps(outcome))
+    finally:
+        os._exit(0)
+
+
+def _picklable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever its class's own pickling raises
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -5,7 +5,7 @@ Plain Python without a dependency, so that server, client and command line share
 
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
 from packhorse.topology.rooms import RoomRule
-from packhorse.topology.schedule import BatchPhase, BatchSchedule, as_batch_size
+from packhorse.topology.schedule import BatchPhase, BatchSchedule
 from packhorse.topology.skips import Skips
 from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Stretch, Topology
 
@@ -21,7 +21,6 @@ __all__ = [
     "StreamMode",
     "Stretch",
     "Topology",
-    "as_batch_size",
     "as_choice",
     "checked_integer",
 ]

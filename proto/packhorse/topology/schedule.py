@@ -56,21 +56,27 @@ class BatchSchedule:
     def __post_init__(self) -> None:
         """Checks every phase."""
         for begin, _, size in self.phases:
-            checked_integer("batch_size: where a phase begins", begin, 0)
-            checked_integer("batch_size: a phase's global batch size", size, 1)
+            checked_integer("batch_schedule: where a phase begins", begin, 0)
+            checked_integer("batch_schedule: a phase's global batch size", size, 1)
         if not self.phases or self.phases[0].begin != 0:
-            raise ValueError(f"batch_size {quoted(str(self))} must begin with a phase at 0, e.g. 0:768 250B:1536")
+            raise ValueError(f"batch_schedule {quoted(str(self))} must begin with a phase at 0, e.g. 0:768 250B:1536")
         for before, after in pairwise(self.phases):
             if after.begin <= before.begin and after.in_tokens == before.in_tokens:
-                raise ValueError(f"batch_size {quoted(str(self))} has phases that do not ascend; write them in order")
+                raise ValueError(
+                    f"batch_schedule {quoted(str(self))} has phases that do not ascend; write them in order"
+                )
 
     @classmethod
-    def parse(cls, text: str) -> "BatchSchedule":
-        """Reads `BEGIN:SIZE` for every phase, with spaces or commas between.
+    def parse(cls, text: "str | BatchSchedule") -> "BatchSchedule":
+        """Reads `BEGIN:SIZE` for every phase, with spaces or commas between; a schedule stays as it is.
 
         Raises:
             ValueError: the text is something else.
         """
+        if isinstance(text, BatchSchedule):
+            return text
+        if not isinstance(text, str):
+            raise ValueError(f"batch_schedule must be like '0:768 250B:1536', got {quoted(str(text))}")
         return cls(tuple(map(_phase, text.replace(",", " ").split())))
 
     def __str__(self) -> str:
@@ -97,7 +103,7 @@ class BatchSchedule:
         for (before, after), phase in zip(pairwise(begins), self.phases[1:], strict=True):
             if after <= before:
                 raise ValueError(
-                    f"batch_size has phases that do not ascend: {_written(phase.begin, phase.in_tokens)} comes to "
+                    f"batch_schedule has phases that do not ascend: {_written(phase.begin, phase.in_tokens)} comes to "
                     f"{after} bins of {max_seq_len} tokens, and the phase before it begins at {before}"
                 )
         of_epoch = [begin - epoch * num_bins for begin in begins]
@@ -108,26 +114,6 @@ class BatchSchedule:
                 for begin, phase in zip(of_epoch[now:], self.phases[now:], strict=True)
             )
         )
-
-
-def as_batch_size(value: object) -> "int | BatchSchedule":
-    """Returns a batch size from a number, a schedule, or a schedule's text.
-
-    Example:
-        >>> as_batch_size(8), as_batch_size("0:768 250B:1536").sizes
-        (8, (768, 1536))
-
-    Args:
-        value: one of them.
-
-    Raises:
-        ValueError: it is none of them.
-    """
-    if isinstance(value, BatchSchedule):
-        return value
-    if isinstance(value, str) and ":" in value:
-        return BatchSchedule.parse(value)
-    return checked_integer("batch_size", value, 1)
 
 
 def _phase(text: str) -> BatchPhase:
@@ -141,8 +127,8 @@ def _phase(text: str) -> BatchPhase:
     except (InvalidOperation, ValueError, OverflowError):
         pass
     raise ValueError(
-        f"batch_size has a phase {quoted(text)}, which is not BEGIN:SIZE: BEGIN in bins, or in tokens with K, M, B or "
-        "T behind it, and SIZE in bins of all ranks, e.g. 250B:1536"
+        f"batch_schedule has a phase {quoted(text)}, which is not BEGIN:SIZE: BEGIN in bins, or in tokens with a "
+        "suffix K, M, B or T, and SIZE in bins of all ranks, e.g. 250B:1536"
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
-from packhorse.topology.schedule import BatchSchedule, as_batch_size
+from packhorse.topology.schedule import BatchSchedule
 
 ADDED = -1
 """Position of a bin that the remainder policy added."""
@@ -52,9 +52,9 @@ class Topology:
 
     With a `balance`, bins are exchanged within the positions of an optimizer step, which has `accumulation` steps.
 
-    Where `batch_size` is a schedule, the first optimizer step that begins at or behind a phase's first position has the
-    phase's size. It counts from the run's beginning, so ask `of_epoch` for the
-    topology of an epoch before asking for steps. Steps of one size in a row are a stretch; in each, step s and position
+    With a `batch_schedule`, the first optimizer step that begins at or after a phase's first position has the phase's
+    size. A schedule counts from the run's beginning, so ask `of_epoch` for the topology of an epoch before asking for
+    steps. Steps of one size in a row are a stretch; in each, step s and position
     are the formula above, counted from the stretch's beginning.
 
     Example:
@@ -70,8 +70,11 @@ class Topology:
     """Data-parallel degree, at least 1."""
     workers_per_rank: int = 1
     """Dataloader workers within a rank, at least 1."""
-    batch_size: int | BatchSchedule = 1
-    """Bins per rank and step, at least 1; or the run's global batch sizes, each from some point on."""
+    batch_size: int = 1
+    """Bins per rank and step, at least 1."""
+    batch_schedule: BatchSchedule | None = None
+    """Global batch sizes, each from some point of the run on, instead of `batch_size`; a schedule or its text,
+    "0:768 250B:1536"."""
     start_position: int = 0
     """The position where step 0 begins, at least 0."""
     remainder: RemainderPolicy = RemainderPolicy.SPREAD
@@ -87,17 +90,20 @@ class Topology:
 
     def __post_init__(self) -> None:
         """Checks every field."""
-        for name in ("world_size", "workers_per_rank", "accumulation"):
+        for name in ("world_size", "workers_per_rank", "batch_size", "accumulation"):
             object.__setattr__(self, name, checked_integer(name, getattr(self, name), 1))
-        object.__setattr__(self, "batch_size", as_batch_size(self.batch_size))
+        if self.batch_schedule is not None:
+            object.__setattr__(self, "batch_schedule", BatchSchedule.parse(self.batch_schedule))
+            if self.batch_size != 1:
+                raise ValueError(f"batch_size must be left out where there is a batch_schedule, got {self.batch_size}")
         for name in ("start_position", "cost_linear"):
             object.__setattr__(self, name, checked_integer(name, getattr(self, name), 0))
         for name, kind in (("remainder", RemainderPolicy), ("mode", StreamMode), ("balance", Balance)):
             object.__setattr__(self, name, as_choice(name, kind, getattr(self, name)))
         if self.mode is StreamMode.INDEPENDENT and self.balance is not Balance.NONE:
             raise ValueError("balance must be none where mode is independent: such ranks share no bins to balance")
-        if self.mode is StreamMode.INDEPENDENT and isinstance(self.batch_size, BatchSchedule):
-            raise ValueError("batch_size must be a number where mode is independent: such ranks share no global batch")
+        if self.mode is StreamMode.INDEPENDENT and self.batch_schedule is not None:
+            raise ValueError("batch_schedule cannot be given where mode is independent: ranks share no global batch")
 
     def __repr__(self) -> str:
         """What differs from one rank with one worker and one bin a step."""
@@ -116,12 +122,12 @@ class Topology:
         Raises:
             ValueError: a phase's size does not divide among the ranks, or begins at a number of tokens.
         """
-        if not isinstance(self.batch_size, BatchSchedule):
+        if self.batch_schedule is None:
             bins = self.batch_size * (self.world_size if self.mode is StreamMode.PARTITION else 1)
             return (Stretch(0, 0, self.batch_size, bins),)
-        phases = self.batch_size.phases
+        phases = self.batch_schedule.phases
         if any(phase.in_tokens for phase in phases):
-            raise ValueError("batch_size has phases in tokens: ask of_epoch for the topology of an epoch")
+            raise ValueError("batch_schedule has phases in tokens: ask of_epoch for the topology of an epoch")
         found: list[Stretch] = []
         step = offset = 0
         for phase, following in zip(phases, (*phases[1:], None), strict=True):
@@ -131,7 +137,7 @@ class Topology:
             batch_size, rest = divmod(phase.size, self.world_size * self.accumulation)
             if rest:
                 raise ValueError(
-                    f"batch_size {phase.size}, from position {phase.begin} on, does not divide among world_size "
+                    f"batch_schedule {phase.size}, from position {phase.begin} on, does not divide among world_size "
                     f"{self.world_size} times accumulation {self.accumulation}; take a multiple of "
                     f"{self.world_size * self.accumulation}, or other numbers of ranks or steps"
                 )
@@ -144,8 +150,9 @@ class Topology:
     @property
     def most_bins_of_rank(self) -> int:
         """Bins of a rank in its largest step."""
-        size = self.batch_size
-        return size if isinstance(size, int) else -(-max(size.sizes) // (self.world_size * self.accumulation))
+        if self.batch_schedule is None:
+            return self.batch_size
+        return -(-max(self.batch_schedule.sizes) // (self.world_size * self.accumulation))
 
     @cached_property
     def bins_per_step(self) -> int:
@@ -155,7 +162,7 @@ class Topology:
     @property
     def steps_per_optimizer_step(self) -> int:
         """Steps that make an optimizer step: `accumulation` with a balance or a schedule, else 1."""
-        is_plain = self.balance is Balance.NONE and not isinstance(self.batch_size, BatchSchedule)
+        is_plain = self.balance is Balance.NONE and self.batch_schedule is None
         return 1 if is_plain else self.accumulation
 
     @property
@@ -179,10 +186,10 @@ class Topology:
         return num_bins - self.start_position
 
     def of_epoch(self, epoch: int, *, num_bins: int, max_seq_len: int) -> "Topology":
-        """Returns the topology of one epoch: where the batch size is a schedule, it counts this epoch's positions.
+        """Returns the topology of one epoch: a batch schedule counts this epoch's positions.
 
         Example:
-            >>> shape = Topology(world_size=2, batch_size="0:4 100:8")
+            >>> shape = Topology(world_size=2, batch_schedule="0:4 100:8")
             >>> [shape.of_epoch(epoch, num_bins=60, max_seq_len=8).num_steps(60) for epoch in (0, 1, 2)]
             [15, 13, 8]
 
@@ -191,10 +198,10 @@ class Topology:
             num_bins: of an epoch, without what is skipped.
             max_seq_len: a bin's capacity in tokens.
         """
-        if not isinstance(self.batch_size, BatchSchedule):
+        if self.batch_schedule is None:
             return self
-        of_epoch = self.batch_size.of_epoch(epoch, num_bins=num_bins, max_seq_len=max_seq_len)
-        return replace(self, batch_size=of_epoch)
+        of_epoch = self.batch_schedule.of_epoch(epoch, num_bins=num_bins, max_seq_len=max_seq_len)
+        return replace(self, batch_schedule=of_epoch)
 
     def stretch_of(self, step: int) -> Stretch:
         """The stretch that a step is of."""
@@ -264,7 +271,7 @@ class Topology:
         """
         stretch = self.stretch_of(step + 1)
         if step + 1 == self.num_steps(num_bins):
-            if step >= 0 and isinstance(self.batch_size, BatchSchedule):
+            if step >= 0 and self.batch_schedule is not None:
                 return num_bins
             return min(self.start_position + stretch.offset_of(step + 1), num_bins)
         steps_into = (step + 1 - stretch.first_step) % self.steps_per_optimizer_step

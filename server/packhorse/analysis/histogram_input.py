@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packhorse.analysis.over_length import lengths_before, options_of
-from packhorse.dataset import PrepareOptions, open_prepared
+from packhorse.dataset import PlanOptions, open_prepared
 from packhorse.formats import require
 
 
@@ -19,7 +19,7 @@ class HistogramInput:
     """What tables and plots call it."""
     counts: Counter[int]
     """Length in tokens → number of sequences, before anything was done to those that are too long."""
-    options: PrepareOptions | None
+    options: PlanOptions | None
     """What a prepared folder was planned with; None for a histogram."""
 
 

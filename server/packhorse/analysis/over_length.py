@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from packhorse.dataset import OverLength, PreparedDataset, PrepareOptions
+from packhorse.dataset import OverLength, PlanOptions, PreparedDataset
 from packhorse.topology import RoomRule
 
 
@@ -50,7 +50,7 @@ def fit(counts: Mapping[int, int], longest: int, policy: OverLength) -> Counter[
     return fitting
 
 
-def options_of(dataset: PreparedDataset) -> PrepareOptions:
+def options_of(dataset: PreparedDataset) -> PlanOptions:
     """Returns the options as they apply to what is planned: groups take the sum of rooms, and none is cut."""
     options = dataset.manifest.options
     return replace(options, align=1, extra_tokens=0, over_length="drop") if dataset.has_groups else options

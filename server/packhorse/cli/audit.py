@@ -133,7 +133,7 @@ def _token_audit(
     bos_token_id: int | None,
     eos_token_id: int | None,
 ) -> "TokenAudit":
-    from packhorse.client import PackedDataset, Separators, as_token_source
+    from packhorse.client import BatchFormat, PackedDataset, Separators, as_token_source
     from packhorse.client.proof import TokenAudit
 
     dataset = PackedDataset(
@@ -141,10 +141,11 @@ def _token_audit(
         streams.dataset.name,
         open_tokens(tokens, id_column),
         batch_size=streams.topology.batch_size,
-        rank=0,
-        world_size=1,
-        loss_mask=None if loss_mask is None else as_token_source(by_component(loss_mask), is_loss_mask=True),
-        separators=Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id),
+        rank=(0, 1),
+        batch=BatchFormat(
+            loss_mask=None if loss_mask is None else as_token_source(by_component(loss_mask), is_loss_mask=True),
+            separators=Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id),
+        ),
     )
     # Opened anew, so that ids are looked up where the dataset says, whatever --id-column says.
     return TokenAudit(streams=streams, dataset=dataset, against=as_token_source(by_component(against or tokens)))

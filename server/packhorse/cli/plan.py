@@ -15,7 +15,7 @@ from rich.table import Table
 from packhorse.analysis import HistogramInput, Unpacked, fit, read_histogram, ways_without_packing
 from packhorse.cli.shared.console import output_console
 from packhorse.cli.shared.tables import unpacked_table
-from packhorse.dataset import PrepareOptions
+from packhorse.dataset import PlanOptions
 from packhorse.epoch import PlanIndex, bin_mates_again
 from packhorse.formats import require
 from packhorse.jobs import show_progress
@@ -153,13 +153,13 @@ def _options(
     max_sequences_per_bin: int | None,
     align: int | None,
     extra_tokens: int | None,
-) -> PrepareOptions:
+) -> PlanOptions:
     """Returns a prepared folder's options, or those of a histogram, with what the user says otherwise."""
     own = source.options
     if own is None:
         if max_seq_len is None:
             raise ValueError(f"{source.name} is a histogram; give --max-seq-len")
-        own = PrepareOptions(max_seq_len=max_seq_len)
+        own = PlanOptions(max_seq_len=max_seq_len)
     options = replace(
         own,
         max_seq_len=max_seq_len or own.max_seq_len,

@@ -8,12 +8,11 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
 
 import click
 
-from packhorse.cli.shared.options import ray_address_option, store_timeout_option
-from packhorse.cli.shared.plan_options import plan_options
+from packhorse.cli.shared.flags import flags_of
+from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.cli.shared.words import CUT_OFF, groups_line, real_tokens
 from packhorse.dataset import (
@@ -21,13 +20,16 @@ from packhorse.dataset import (
     Manifest,
     OverLength,
     OverLengthLedger,
+    PlanOptions,
     load_seqpack_layout,
     open_prepared,
 )
-from packhorse.jobs import AnyEngineKind
-from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, PackingStats, Template
-from packhorse.prepare import READERS, DryRun, Layout, OnBadRow, prepare
+from packhorse.jobs import Execution
+from packhorse.packing import PACKERS, PackingStats, Template
+from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, prepare
 from packhorse.prepare import dry_run as try_out
+
+_GROUP_FLAGS = {"column": "group_column", "size": "group_size", "numbers": "groups"}
 
 
 class _Command(click.Command):
@@ -55,48 +57,10 @@ class _Command(click.Command):
     "several times to read several, in that order.",
 )
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
-@plan_options
-@click.option(
-    "--group-column",
-    metavar="NAME",
-    help="Integer column of groups: rows with equal numbers, which follow each other, always share a bin.",
-)
-@click.option("--group-size", type=int, metavar="N", help="Every N rows are such a group: 2 for chosen and rejected.")
-@click.option(
-    "--groups",
-    metavar="FILE.npy",
-    help="NumPy file of groups, one integer for each row, for token files without columns; or the URL of one.",
-)
-@click.option(
-    "--algorithm",
-    type=click.Choice(["auto", *sorted(PACKERS)]),
-    default="auto",
-    show_default=True,
-    help="The packer that makes the plan.",
-)
-@click.option(
-    "--time-limit-seconds",
-    type=float,
-    default=DEFAULT_TIME_LIMIT_SECONDS,
-    show_default=True,
-    metavar="S",
-    help="A safety net: planning ends by itself after a fixed amount of work. A plan that was cut off says so.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(get_args(AnyEngineKind)),
-    default="threads",
-    show_default=True,
-    help="Where the work is done: threads of this process, processes of this machine, or a Ray cluster whose machines "
-    "share the files.",
-)
-@click.option(
-    "--workers",
-    type=int,
-    metavar="N",
-    help="Threads or processes.  [default: one per processor and 250,000 rows, up to 16]",
-)
-@ray_address_option
+@flags_of(PlanOptions, "plan", choices={"algorithm": ["auto", *sorted(PACKERS)]})
+@flags_of(InputColumns, "columns", names={"length": "length_column", "id": "id_column"}, leave_out=("group", "key"))
+@flags_of(Grouping, "grouping", names=_GROUP_FLAGS, is_optional=True)
+@flags_of(Execution, "execution", leave_out=("progress",))
 @store_timeout_option
 @click.option(
     "--format",
@@ -106,14 +70,6 @@ class _Command(click.Command):
     show_default=True,
     help="Layout of the folder; `packhorse serve` reads packhorse.",
 )
-@click.option(
-    "--on-bad-row",
-    type=click.Choice(get_args(OnBadRow)),
-    default="error",
-    show_default=True,
-    help="What happens to a row whose length or id is null, below 1 token or beyond int64; the manifest names those "
-    "skipped.",
-)
 @click.option("--dry-run", is_flag=True, help="Read and plan, tell what preparing would give and cost, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a prepared dataset at --output, and nothing else.")
 @click.option(
@@ -121,53 +77,34 @@ class _Command(click.Command):
     is_flag=True,
     help="Add the input's sequences to the dataset at --output as a new version; the one before is kept beside it.",
 )
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Resume where the same command was stopped. Without this flag, start over.",
-)
 def command(
     sources: tuple[str, ...],
     output: Path,
-    group_column: str | None,
-    group_size: int | None,
-    groups: str | None,
-    algorithm: str,
-    time_limit_seconds: float,
-    engine: AnyEngineKind,
-    workers: int | None,
-    ray_address: str | None,
+    plan: PlanOptions,
+    columns: InputColumns,
+    grouping: Grouping | None,
+    execution: Execution,
     layout: Layout,
-    on_bad_row: OnBadRow,
     dry_run: bool,
     overwrite: bool,
     append: bool,
-    resume: bool,
-    **plan: Any,
 ) -> None:
     """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
     started = time.perf_counter()
     with stopped_by_signals("no half-made dataset is left; the same command with --resume goes on"):
         result = (try_out if dry_run else prepare)(
             sources,
-            group_column=group_column,
-            group_size=group_size,
-            groups=groups,
             output=output,
-            algorithm=algorithm,
-            time_limit_seconds=time_limit_seconds,
+            plan=plan,
+            columns=columns,
+            grouping=grouping,
+            execution=execution,
             overwrite=overwrite,
             append=append,
-            resume=resume,
-            engine=engine,
-            workers=workers,
-            ray_address=ray_address,
             format=layout,
-            on_bad_row=on_bad_row,
-            **plan,
         )
     if isinstance(result, DryRun):
-        _print_dry_run(result, plan["over_length"])
+        _print_dry_run(result, plan.over_length)
     else:
         _print_summary(result, output, layout, time.perf_counter() - started)
 

@@ -5,14 +5,16 @@ Owns the command's flags and its printed summary; leaves the work to `packhorse.
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import click
 
+from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.plan_options import plan_options
 from packhorse.cli.shared.signals import stopped_by_signals
-from packhorse.prepare import shard
+from packhorse.packing import PACKERS
+from packhorse.prepare import Execution, InputColumns, PlanOptions, shard
+
+_COLUMN_FLAGS = {"length": "length_column", "id": "id_column"}
 
 
 @click.command("shard", context_settings={"show_default": True})
@@ -29,30 +31,21 @@ from packhorse.prepare import shard
     metavar="DIR",
     help="Folder to serve: it gets the shards and NAME.mixture.toml, which serves them as one.",
 )
-@plan_options
-@click.option(
-    "--workers",
-    type=int,
-    metavar="N",
-    help="Processes, each at a shard.  [default: one per processor and 250,000 sequences, up to 16]",
-)
+@flags_of(PlanOptions, "plan", choices={"algorithm": ["auto", *sorted(PACKERS)]})
+@flags_of(InputColumns, "columns", names=_COLUMN_FLAGS, leave_out=("on_bad_row", "group", "key"))
+@flags_of(Execution, "execution", leave_out=("engine", "ray_address", "progress"))
 @store_timeout_option
 @click.option("--overwrite", is_flag=True, help="Replace shards and a mixture of these names.")
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Keep the shards that the same command finished before it was stopped, and prepare the others.",
-)
 def command(
     inputs: tuple[str, ...],
     by: str | None,
     sequences: int | None,
     name: str,
     data_root: Path,
-    workers: int | None,
+    plan: PlanOptions,
+    columns: InputColumns,
+    execution: Execution,
     overwrite: bool,
-    resume: bool,
-    **plan: Any,
 ) -> None:
     """Cut a corpus into shards, prepare each, and write the mixture that serves them as one.
 
@@ -65,10 +58,10 @@ def command(
             data_root=data_root,
             by=by,
             sequences=sequences,
+            plan=plan,
+            columns=columns,
+            execution=execution,
             overwrite=overwrite,
-            resume=resume,
-            workers=workers,
-            **plan,
         )
     for shard_name, manifest in manifests.items():
         click.echo(f"{shard_name}  {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")

@@ -6,27 +6,33 @@ Owns the command's flags and its printed summary; leaves the work to `packhorse.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
 from packhorse.cli.shared.console import output_console
-from packhorse.cli.shared.options import ray_address_option, store_timeout_option
+from packhorse.cli.shared.flags import flags_of
+from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.signals import stopped_by_signals
-from packhorse.jobs import EngineKind
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
     ChatColumns,
+    Execution,
     FineTuningSummary,
     PairColumns,
     PreferenceColumns,
+    SpecialTokens,
     TokenizeSummary,
     tokenize,
     tokenize_fine_tuning,
 )
+
+_Form = type[ChatColumns | PairColumns | PreferenceColumns]
+
+_FORM_COLUMNS = ("messages", "prompt", "response", "chosen", "rejected")
 
 _KEPT = "parts that are finished are kept for --resume"
 
@@ -143,162 +149,95 @@ _KEPT = "parts that are finished are kept for --resume"
     help="What happens to a chat or pair that has no token to train on; dropped ones are counted and named.  "
     "[default: error]",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(get_args(EngineKind)),
-    default="processes",
-    show_default=True,
-    help="Where the work is done: processes of this machine, or a Ray cluster whose machines share the files.",
+@flags_of(
+    Execution, "execution", choices={"engine": ["processes", "ray"]}, leave_out=("time_limit_seconds", "progress")
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes to tokenize with.  [default: 1 below 64 MiB of input, else one for each processor]",
-)
-@ray_address_option
 @store_timeout_option
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on with an interrupted run, whose finished parts are in PREFIX.tokenizing; refused where an input or an "
-    "option changed since.",
-)
 @click.option("--overwrite", is_flag=True, help="Replace output files that are already there.")
 def command(
-    inputs: tuple[str, ...],
-    output: str,
-    tokenizer: Path | None,
-    train_tokenizer: bool,
-    vocab_size: int | None,
-    text_column: str | None,
-    id_column: str | None,
-    documents: Literal["file", "line", "paragraph"] | None,
-    glob: str | None,
-    undecodable: Literal["skip", "error"],
-    bos: str | None,
-    eos: str | None,
-    no_eos: bool,
-    messages_column: str | None,
-    tools_column: str | None,
-    chat_template: Path | None,
-    template_options: tuple[str, ...],
-    train_turns: Literal["all", "last"] | None,
-    prompt_column: str | None,
-    response_column: str | None,
-    chosen_column: str | None,
-    rejected_column: str | None,
-    cutoff_len: int | None,
-    no_targets: Literal["error", "drop"] | None,
-    engine: EngineKind,
-    workers: int | None,
-    ray_address: str | None,
-    resume: bool,
-    overwrite: bool,
+    inputs: tuple[str, ...], output: str, train_tokenizer: bool, execution: Execution, overwrite: bool, **given: Any
 ) -> None:
     """Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair.
 
     Sequences come in the order of the inputs, the same for any number of workers.
     """
-    if train_tokenizer == (tokenizer is not None):
+    if train_tokenizer == (given["tokenizer"] is not None):
         raise click.UsageError("Give either --tokenizer FILE or --train-tokenizer.")
-    if vocab_size is not None and not train_tokenizer:
+    if given["vocab_size"] is not None and not train_tokenizer:
         raise click.UsageError("--vocab-size goes with --train-tokenizer.")
-    if no_eos and eos is not None:
+    if given["no_eos"] and given["eos"] is not None:
         raise click.UsageError("Give either --eos TOKEN or --no-eos.")
-    form = _form(
-        messages=messages_column,
-        prompt=prompt_column,
-        response=response_column,
-        chosen=chosen_column,
-        rejected=rejected_column,
-    )
-    is_templated = tools_column is not None or chat_template is not None or bool(template_options)
-    if form is None and (is_templated or train_turns is not None):
-        raise click.UsageError(
-            "--tools-column, --chat-template, --template-option and --train-turns go with --messages-column."
-        )
-    if form is None and (cutoff_len is not None or no_targets is not None):
-        raise click.UsageError(
-            "--cutoff-len and --no-targets go with --messages-column, --prompt-column or --chosen-column."
-        )
+    form = _form(**{name: given[f"{name}_column"] for name in _FORM_COLUMNS})
+    shared: dict[str, Any] = {"execution": execution, "overwrite": overwrite, "undecodable": given["undecodable"]}
     if form is None:
+        options = _text_options(given)
         with stopped_by_signals(_KEPT):
-            summary = tokenize(
-                inputs,
-                output,
-                tokenizer=tokenizer,
-                vocab_size=vocab_size,
-                text_column=text_column,
-                id_column=id_column,
-                documents=documents,
-                glob=glob,
-                undecodable=undecodable,
-                bos=bos,
-                eos=eos,
-                append_eos=not no_eos,
-                engine=engine,
-                workers=workers,
-                ray_address=ray_address,
-                resume=resume,
-                overwrite=overwrite,
-            )
+            summary = tokenize(inputs, output, **options, **shared)
         _print_summary(summary)
         return
-    template: dict[str, Any] = {
-        "tools": tools_column,
-        "chat_template": chat_template,
-        "template_options": dict(map(_template_option, template_options)),
-    }
-    if form is ChatColumns and (bos is not None or eos is not None or no_eos):
-        raise click.UsageError(
-            "The chat template begins and ends the turns of --messages-column; --bos, --eos and --no-eos do not."
-        )
-    if form is not ChatColumns and train_turns is not None:
-        raise click.UsageError("--train-turns goes with --messages-column.")
-    ending = not no_eos if eos is None else eos
-    columns: ChatColumns | PairColumns | PreferenceColumns
-    if messages_column is not None:
-        columns = ChatColumns(messages=messages_column, train_turns=train_turns or "all", **template)
-    elif prompt_column is not None and response_column is not None:
-        columns = PairColumns(prompt=prompt_column, response=response_column, eos=ending, **template)
-    else:
-        columns = PreferenceColumns(
-            prompt=prompt_column,
-            chosen=str(chosen_column),
-            rejected=str(rejected_column),
-            eos=ending,
-            **template,
-        )
-    if bos is not None:
-        raise click.UsageError("--bos is for plain text; the tokenizer itself begins prompts as it was made to.")
-    if text_column is not None or id_column is not None or documents is not None or glob is not None:
-        raise click.UsageError(
-            "--text-column, --id-column, --documents and --glob are for plain text, not for chats and pairs."
-        )
-    if tokenizer is None:
-        raise click.UsageError("Chats and pairs are tokenized with the model's own --tokenizer, not --train-tokenizer.")
+    columns, options = _columns(form, given), _row_options(given)
     with stopped_by_signals(_KEPT):
-        made = tokenize_fine_tuning(
-            inputs,
-            output,
-            columns,
-            tokenizer=tokenizer,
-            cutoff_len=cutoff_len,
-            no_targets=no_targets or "error",
-            undecodable=undecodable,
-            engine=engine,
-            workers=workers,
-            ray_address=ray_address,
-            resume=resume,
-            overwrite=overwrite,
-        )
+        made = tokenize_fine_tuning(inputs, output, columns, **options, **shared)
     _print_fine_tuning(made)
     if form is PreferenceColumns:
         click.echo(f"next       packhorse prepare --input {made.idx_path} --group-size 2, so that pairs stay together")
 
 
-def _form(**named: str | None) -> type[ChatColumns | PairColumns | PreferenceColumns] | None:
+def _text_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of `tokenize`; refuses flags of chats and pairs."""
+    is_templated = given["tools_column"] is not None or given["chat_template"] is not None or given["template_options"]
+    if is_templated or given["train_turns"] is not None:
+        raise click.UsageError(
+            "--tools-column, --chat-template, --template-option and --train-turns go with --messages-column."
+        )
+    if given["cutoff_len"] is not None or given["no_targets"] is not None:
+        raise click.UsageError(
+            "--cutoff-len and --no-targets go with --messages-column, --prompt-column or --chosen-column."
+        )
+    special = SpecialTokens(bos=given["bos"], eos=given["eos"], append_eos=not given["no_eos"])
+    names = ("tokenizer", "vocab_size", "text_column", "id_column", "documents", "glob")
+    return {name: given[name] for name in names} | {"special": special}
+
+
+def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | PreferenceColumns:
+    """What the rows hold."""
+    is_chat = form is ChatColumns
+    if is_chat and (given["bos"] is not None or given["eos"] is not None or given["no_eos"]):
+        raise click.UsageError(
+            "The chat template begins and ends the turns of --messages-column; --bos, --eos and --no-eos do not."
+        )
+    if not is_chat and given["train_turns"] is not None:
+        raise click.UsageError("--train-turns goes with --messages-column.")
+    names = {name: column for name in _FORM_COLUMNS if (column := given[f"{name}_column"]) is not None}
+    template = {
+        "tools": given["tools_column"],
+        "chat_template": given["chat_template"],
+        "template_options": dict(map(_template_option, given["template_options"])),
+    }
+    if is_chat:
+        return ChatColumns(**names, **template, train_turns=given["train_turns"] or "all")
+    ending = not given["no_eos"] if given["eos"] is None else given["eos"]
+    return form(**names, **template, eos=ending)
+
+
+def _row_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of `tokenize_fine_tuning`; refuses flags of plain text."""
+    if given["bos"] is not None:
+        raise click.UsageError("--bos is for plain text; the tokenizer itself begins prompts as it was made to.")
+    if any(given[name] is not None for name in ("text_column", "id_column", "documents", "glob")):
+        raise click.UsageError(
+            "--text-column, --id-column, --documents and --glob are for plain text, not for chats and pairs."
+        )
+    if given["tokenizer"] is None:
+        raise click.UsageError("Chats and pairs are tokenized with the model's own --tokenizer, not --train-tokenizer.")
+    return {
+        "tokenizer": given["tokenizer"],
+        "cutoff_len": given["cutoff_len"],
+        "no_targets": given["no_targets"] or "error",
+    }
+
+
+def _form(**named: str | None) -> _Form | None:
     """Returns what the rows hold by the columns that are named; None for text."""
     given = {name for name, column in named.items() if column is not None}
     if given - {"prompt"} == {"chosen", "rejected"}:

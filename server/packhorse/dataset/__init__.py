@@ -44,6 +44,7 @@ from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.lock import LOCK, locked
 from packhorse.dataset.manifest import (
     MOST_LISTED,
+    Facts,
     GroupRecord,
     InputRecord,
     Inputs,
@@ -52,7 +53,7 @@ from packhorse.dataset.manifest import (
     Manifest,
     OverLength,
     OverLengthLedger,
-    PrepareOptions,
+    PlanOptions,
     SkippedRow,
     SkippedRows,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "ComponentEntry",
     "Difference",
     "DuplicateKeyError",
+    "Facts",
     "GroupRecord",
     "InputRecord",
     "Inputs",
@@ -107,7 +109,7 @@ __all__ = [
     "MixtureFile",
     "OverLength",
     "OverLengthLedger",
-    "PrepareOptions",
+    "PlanOptions",
     "PreparedDataset",
     "PreparedDatasetError",
     "Redacted",

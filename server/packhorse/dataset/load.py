@@ -173,7 +173,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
             "it, prepare it with --format packhorse"
         )
     manifest = Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
-    if set(manifest.checksums) != {*DATA_FILES, *_optional_files(manifest)}:
+    if set(manifest.checksums) != {*DATA_FILES, *optional_files(manifest)}:
         raise PreparedDatasetError(f"{named(folder / MANIFEST)} lists {sorted(manifest.checksums)}")
     # Gigantic files are refused unread: every template holds sequences of its own.
     counts_bytes = _ENTRY_BYTES * (manifest.distinct_lengths + 1)
@@ -252,8 +252,4 @@ def _read_json(path: Path, manifest: Manifest, most_bytes: int, parse: Callable[
 
 
 def _array_files(manifest: Manifest) -> list[str]:
-    return [POOLS, *_optional_files(manifest)]
-
-
-def _optional_files(manifest: Manifest) -> list[str]:
-    return optional_files(manifest.start_dtype, manifest.over_length, manifest.inputs, manifest.groups, manifest.keys)
+    return [POOLS, *optional_files(manifest)]

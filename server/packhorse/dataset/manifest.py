@@ -35,21 +35,23 @@ Keep = Literal["head", "tail"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareOptions:
-    """What shaped the plan, besides the counts."""
+class PlanOptions:
+    """What shapes a plan, besides the counts."""
 
     max_seq_len: int
-    """A bin's capacity in tokens."""
+    """A bin's capacity in tokens, in [1, 2^31)."""
     algorithm: str = "auto"
-    """The packer asked for."""
+    """The packer that makes the plan: "auto", or a name of `packhorse.packing.PACKERS`."""
     max_sequences_per_bin: int | None = None
-    """The most sequences in a bin; None for no limit."""
+    """The most sequences in a bin. By default there is no limit."""
     over_length: OverLength = "error"
-    """What is done with sequences longer than `rooms.longest`."""
+    """What is done with a sequence that does not fit max_seq_len. "error" refuses it; "drop" leaves it out; "truncate"
+    plans as many of its tokens as fit; "split" plans all of them in pieces. The manifest's ledger says how many there
+    were and how many tokens that cost, and over_length.npy which."""
     keep: Keep = "head"
-    """Which end of a truncated sequence stays in the plan."""
+    """Which end of a truncated sequence stays: "head", its first tokens, or "tail", its last."""
     align: int = 1
-    """A sequence's room in its bin is a multiple of this many tokens."""
+    """A sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need."""
     extra_tokens: int = 0
     """Tokens kept free for each sequence beside its own, before rounding (BOS, EOS)."""
 
@@ -168,31 +170,13 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """Facts about a prepared dataset."""
+class Facts:
+    """What was counted as a dataset was prepared: all that the manifest says beside its plan."""
 
-    options: PrepareOptions
-    """What shaped the plan."""
-    algorithm: str
-    """The packer that made the plan."""
     n_sequences: int
     """Number of sequences in the plan; each piece of a split one counts."""
-    n_bins: int
-    """Number of bins in an epoch."""
-    total_tokens: int
-    """Sum of all rooms."""
     own_tokens: int
     """The sequences' own tokens among them."""
-    total_capacity: int
-    """n_bins · max_seq_len."""
-    efficiency: float
-    """total_tokens / total_capacity."""
-    lower_bound: int
-    """No plan has fewer bins."""
-    distinct_lengths: int
-    """Number of distinct lengths."""
-    distinct_templates: int
-    """Number of distinct templates."""
     id_dtype: Literal["uint32", "int64"]
     """How ids are stored, in pools.npy and in messages; in a grouped dataset pools.npy holds groups' numbers."""
     start_dtype: Literal["uint32", "int64"] | None = None
@@ -207,12 +191,6 @@ class Manifest:
     """What was read, as the user named it (last components only)."""
     id_column: str | None
     """The column of `source` that ids come from; None where an id is a row number."""
-    plan_cut_off: bool
-    """Whether a time limit ended planning early: the same input may then give another plan and digest next time."""
-    checksums: dict[str, str]
-    """File name → SHA-256 of its bytes, in hexadecimal."""
-    digest: str
-    """Fingerprint of the dataset and its plan."""
     inputs: Inputs | None = field(default=None, metadata=LATER)
     """What was read, file by file; None in a dataset of an earlier release."""
     groups: GroupRecord | None = field(default=None, metadata=LATER)
@@ -221,6 +199,36 @@ class Manifest:
     """Its sequences' keys; None where they have ids only."""
     version: int = field(default=1, metadata=LATER)
     """Which version of a growing dataset it is, counted from 1; `prepare --append` makes the next one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Facts):
+    """What a prepared folder says of itself: what was counted, the plan, and the files."""
+
+    options: PlanOptions
+    """What shaped the plan."""
+    algorithm: str
+    """The packer that made the plan."""
+    n_bins: int
+    """Number of bins in an epoch."""
+    total_tokens: int
+    """Sum of all rooms."""
+    total_capacity: int
+    """n_bins · max_seq_len."""
+    efficiency: float
+    """total_tokens / total_capacity."""
+    lower_bound: int
+    """No plan has fewer bins."""
+    distinct_lengths: int
+    """Number of distinct lengths."""
+    distinct_templates: int
+    """Number of distinct templates."""
+    plan_cut_off: bool
+    """Whether a time limit ended planning early: the same input may then give another plan and digest next time."""
+    checksums: dict[str, str]
+    """File name → SHA-256 of its bytes, in hexadecimal."""
+    digest: str
+    """Fingerprint of the dataset and its plan."""
     format_version: int = FORMAT_VERSION
     """Version of the folder's layout."""
     epoch_version: int = EPOCH_VERSION
@@ -279,7 +287,7 @@ class Manifest:
                 f"{name} was planned for epoch version {content['epoch_version']!r}, this release computes "
                 f"{EPOCH_VERSION}: prepare the dataset again"
             )
-        content["options"] = PrepareOptions(**content["options"])
+        content["options"] = PlanOptions(**content["options"])
         content["over_length"] = OverLengthLedger(**content["over_length"])
         if "inputs" in content:
             content["inputs"] = _inputs(content["inputs"])

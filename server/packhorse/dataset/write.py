@@ -6,10 +6,11 @@ Owns which facts the manifest states; leaves reading data and filling the pool t
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
+from packhorse.dataset._fields import as_object
 from packhorse.dataset._files import sha256_of
 from packhorse.dataset.layout import (
     COUNTS,
@@ -35,13 +36,10 @@ from packhorse.dataset.layout import (
 from packhorse.dataset.manifest import (
     EPOCH_VERSION,
     MOST_LISTED,
-    GroupRecord,
+    Facts,
     InputRecord,
-    Inputs,
-    KeyRecord,
     Manifest,
-    OverLengthLedger,
-    PrepareOptions,
+    PlanOptions,
     SkippedRow,
 )
 from packhorse.epoch import Chain, parting
@@ -122,74 +120,31 @@ def _chain_of(digest: str) -> Chain:
 _Record = TypeVar("_Record", InputRecord, SkippedRow)
 
 
-def seal(
-    folder: Path,
-    *,
-    counts: Mapping[int, int],
-    plan: PackingPlan,
-    options: PrepareOptions,
-    over_length: OverLengthLedger,
-    own_tokens: int,
-    id_dtype: Literal["uint32", "int64"],
-    start_dtype: Literal["uint32", "int64"] | None,
-    ids_sum: tuple[int, int],
-    source: str,
-    id_column: str | None,
-    inputs: Inputs,
-    n_sequences: int | None = None,
-    groups: GroupRecord | None = None,
-    keys: KeyRecord | None = None,
-    version: int = 1,
-) -> Manifest:
-    """Writes counts.json, templates.json and manifest.json beside finished arrays.
+def seal(folder: Path, counts: Mapping[int, int], plan: PackingPlan, options: PlanOptions, facts: Facts) -> Manifest:
+    """Writes the counts, the plan and the manifest into a folder that has its arrays, and returns the manifest.
 
     Args:
-        folder: the folder being written; pools.npy and, where there are any, starts.npy and over_length.npy are in it.
+        folder: with the arrays that `facts` says there are.
         counts: room in tokens → number of sequences, or of groups.
         plan: of exactly these counts.
         options: what shaped the plan.
-        over_length: what the over-length policy did.
-        own_tokens: tokens of the planned sequences without `extra_tokens` and alignment.
-        id_dtype: of the pool file.
-        start_dtype: of starts.npy; None where there is none.
-        ids_sum: of all ids and first tokens, from `packhorse.wire.ids_sum`.
-        source: what was read, without its folder.
-        id_column: the column of it that ids come from; None where an id is a row number.
-        inputs: what was read; all files are in inputs.jsonl, and all skipped rows in skipped.jsonl, where it names
-            only the first.
-        n_sequences: sequences of a grouped dataset; None where each stands in the plan.
-        groups: its groups, whose files are in the folder too; None where every sequence is planned by itself.
-        keys: its keys, whose files are in the folder too; None where sequences have ids only.
-        version: which version of a growing dataset it is.
+        facts: what was counted.
     """
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
-    names = [*DATA_FILES, *optional_files(start_dtype, over_length, inputs, groups, keys)]
-    checksums = {name: sha256_of(folder / name) for name in names}
+    checksums = {name: sha256_of(folder / name) for name in (*DATA_FILES, *optional_files(facts))}
     manifest = Manifest(
+        **{each.name: getattr(facts, each.name) for each in fields(facts)},
         options=options,
         algorithm=plan.algorithm,
-        n_sequences=plan.num_sequences if n_sequences is None else n_sequences,
         n_bins=plan.num_bins,
         total_tokens=plan.total_tokens,
-        own_tokens=own_tokens,
         total_capacity=plan.num_bins * plan.max_seq_len,
         efficiency=plan.efficiency,
         lower_bound=plan.lower_bound,
         distinct_lengths=len(counts),
         distinct_templates=len(plan.templates),
-        id_dtype=id_dtype,
-        start_dtype=start_dtype,
-        ids_sum_a=ids_sum[0],
-        ids_sum_b=ids_sum[1],
-        over_length=over_length,
-        source=source,
-        id_column=id_column,
         plan_cut_off=plan.cut_off,
-        inputs=inputs,
-        groups=groups,
-        keys=keys,
-        version=version,
         checksums=checksums,
         digest=dataset_digest(counts, plan.templates, options, checksums),
     )
@@ -197,17 +152,12 @@ def seal(
     return manifest
 
 
-def optional_files(
-    start_dtype: str | None,
-    over_length: OverLengthLedger,
-    inputs: Inputs | None,
-    groups: GroupRecord | None,
-    keys: KeyRecord | None,
-) -> list[str]:
-    """Returns the names of the files that such a folder has beside DATA_FILES."""
+def optional_files(facts: Facts) -> list[str]:
+    """Returns the names of the files that a folder has beside DATA_FILES."""
+    inputs, groups, keys = facts.inputs, facts.groups, facts.keys
     present = {
-        STARTS: start_dtype is not None,
-        OVER_LENGTH: over_length.sequences > 0,
+        STARTS: facts.start_dtype is not None,
+        OVER_LENGTH: facts.over_length.sequences > 0,
         GROUPS: groups is not None,
         MEMBERS: groups is not None,
         DROPPED_GROUPS: groups is not None and groups.n_dropped_listed > 0,
@@ -254,14 +204,14 @@ def read_records(path: Path, kind: type[_Record]) -> Iterator[_Record]:
 def dataset_digest(
     counts: Mapping[int, int],
     templates: Mapping[tuple[int, ...], int],
-    options: PrepareOptions,
+    options: PlanOptions,
     checksums: Mapping[str, str],
 ) -> str:
     """Returns the digest of a dataset with these counts, templates and options, and array files of these checksums."""
     arrays = [checksums[name] for name in (POOLS, STARTS, GROUPS, MEMBERS) if name in checksums]
     parts: dict[str, Any] = {
         "counts": {str(length): count for length, count in counts.items()},
-        "options": {**asdict(options), "epoch_version": EPOCH_VERSION},
+        "options": {**as_object(options), "epoch_version": EPOCH_VERSION},
         "templates": [[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)],
         "pools": arrays if len(arrays) > 1 else arrays[0],
     }

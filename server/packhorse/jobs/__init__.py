@@ -3,7 +3,7 @@
 Only re-exports. It knows nothing of packing, so every package of the server's side may use it.
 """
 
-from packhorse.jobs.choice import AnyEngineKind, EngineKind, check_engine, open_chosen_engine
+from packhorse.jobs.choice import AnyEngineKind, EngineKind, Execution, open_chosen_engine
 from packhorse.jobs.engines import (
     ENDING_SIGNALS,
     Engine,
@@ -21,10 +21,10 @@ __all__ = [
     "AnyEngineKind",
     "Engine",
     "EngineKind",
+    "Execution",
     "InlineEngine",
     "ProcessEngine",
     "Progress",
-    "check_engine",
     "held_signals",
     "open_chosen_engine",
     "open_engine",

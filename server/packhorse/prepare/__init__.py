@@ -3,11 +3,27 @@
 Only re-exports. Start with `prepare`.
 """
 
+from packhorse.dataset import PlanOptions
+from packhorse.jobs import Execution
 from packhorse.prepare.dry_run import DryRun, dry_run
-from packhorse.prepare.input import READERS
-from packhorse.prepare.job import Layout, OnBadRow
+from packhorse.prepare.groups.grouping import Grouping
+from packhorse.prepare.input import READERS, InputColumns, OnBadRow
+from packhorse.prepare.job import Layout
 from packhorse.prepare.loading import load_prepared
 from packhorse.prepare.pipeline import prepare
 from packhorse.prepare.shard import shard
 
-__all__ = ["READERS", "DryRun", "Layout", "OnBadRow", "dry_run", "load_prepared", "prepare", "shard"]
+__all__ = [
+    "READERS",
+    "DryRun",
+    "Execution",
+    "Grouping",
+    "InputColumns",
+    "Layout",
+    "OnBadRow",
+    "PlanOptions",
+    "dry_run",
+    "load_prepared",
+    "prepare",
+    "shard",
+]

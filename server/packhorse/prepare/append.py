@@ -19,8 +19,8 @@ from packhorse.dataset import (
     InputRecord,
     Inputs,
     OverLengthLedger,
+    PlanOptions,
     PreparedDataset,
-    PrepareOptions,
     SkippedRow,
     read_records,
 )
@@ -31,7 +31,7 @@ from packhorse.prepare.passes.passes import RoomCounts, Run
 
 
 def refuse_growth(
-    before: PreparedDataset, opened: Opened, options: PrepareOptions, *, groups_by: str | None, adds: bool
+    before: PreparedDataset, opened: Opened, options: PlanOptions, *, groups_by: str | None, adds: bool
 ) -> None:
     """Refuses input and options that do not continue a dataset.
 

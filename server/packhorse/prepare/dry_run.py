@@ -8,15 +8,16 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from packhorse.dataset import Inputs, OverLengthLedger, PrepareOptions
+from packhorse.dataset import Inputs, OverLengthLedger
+from packhorse.jobs import Execution
 from packhorse.packing import PackingStats
 from packhorse.prepare.input.records import write_inputs
-from packhorse.prepare.job import checked_job, checked_options
+from packhorse.prepare.job import checked_job, plan_and_columns
 from packhorse.prepare.pipeline import prepare
 
 _Arguments = ParamSpec("_Arguments")
@@ -91,8 +92,10 @@ def dry_run(**arguments: Any) -> DryRun:
         FileExistsError, FileNotFoundError, ValueError, TypeError, ImportError: as `prepare` does.
     """
     began = time.perf_counter()
-    options = checked_options(**{field.name: arguments.pop(field.name) for field in fields(PrepareOptions)})
-    job = checked_job(options, **arguments)
+    words = [arguments.pop(name) for name in ("max_seq_len", "length_column", "plan", "columns")]
+    options, columns = plan_and_columns(*words)
+    execution = arguments.pop("execution") or Execution()
+    job = checked_job(**arguments, plan=options, columns=columns, execution=execution)
     with tempfile.TemporaryDirectory(prefix="packhorse-") as scratch, job.started(Path(scratch)) as sort:
         finding = time.perf_counter() - began
         counted = sort.count()

@@ -10,21 +10,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from packhorse.dataset import (
-    Keep,
     Manifest,
-    OverLength,
+    PlanOptions,
     link_versions,
     open_prepared,
     versions_of,
     write_seqpack_layout,
     written_whole,
 )
-from packhorse.jobs import AnyEngineKind
-from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
+from packhorse.jobs import Execution
 from packhorse.prepare.append import refuse_rewritten
-from packhorse.prepare.input import changed
+from packhorse.prepare.groups.grouping import Grouping
+from packhorse.prepare.input import InputColumns, changed
 from packhorse.prepare.input.records import Source
-from packhorse.prepare.job import Job, Layout, OnBadRow, checked_job, checked_options
+from packhorse.prepare.job import Job, Layout, checked_job, plan_and_columns
 from packhorse.prepare.work import working
 
 _OURS = ".packhorse"
@@ -34,29 +33,16 @@ def prepare(
     input: Source | Iterable[Source] | None = None,
     *,
     lengths: Any = None,
-    length_column: str | None = None,
-    id_column: str | None = None,
-    group_column: str | None = None,
-    group_size: int | None = None,
-    groups: Any = None,
-    max_seq_len: int,
     output: str | os.PathLike[str],
-    algorithm: str = "auto",
-    over_length: OverLength = "error",
-    keep: Keep = "head",
-    max_sequences_per_bin: int | None = None,
-    align: int = 1,
-    extra_tokens: int = 0,
-    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
+    max_seq_len: int | None = None,
+    length_column: str | None = None,
+    plan: PlanOptions | None = None,
+    columns: InputColumns | None = None,
+    grouping: Grouping | None = None,
+    execution: Execution | None = None,
     overwrite: bool = False,
     append: bool = False,
-    resume: bool = False,
-    engine: AnyEngineKind = "threads",
-    workers: int | None = None,
-    ray_address: str | None = None,
     format: Layout = "packhorse",
-    on_bad_row: OnBadRow = "error",
-    progress: bool = True,
 ) -> Manifest:
     """Plans a dataset and writes its prepared folder, whole or not at all.
 
@@ -69,8 +55,8 @@ def prepare(
         >>> manifest = prepare("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
         >>> manifest.n_bins, manifest.efficiency
         (2, 1.0)
-        >>> prepare(lengths=[5, 3, 3, 5], max_seq_len=8, output="datasets/held", progress=False).n_bins
-        2
+        >>> prepare(lengths=[5, 3, 3, 5], output="datasets/held", plan=PlanOptions(max_seq_len=8, align=2)).n_bins
+        3
 
     Args:
         input: what serves as tokens, or lengths, told apart by a look at it. Parquet or Arrow files, folders of them,
@@ -81,34 +67,13 @@ def prepare(
         lengths: instead of `input`, what Python holds: a NumPy array of lengths or of records, a `datasets.Dataset`, or
             anything with `__arrow_c_stream__` (Polars, DuckDB, pandas, pyarrow), which is read once. 16 bytes a
             sequence are held in memory.
-        length_column: the column of lengths in tokens, or of lists of tokens, whose lengths are then taken; None for
-            the one that evidently holds tokens, as token sources choose it.
-        id_column: the column that names sequences, each value once in the dataset. Integers are ids. Text, UUIDs and
-            decimals without a fraction are keys: ids are rows then, and a table leads from key to id and back. None
-            takes the row over all files of all inputs in order, counted from 0. Keys of a Megatron index stand beside
-            it, in `X.keys.arrow`.
-        group_column: the integer column that says which rows are a group: those with equal numbers, from 0 on, which
-            must follow each other. A group's sequences always share a bin, in their order. One that does not fit a bin
-            is refused, or with over_length "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held
-            in memory, and 17 a sequence where ids do not ascend.
-        group_size: this many consecutive rows are a group, counted from the first: 2 for pairs that follow each
-            other.
-        groups: one integer for each row, as in a group column: the path or URL of a .npy file of them, for token files
-            that have no columns, or with `lengths` an array.
-        max_seq_len: a bin's capacity in tokens, in [1, 2^31).
         output: the folder to write.
-        algorithm: "auto" or a name of `packhorse.packing.PACKERS`.
-        over_length: what is done with a sequence that is longer than max_seq_len or, with `align` and `extra_tokens`,
-            does not fit it. "error" refuses it; "drop" leaves it out; "truncate" plans as many of its tokens as fit;
-            "split" plans all of them in pieces, each as long as fits but for the last. The manifest's ledger says how
-            many there were and how many tokens that cost, and over_length.npy which.
-        keep: which end of a truncated sequence stays: "head", its first tokens, or "tail", its last.
-        max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        align: a sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need.
-        extra_tokens: tokens kept free for each sequence beside its own, before rounding (BOS, EOS).
-        time_limit_seconds: a safety net. A packer that improves its plan step by step ends after a fixed amount of
-            work, so the same input gives the same plan; where the limit ends it before, the manifest says so by
-            `plan_cut_off`, and the next run may plan otherwise.
+        max_seq_len: a bin's capacity in tokens, in [1, 2^31); instead of `plan`.
+        length_column: the column of lengths or tokens; instead of `columns`.
+        plan: what shapes the plan: max_seq_len, packer, over-length policy, alignment.
+        columns: which columns hold lengths and ids, and what becomes of bad rows.
+        grouping: which rows are a group, whose sequences always share a bin; None for none.
+        execution: engine, workers, progress, and whether an interrupted call is gone on with.
         overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else ever
             is: no file, no folder with other files in it, and none that holds an input or the working directory.
         append: whether the sequences of the input are added to the dataset at `output`. Its folder then holds a new
@@ -117,19 +82,7 @@ def prepare(
             source is all inputs in order. Where ids are the entries of one index (Megatron, flat files, MDS), give that
             index as it is now, with entries more than then. To groups only whole ones are added: one of which some
             sequences are there already, or were left out as too long, is refused.
-        resume: whether to go on with what an interrupted call finished, in the work folder. It is refused where input
-            or options are others than then. Without it, prepare starts over.
-        engine: where the work is done: in "threads" of this process; in "processes" of this machine, which serve better
-            where there are very many processors; or on "ray", a cluster whose machines share the file system of input
-            and output.
-        workers: threads or processes. None takes one for each processor and 250,000 rows, up to 16. A cluster has its
-            own number.
-        ray_address: of the cluster; None for the environment variable RAY_ADDRESS, or else a cluster of this machine
-            for as long as the work takes.
         format: "packhorse", or "seqpack" for the layout that `seqpack.load_prepared` reads.
-        on_bad_row: "error" refuses a row whose length or id is null, below 1 token or beyond int64; "skip" leaves it
-            out, and the manifest names it. Ids that occur twice are refused in any case.
-        progress: whether stderr shows how far it is: bars on a terminal, a line every few seconds elsewhere.
 
     Returns:
         The manifest (with format="seqpack" too, where the folder itself keeps seqpack's fields only).
@@ -146,35 +99,18 @@ def prepare(
         TypeError: `lengths` is no object that has any.
         ImportError: pyarrow, Ray, or fsspec's file system for a URL is needed and not installed.
     """
-    options = checked_options(
-        max_seq_len=max_seq_len,
-        algorithm=algorithm,
-        max_sequences_per_bin=max_sequences_per_bin,
-        over_length=over_length,
-        keep=keep,
-        align=align,
-        extra_tokens=extra_tokens,
-    )
+    options, columns = plan_and_columns(max_seq_len, length_column, plan, columns)
     job = checked_job(
-        options,
-        input=input,
-        lengths=lengths,
-        length_column=length_column,
-        id_column=id_column,
-        group_column=group_column,
-        group_size=group_size,
-        groups=groups,
-        output=output,
-        time_limit_seconds=time_limit_seconds,
+        input,
+        lengths,
+        output,
+        plan=options,
+        columns=columns,
+        grouping=grouping,
+        execution=execution or Execution(),
         overwrite=overwrite,
         append=append,
-        resume=resume,
-        engine=engine,
-        workers=workers,
-        ray_address=ray_address,
         format=format,
-        on_bad_row=on_bad_row,
-        progress=progress,
     )
     return write_job(job)
 
@@ -182,7 +118,7 @@ def prepare(
 def write_job(job: Job) -> Manifest:
     """Does what a job asks for; see `prepare`."""
     with (
-        working(job.folder, job.record, resume=job.resume) as work,
+        working(job.folder, job.record, resume=job.execution.resume) as work,
         written_whole(
             job.folder,
             overwrite=job.overwrite or job.before is not None,

@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import (
     MIXTURE_SUFFIX,
-    Keep,
     KeyRecord,
     Keys,
     Manifest,
-    OverLength,
-    PrepareOptions,
+    PlanOptions,
     StageEntry,
     locked_folder,
     open_prepared,
@@ -34,11 +32,10 @@ from packhorse.dataset import (
 from packhorse.formats.atomic import refuse_url
 from packhorse.formats.columns import nulls_of, values_of
 from packhorse.formats.extras import require
-from packhorse.jobs import Progress, open_chosen_engine, show_progress
-from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
-from packhorse.prepare.input import Columns, Found, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
+from packhorse.jobs import Execution, Progress, open_chosen_engine, show_progress
+from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
 from packhorse.prepare.input.records import name_of_inputs, paths_of_inputs
-from packhorse.prepare.job import Job, checked_options, default_workers
+from packhorse.prepare.job import Job, default_workers, plan_and_columns
 from packhorse.prepare.passes.keys import gather_keys
 from packhorse.prepare.pipeline import write_job
 from packhorse.prepare.work import JobRecord, Records, working
@@ -59,22 +56,14 @@ def shard(
     *,
     name: str,
     data_root: str | os.PathLike[str],
-    max_seq_len: int,
+    max_seq_len: int | None = None,
+    length_column: str | None = None,
     by: str | None = None,
     sequences: int | None = None,
-    length_column: str | None = None,
-    id_column: str | None = None,
-    algorithm: str = "auto",
-    over_length: OverLength = "error",
-    keep: Keep = "head",
-    max_sequences_per_bin: int | None = None,
-    align: int = 1,
-    extra_tokens: int = 0,
-    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
+    plan: PlanOptions | None = None,
+    columns: InputColumns | None = None,
+    execution: Execution | None = None,
     overwrite: bool = False,
-    resume: bool = False,
-    workers: int | None = None,
-    progress: bool = True,
 ) -> dict[str, Manifest]:
     """Prepares a corpus in shards below a data root, and writes `NAME.mixture.toml`, which serves them as one.
 
@@ -83,7 +72,7 @@ def shard(
     memory.
 
     Example:
-        >>> manifests = shard("corpus.idx", name="cut", data_root="shards", sequences=2, max_seq_len=8, progress=False)
+        >>> manifests = shard("corpus.idx", name="cut", data_root="shards", sequences=2, max_seq_len=8)
         >>> {name: manifest.n_sequences for name, manifest in manifests.items()}
         {'cut-0000': 2, 'cut-0001': 2}
 
@@ -91,24 +80,16 @@ def shard(
         input: as `prepare` takes it.
         name: of the mixture; shards are `NAME-VALUE`, or `NAME-0000` and so on.
         data_root: folder that a server serves; made where there is none.
-        max_seq_len: a bin's capacity in tokens.
+        max_seq_len: a bin's capacity in tokens; instead of `plan`.
+        length_column: the column of lengths or tokens; instead of `columns`.
         by: a column of strings or integers, of Parquet or Arrow files: one shard for each value.
         sequences: instead, how many sequences each shard has, in order; the last has what is left.
-        length_column: this and what follows but `overwrite`: as `prepare` takes them, for every shard alike.
-        id_column: see above.
-        algorithm: see above.
-        over_length: see above.
-        keep: see above.
-        max_sequences_per_bin: see above.
-        align: see above.
-        extra_tokens: see above.
-        time_limit_seconds: of each shard's plan.
+        plan: what shapes each shard's plan, as `prepare` takes it.
+        columns: which columns hold lengths and ids; a bad row is an error here.
+        execution: workers are processes that prepare shards side by side; the shards are the same for any number of
+            them. None takes one for each processor and 250,000 sequences, up to 16; one is this process itself. With
+            `resume`, shards that an interrupted call finished stay, and only the others are prepared.
         overwrite: whether shards and the mixture of these names are replaced.
-        resume: whether shards that an interrupted call finished stay as they are, and only the others are prepared. It
-            is refused where input or options are others than then.
-        workers: processes that prepare shards side by side; the shards are the same for any number of them. None takes
-            one for each processor and 250,000 sequences, up to 16; one is this process itself.
-        progress: whether stderr shows how far it is.
 
     Returns:
         Shard → manifest, in the order of the mixture's components.
@@ -122,46 +103,41 @@ def shard(
     """
     if (by is None) == (sequences is None):
         raise ValueError(
-            "give either --by, for a shard for each value of a column, or --sequences, for shards of a size"
+            "give either by=COLUMN, for a shard for each value of a column, or sequences=N, for shards of a size"
         )
     if not _NAME.fullmatch(name):
         raise ValueError(f"name must be letters, digits and ._-, as in a file's name, got {name!r:.100}")
-    options = checked_options(
-        max_seq_len=max_seq_len,
-        algorithm=algorithm,
-        max_sequences_per_bin=max_sequences_per_bin,
-        over_length=over_length,
-        keep=keep,
-        align=align,
-        extra_tokens=extra_tokens,
-    )
-    if workers is not None:
-        checked_integer("workers", workers, 1)
-    refuse_url(data_root, "--data-root")
+    options, columns = plan_and_columns(max_seq_len, length_column, plan, columns)
+    if columns.on_bad_row != "error":
+        raise ValueError("on_bad_row 'skip' has no effect on shards: repair the rows, or prepare each part by itself")
+    execution = execution or Execution()
+    execution.refuse("shards, which are prepared in processes of this machine", engine="processes")
+    refuse_url(data_root, "data_root")
     root = Path(data_root)
     mixture = root / f"{name}{MIXTURE_SUFFIX}"
     if mixture.exists() and not overwrite:
-        raise FileExistsError(f"{mixture} exists already; choose another --name, or replace it by --overwrite")
+        raise FileExistsError(f"{mixture} exists already; choose another name, or replace it by overwrite=True")
     sources = paths_of_inputs(input)
     found = find_inputs(sources)
-    opened = found.reader.open(found.paths, Columns(length=length_column, id=id_column), skips_bad_rows=False)
+    opened = found.reader.open(found.paths, columns, skips_bad_rows=False)
     batches = [batch for span in opened.spans for batch in span.batches()]
     table = np.empty(sum(len(batch.lengths) for batch in batches), dtype=[("length", np.int64), ("id", np.int64)])
     if not len(table):
-        raise ValueError("--input holds no rows, so there is nothing to cut")
+        raise ValueError("the input holds no rows, so there is nothing to cut")
     table["length"] = np.concatenate([batch.lengths for batch in batches])
     table["id"] = np.concatenate([batch.ids for batch in batches])
     del batches
     names, shard_of = _by_size(len(table), sequences) if sequences is not None else _by_value(found, str(by))
     if len(shard_of) != len(table):
         raise ValueError(
-            f"--input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
+            f"the input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
         )
     folders = [root / f"{name}-{value}" for value in names]
-    if not (overwrite or resume) and (there := [folder for folder in folders if folder.exists()]):
+    if not (overwrite or execution.resume) and (there := [folder for folder in folders if folder.exists()]):
         raise FileExistsError(
-            f"{there[0]} exists already; go on with shards that were interrupted by --resume, or replace them by "
-            "--overwrite"
+            f"{there[0]} exists already; go on with shards that were interrupted by "
+            f"resume=True, or replace them by "
+            "overwrite=True"
         )
     record = JobRecord.of(opened, options, on_bad_row="error", appended_to=None, group_size=None, groups=[])
     record = replace(record, options={**record.options, "by": by, "sequences": sequences})
@@ -171,13 +147,13 @@ def shard(
         _Shard(number=number, folder=folder, rows=table[begin:end])
         for number, (folder, begin, end) in enumerate(zip(folders, [0, *ends[:-1]], ends, strict=True))
     ]
-    workers = min(workers or default_workers(len(table)), len(shards))
+    workers = min(execution.workers or default_workers(len(table)), len(shards))
     root.mkdir(parents=True, exist_ok=True)
     manifests = {}
     with (
-        working(root / name, record, resume=resume) as work,
+        working(root / name, record, resume=execution.resume) as work,
         open_chosen_engine("processes", workers=workers, ray_address=None) as engine,
-        show_progress(quiet=not progress or workers == 1) as shown,
+        show_progress(quiet=not execution.progress or workers == 1) as shown,
         shown.task("preparing shards", len(shards), "shards") as advance,
     ):
         cutting = _Cutting(
@@ -185,9 +161,8 @@ def shard(
             columns=opened.columns,
             source=name_of_inputs(sources),
             options=options,
-            time_limit_seconds=time_limit_seconds,
+            execution=replace(execution, engine=None, workers=1, progress=execution.progress and workers == 1),
             overwrite=overwrite,
-            progress=progress and workers == 1,
             digests=work.records("shards", save=str, load=str),
             parts=work.parts,
             keys=_whole_keys(work.path / "keys", opened, shown),
@@ -219,13 +194,13 @@ class _Cutting:
 
     kind: str
     """What the corpus's reader calls it."""
-    columns: Columns
+    columns: InputColumns
     """Of the corpus, that lengths and ids come from."""
     source: str
-    options: PrepareOptions
-    time_limit_seconds: float
+    options: PlanOptions
+    execution: Execution
+    """Of each shard."""
     overwrite: bool
-    progress: bool
     digests: Records[str]
     """By number, of every shard that was begun; empty until it is whole."""
     parts: Records[str]
@@ -244,7 +219,7 @@ class _Cutting:
         refuse_output(shard.folder, overwrite=overwrite)
         self.digests.add(shard.number, "")
         self.parts.add(shard.number, shard.folder.name)
-        columns = Columns(length="length", id="id")
+        columns = InputColumns(length="length", id="id")
         held = open_held(shard.rows, columns, skips_bad_rows=False, where=f"shard {shard.folder.name}")
         keys = None
         if self.keys is not None:
@@ -255,8 +230,7 @@ class _Cutting:
             opened=replace(held, kind=self.kind, columns=self.columns, keys=keys),
             source=self.source,
             options=self.options,
-            time_limit_seconds=self.time_limit_seconds,
-            progress=self.progress,
+            execution=self.execution,
             overwrite=overwrite,
         )
         manifest = write_job(job)

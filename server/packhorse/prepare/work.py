@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import xxhash
 
-from packhorse.dataset import LOCK, PrepareOptions, locked
+from packhorse.dataset import LOCK, PlanOptions, locked
 from packhorse.formats.files import absolute
 from packhorse.jobs import held_signals
 from packhorse.packing import PackingPlan
@@ -123,7 +123,7 @@ class JobRecord:
     def of(
         cls,
         opened: Opened,
-        options: PrepareOptions,
+        options: PlanOptions,
         *,
         on_bad_row: str,
         appended_to: str | None,

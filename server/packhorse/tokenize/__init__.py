@@ -3,6 +3,8 @@
 Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for rows of fine-tuning.
 """
 
+from packhorse.jobs import Execution
+from packhorse.tokenize._encoder import SpecialTokens
 from packhorse.tokenize.columns import ChatColumns, PairColumns, PreferenceColumns
 from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
 from packhorse.tokenize.fine_tuning import FineTuningSummary, NoTargets, tokenize_fine_tuning
@@ -15,11 +17,13 @@ __all__ = [
     "DEFAULT_VOCAB_SIZE",
     "ChatColumns",
     "DocumentOptions",
+    "Execution",
     "FineTuningSummary",
     "NoTargets",
     "PairColumns",
     "PreferenceColumns",
     "Skipped",
+    "SpecialTokens",
     "Split",
     "TokenizeSummary",
     "Undecodable",

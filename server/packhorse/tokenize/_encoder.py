@@ -33,9 +33,13 @@ _BATCH_CHARACTERS = 1 << 20
 class SpecialTokens:
     """Which tokens are put around a document."""
 
-    bos: str | None
-    eos: str | None
-    append_eos: bool
+    bos: str | None = None
+    """Token that is put before every sequence, unless the tokenizer puts it there by itself; None for none."""
+    eos: str | None = None
+    """Token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
+    `end_of_sequence`."""
+    append_eos: bool = True
+    """False appends nothing, whatever `eos` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,10 @@ from packhorse.formats import megatron_paths
 from packhorse.formats.atomic import AtomicFiles, refuse_url
 from packhorse.formats.files import FileStamp, absolute, as_path
 from packhorse.formats.object_store import is_url
-from packhorse.jobs import EngineKind, Progress, check_engine, open_chosen_engine
+from packhorse.jobs import EngineKind, Execution, Progress, open_chosen_engine
 from packhorse.tokenize._parts import Part, Weighed
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize.gate import MOST_NAMED, Skipped
-from packhorse.topology import checked_integer
 
 
 def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -145,10 +144,13 @@ class RunsOn:
     """Local processes; None for one below 64 MiB of input, else one for each processor."""
     ray_address: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.workers is not None:
-            checked_integer("workers", self.workers, 1)
-        check_engine(self.engine, workers=self.workers, ray_address=self.ray_address)
+    @classmethod
+    def of(cls, execution: Execution) -> Self:
+        """Where an `Execution` has parts written; refuses what has no effect on tokenizing."""
+        execution.refuse("tokenizing", time_limit_seconds=None)
+        if execution.engine == "threads":
+            raise ValueError("engine must be one of processes, ray, got 'threads'")
+        return cls(engine=execution.engine or "processes", workers=execution.workers, ray_address=execution.ray_address)
 
     def paths(self, inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
         """Returns inputs as every process finds them: a cluster's have another working directory."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from packhorse.formats.atomic import refuse_existing
 from packhorse.formats.files import FileStamp
-from packhorse.jobs import EngineKind, show_progress
+from packhorse.jobs import Execution, show_progress
 from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.sft.writer import masked_paths
@@ -97,12 +97,8 @@ def tokenize_fine_tuning(
     cutoff_len: int | None = None,
     no_targets: NoTargets = "error",
     undecodable: Undecodable = "skip",
-    engine: EngineKind = "processes",
-    workers: int | None = None,
-    ray_address: str | None = None,
-    resume: bool = False,
+    execution: Execution | None = None,
     overwrite: bool = False,
-    progress: bool = True,
 ) -> FineTuningSummary:
     """Tokenizes rows into `X.bin`, `X.idx` and their loss mask, `X.loss_mask.bin`, `X.loss_mask.idx`.
 
@@ -132,12 +128,8 @@ def tokenize_fine_tuning(
         cutoff_len: longer sequences are cut to it, balancing prompts and responses; None cuts nothing.
         no_targets: what happens to a sequence without a token to train on.
         undecodable: what happens to a line that is not UTF-8.
-        engine: where the work is done; see `packhorse.tokenize.tokenize`, like the next two.
-        workers: processes to tokenize with.
-        ray_address: of the cluster.
-        resume: whether an interrupted run is gone on with; see there.
+        execution: engine, workers, progress and so on; see `tokenize`.
         overwrite: whether files already there are replaced.
-        progress: whether stderr shows how far it is.
 
     Raises:
         FileExistsError: an output is there and overwrite is False.
@@ -152,7 +144,8 @@ def tokenize_fine_tuning(
             "--cutoff-len would cut the prompts of a pair differently; leave it out, and leave long pairs out by "
             "`packhorse prepare --over-length drop`"
         )
-    runs_on = RunsOn(engine=engine, workers=workers, ray_address=ray_address)
+    execution = execution or Execution()
+    runs_on = RunsOn.of(execution)
     sources = runs_on.paths(listed(inputs))
     prefix_paths(output)
     local, saved = tokenizer_json_path(Path(tokenizer)), saved_tokenizer_path(output)
@@ -175,8 +168,8 @@ def tokenize_fine_tuning(
     job = Job(files=whole_files(found.files), options=recipe.describe())
     parts = cut_into_parts(job.files, lambda kind: "line" if kind == "JSON lines" else None)
     with (
-        show_progress(quiet=not progress) as shown,
-        open_work(output, job, resume=resume, overwrite=overwrite) as work,
+        show_progress(quiet=not execution.progress) as shown,
+        open_work(output, job, resume=execution.resume, overwrite=overwrite) as work,
     ):
         tally = work.write_parts(parts, recipe, runs_on=runs_on, progress=shown)
         with MaskedTokenWriter(output, vocab_size=recipe.vocab_size, overwrite=overwrite) as writer:

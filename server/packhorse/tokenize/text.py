@@ -16,7 +16,7 @@ from typing import Any, Self
 from packhorse.formats import MegatronTokens, MegatronWriter, token_dtype
 from packhorse.formats.atomic import refuse_existing
 from packhorse.formats.keys import keys_path
-from packhorse.jobs import EngineKind, Progress, show_progress
+from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.tokenize._encoder import Encoder, SpecialTokens
 from packhorse.tokenize._inputs import Found, listed
@@ -83,15 +83,9 @@ def tokenize(
     documents: Split | None = None,
     glob: str | None = None,
     undecodable: Undecodable = "skip",
-    bos: str | None = None,
-    eos: str | None = None,
-    append_eos: bool = True,
-    engine: EngineKind = "processes",
-    workers: int | None = None,
-    ray_address: str | None = None,
-    resume: bool = False,
+    special: SpecialTokens | None = None,
+    execution: Execution | None = None,
     overwrite: bool = False,
-    progress: bool = True,
 ) -> TokenizeSummary:
     """Tokenizes text, JSON, Parquet, Arrow, or folders of such, into `X.bin` and `X.idx`.
 
@@ -123,20 +117,10 @@ def tokenize(
             files are text too.
         glob: which files of a folder; None for all.
         undecodable: what happens to text that is binary or not UTF-8.
-        bos: token that is put before every sequence, unless the tokenizer puts it there by itself; None for none.
-        eos: token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
-            `end_of_sequence`.
-        append_eos: False appends nothing, whatever `eos` says.
-        engine: where the work is done: "processes" of this machine, or "ray", a cluster whose machines share the file
-            system of inputs, tokenizer and output.
-        workers: processes to tokenize with. None takes 1 below 64 MiB of input, where the library's threads do, and
-            one for each processor from there on.
-        ray_address: of the cluster; None for the environment variable RAY_ADDRESS, or else a cluster of this machine
-            for as long as the work takes.
-        resume: whether an interrupted run is gone on with: its finished parts are taken over, if neither an input nor
-            an option changed since. Where there is none, it begins.
+        special: tokens put before and after every sequence; None for an end alone, see `SpecialTokens`.
+        execution: engine, workers, progress, and whether an interrupted call is gone on with. `workers` None takes 1
+            below 64 MiB of input, where the library's threads do, and one for each processor from there on.
         overwrite: whether files already there are replaced.
-        progress: whether stderr shows how far it is.
 
     Raises:
         FileExistsError: an output, or parts of an interrupted run, are there, and neither overwrite nor resume says
@@ -147,13 +131,14 @@ def tokenize(
         ValueError: an option is wrong or of no use for the input, the output is a folder, no token is known to end a
             sequence, an input cannot be read as what it is or changed, or there is no document at all.
     """
-    runs_on = RunsOn(engine=engine, workers=workers, ray_address=ray_address)
+    execution = execution or Execution()
+    runs_on = RunsOn.of(execution)
     sources = runs_on.paths(listed(inputs))
     options = DocumentOptions(
         split=documents, text_column=text_column, id_column=id_column, glob=glob, undecodable=undecodable
     )
     target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
-    special = SpecialTokens(bos=bos, eos=eos, append_eos=append_eos)
+    special = special or SpecialTokens()
     found = files_of(sources, options)
     job = Job(
         files=whole_files(found.files),
@@ -161,8 +146,8 @@ def tokenize(
     )
     parts = cut_into_parts(job.files, lambda kind: cut_for(kind, options))
     with (
-        show_progress(quiet=not progress) as shown,
-        open_work(output, job, resume=resume, overwrite=overwrite) as work,
+        show_progress(quiet=not execution.progress) as shown,
+        open_work(output, job, resume=execution.resume, overwrite=overwrite) as work,
     ):
         if target.local is None and not work.tokenizer_path.exists():
             texts = chain.from_iterable(documents_of(file.span, options, Skipped()) for file in job.files)

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 import torch
+from tests.flat_words import packed_dataset
 from torch.utils.data import DataLoader, IterableDataset
 
-from packhorse.client import MemoryDatasets, PackedBatch, PackedDataset
+from packhorse.client import MemoryDatasets, PackedBatch
 
 
 def make():
@@ -84,7 +85,7 @@ TOKENS = [list(range(1, length + 1)) for length in LENGTHS]
 def packed(**options):
     """A batch with padding inside rooms, so that its layout has all there is."""
     memory = MemoryDatasets({"corpus": LENGTHS}, max_seq_len=8, align=4)
-    return next(iter(PackedDataset(memory, "corpus", TOKENS, batch_size=2, rank=0, world_size=1, **options)))
+    return next(iter(packed_dataset(memory, "corpus", TOKENS, batch_size=2, rank=0, world_size=1, **options)))
 
 
 @pytest.mark.parametrize("preset", [None, "trl", "rows"])

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 
 from packhorse.cli.audit import command as audit
 from packhorse.cli.show import command as show
 from packhorse.cli.stream import command as stream
-from packhorse.client import PackedDataset, RemainderPolicy, connect
+from packhorse.client import BatchFormat, PackedDataset, RemainderPolicy, connect
 from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.sources import IndexableSource, MegatronSource, TokenSourceError
-from packhorse.prepare import prepare
 from packhorse.topology import Topology
 
 ROWS, LIMIT = 500, 50
@@ -124,11 +124,8 @@ def test_batches_hold_every_planned_token_once(root, corpus, no_launcher, local,
             source,
             batch_size=4,
             seed=1,
-            rank=0,
-            world_size=1,
-            pad_token_id=77_777,
-            shift_labels=shift,
-            continue_positions=continue_positions,
+            rank=(0, 1),
+            batch=BatchFormat(pad_token_id=77777, shift_labels=shift, continue_positions=continue_positions),
         )
         blocks = [
             block.slice(4 * i, 4 * i + 4)
@@ -239,7 +236,7 @@ def test_commands_show_starts_where_there_are_any(root, local):
 @pytest.mark.parametrize("name", ["split", "aligned", "aligned-split", "aligned-tail", "aligned-drop"])
 def test_a_source_that_ends_before_the_plan_is_refused(root, corpus, no_launcher, name):
     shorter = [tokens[: max(1, len(tokens) - 17)].tolist() for tokens in corpus.sequences]
-    dataset = PackedDataset(f"embedded:{root}", name, shorter, batch_size=4, rank=0, world_size=1)
+    dataset = PackedDataset(f"embedded:{root}", name, shorter, batch_size=4, rank=(0, 1))
     with pytest.raises(TokenSourceError, match=r"sequence \d+: the plan "):
         list(dataset)
 
@@ -248,7 +245,7 @@ def test_a_source_that_ends_before_the_plan_is_refused(root, corpus, no_launcher
 def test_a_source_that_goes_on_behind_the_plan_is_refused(root, corpus, no_launcher, name):
     """A sequence that was not cut holds exactly what was planned, and so does what is left of a split one."""
     longer = [[*tokens.tolist(), *range(17)] for tokens in corpus.sequences]
-    dataset = PackedDataset(f"embedded:{root}", name, longer, batch_size=4, rank=0, world_size=1)
+    dataset = PackedDataset(f"embedded:{root}", name, longer, batch_size=4, rank=(0, 1))
     with pytest.raises(TokenSourceError, match=r"sequence \d+: the plan "):
         list(dataset)
 
@@ -257,7 +254,7 @@ def test_a_source_that_goes_on_behind_the_plan_is_refused(root, corpus, no_launc
 def test_a_loss_mask_that_goes_on_behind_the_tokens_is_refused(root, corpus, no_launcher, name):
     masks = [[1] * (len(tokens) + (len(tokens) > LIMIT)) for tokens in corpus.sequences]
     dataset = PackedDataset(
-        f"embedded:{root}", name, corpus.megatron, loss_mask=masks, batch_size=4, rank=0, world_size=1
+        f"embedded:{root}", name, corpus.megatron, batch_size=4, rank=(0, 1), batch=BatchFormat(loss_mask=masks)
     )
     with pytest.raises(TokenSourceError, match=r"sequence \d+: the loss mask in the list holds \d+ values for its \d+"):
         list(dataset)

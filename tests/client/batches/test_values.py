@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.client import BatchAssembler, PackedDataLoader, Separators
+from packhorse.client import BatchAssembler, LoaderOptions, PackedDataLoader, Separators
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.rollouts import Rollouts, pack_rollouts
 from packhorse.client.sources import IndexableSource, MegatronSource, TokenSourceError
@@ -94,7 +94,9 @@ def test_special_tokens_are_token_ids(make_dataset, value):
 
 
 def test_numpy_s_integers_are_integers(make_dataset):
-    loader = PackedDataLoader(make_dataset(pad_token_id=np.int32(2**31 - 1)), num_workers=0, device="cpu")
+    loader = PackedDataLoader(
+        make_dataset(pad_token_id=np.int32(2**31 - 1)), LoaderOptions(num_workers=0, device="cpu")
+    )
     batch = next(iter(loader))
     assert (batch["input_ids"][batch["attention_mask"] == 0] == 2**31 - 1).all()
     loader.close()

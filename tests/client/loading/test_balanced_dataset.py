@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from packhorse.client import PackedDataLoader
+from packhorse.client import LoaderOptions, PackedDataLoader
 
 BALANCES = ["micro-step", "optimizer-step"]
 ACCUMULATION = 3
@@ -36,7 +36,7 @@ def balanced_loader(ranks):
     made = []
 
     def make(num_workers):
-        made.append(PackedDataLoader(ranks("optimizer-step")[0], num_workers=num_workers, device="cpu"))
+        made.append(PackedDataLoader(ranks("optimizer-step")[0], LoaderOptions(num_workers=num_workers, device="cpu")))
         return made[-1]
 
     yield make
@@ -78,7 +78,7 @@ def test_every_batch_s_cursor_goes_on_exactly(ranks, assert_same_batches, caplog
             assert first[1][step]["cursor"] == cursor
             into = (step + 1) % ACCUMULATION if step + 1 < num_steps else 0
             assert cursor.get("steps_into_optimizer_step", 0) == into
-            assert ("optimizer_step_shape" in cursor) == (into > 0)
+            assert ("topology" in cursor) == (into > 0)
             if step + 1 < num_steps:
                 assert cursor["position"] == (step + 1 - into) * 4
             for batches, rest in zip(first, resumed(ranks(balance, remainder=remainder), cursor), strict=True):
@@ -123,7 +123,7 @@ def test_under_another_topology_an_optimizer_step_begins_again(ranks, sequences_
         for message in messages:
             assert "the optimizer step begins again" in message
             assert f"{done} of its steps come twice" in message
-            assert cursor["optimizer_step_shape"] in message
+            assert str(cursor["topology"]) in message
         consumed = [batch for batches in first for batch in batches[: step + 1 - done]]
         assert sequences_of(consumed) + sum(map(sequences_of, rest), Counter()) == whole("named")
 

@@ -10,12 +10,12 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packhorse.cli import main
-from packhorse.client import BatchSchedule, Topology
+from packhorse.client import Topology
 from packhorse.client.errors import InvalidRequestError
+from packhorse.client.options import BatchSchedule
 from packhorse.client.pictures import explain_step
 from packhorse.client.proof import EpochOfStreams
 from packhorse.client.trainers import PackedData
-from packhorse.client.trainers._data import refuse_schedule
 
 SCHEDULE = "0:12 20K:24 1M:6"
 MAX_SEQ_LEN = 256
@@ -43,7 +43,7 @@ def ids_of(batches):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_follow_the_run_over_epochs(make_dataset, whole, num_bins, num_workers):
-    datasets = [make_dataset(batch_size=SCHEDULE, rank=rank, world_size=3) for rank in range(3)]
+    datasets = [make_dataset(batch_schedule=SCHEDULE, rank=rank, world_size=3) for rank in range(3)]
     for epoch in range(2):
         ranks = []
         for dataset in datasets:
@@ -64,7 +64,7 @@ def test_a_cursor_goes_on_in_any_stage_under_any_number_of_ranks(make_dataset):
     def steps_of(world_size, cursor=None, balance="none"):
         ranks = []
         for rank in range(world_size):
-            dataset = make_dataset(batch_size=SCHEDULE, rank=rank, world_size=world_size, balance=balance)
+            dataset = make_dataset(batch_schedule=SCHEDULE, rank=rank, world_size=world_size, balance=balance)
             if cursor is not None:
                 dataset.load_state_dict(json.loads(json.dumps(cursor)))
                 assert dataset.state_dict()["position"] == cursor["position"]
@@ -82,7 +82,7 @@ def test_a_cursor_goes_on_in_any_stage_under_any_number_of_ranks(make_dataset):
 
 def test_accumulated_steps_share_a_global_batch(make_dataset, num_bins):
     """Within an optimizer step the same topology goes on; another begins it again."""
-    options = {"batch_size": SCHEDULE, "accumulation": 3, "world_size": 2}
+    options = {"batch_schedule": SCHEDULE, "accumulation": 3, "world_size": 2}
     whole = list(make_dataset(**options))
     sizes = [size // 6 for size in sizes_counted_out(num_bins, 0) for _ in range(3)]
     assert [len(batch["input_ids"]) for batch in whole] == sizes[: len(whole)]
@@ -99,22 +99,22 @@ def test_accumulated_steps_share_a_global_batch(make_dataset, num_bins):
 @pytest.mark.parametrize("taken", [0, 4, 9])
 def test_a_stateful_loader_s_state_goes_on(make_dataset, taken):
     def loader(workers):
-        return StatefulDataLoader(make_dataset(batch_size=SCHEDULE), batch_size=None, num_workers=workers)
+        return StatefulDataLoader(make_dataset(batch_schedule=SCHEDULE), batch_size=None, num_workers=workers)
 
-    whole = ids_of(make_dataset(batch_size=SCHEDULE))
+    whole = ids_of(make_dataset(batch_schedule=SCHEDULE))
     first = loader(2)
     assert ids_of(islice(first, taken)) == whole[:taken]
     state = first.state_dict()
     again = loader(2)
     again.load_state_dict(state)
     assert ids_of(again) == whole[taken:]
-    alone = make_dataset(batch_size=SCHEDULE)
+    alone = make_dataset(batch_schedule=SCHEDULE)
     alone.load_state_dict(state)
     assert ids_of(alone) == whole[taken:]
 
 
 def test_a_state_behind_its_snapshot_is_refused(make_dataset):
-    dataset = make_dataset(batch_size=SCHEDULE)
+    dataset = make_dataset(batch_schedule=SCHEDULE)
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=1, snapshot_every_n_steps=4)
     list(islice(loader, 6))
     with pytest.raises(ValueError, match=r"saved 2 batches after .* save with snapshot_every_n_steps=1"):
@@ -124,9 +124,9 @@ def test_a_state_behind_its_snapshot_is_refused(make_dataset):
 def test_sizes_that_do_not_divide_are_refused_by_field(client):
     with (
         pytest.raises(
-            InvalidRequestError, match="batch_size 12, from position 0 on, does not divide among world_size 5"
+            InvalidRequestError, match="batch_schedule 12, from position 0 on, does not divide among world_size 5"
         ),
-        client.stream_bins("rows", topology=Topology(world_size=5, batch_size=SCHEDULE)) as stream,
+        client.stream_bins("rows", topology=Topology(world_size=5, batch_schedule=SCHEDULE)) as stream,
     ):
         next(stream)
 
@@ -134,7 +134,7 @@ def test_sizes_that_do_not_divide_are_refused_by_field(client):
 @pytest.mark.parametrize("balance", ["none", "optimizer-step"])
 @pytest.mark.parametrize("remainder", ["spread", "drop", "repeat", "empty"])
 def test_audit_locate_and_explain(client, remainder, balance):
-    shape = {"batch_size": BatchSchedule.parse(SCHEDULE), "remainder": remainder, "balance": balance}
+    shape = {"batch_schedule": BatchSchedule.parse(SCHEDULE), "remainder": remainder, "balance": balance}
     topology = Topology(world_size=3, workers_per_rank=2, accumulation=2, start_position=5, **shape)
     report = EpochOfStreams(
         client=client, dataset=client.get_dataset("rows"), epoch=0, seed=3, topology=topology
@@ -148,7 +148,7 @@ def test_audit_locate_and_explain(client, remainder, balance):
 
 def test_the_command_line_takes_one(running_server, client):
     def run(*arguments):
-        result = CliRunner().invoke(main, [*arguments, "--target", running_server.target, "--batch-size", SCHEDULE])
+        result = CliRunner().invoke(main, [*arguments, "--target", running_server.target, "--batch-schedule", SCHEDULE])
         assert result.exit_code == 0, result.output
         return result.output
 
@@ -157,14 +157,13 @@ def test_the_command_line_takes_one(running_server, client):
     assert Counter(line["step"] for line in lines)[19] == 8
     assert "exactly once: yes" in run("audit", "rows", "--world-size", "2")
     assert "step 9" in run("show", "rows", "--step", "9", "--rank", "1", "--world-size", "2")
-    result = CliRunner().invoke(main, ["stream", "rows", "--batch-size", "0:8 5"])
+    result = CliRunner().invoke(main, ["stream", "rows", "--batch-schedule", "0:8 5"])
     assert result.exit_code == 2
-    assert "batch_size has a phase '5'" in result.output
+    assert "batch_schedule has a phase '5'" in result.output
 
 
 def test_trainers_that_count_by_one_size_refuse():
-    for given in (SCHEDULE, BatchSchedule.parse(SCHEDULE)):
-        with pytest.raises(ValueError, match=r"^batch_size must be a number, got '0:12 20K:24 1M:6': because$"):
-            refuse_schedule(given, "batch_size", "because")
-    refuse_schedule(8, "batch_size", "because")
-    refuse_schedule(PackedData("target", "rows", []).options.get("batch_size"), "batch_size", "because")
+    topology = Topology(batch_schedule=SCHEDULE)
+    with pytest.raises(ValueError, match=r"^batch_schedule '0:12 20K:24 1M:6' cannot be given here: because$"):
+        PackedData("target", "rows", [], topology=topology).refuse_schedule("because")
+    PackedData("target", "rows", []).refuse_schedule("because")

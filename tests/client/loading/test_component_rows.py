@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from tests.flat_words import packed_dataset, prepare
 from torch.utils.data import DataLoader
 
-from packhorse.client import PackedDataset
 from packhorse.client.losses import build_loss_weights
 from packhorse.dataset import open_prepared
 from packhorse.epoch import derive_key
-from packhorse.prepare import prepare
 
 LENGTHS = {"short": 16, "middle": 24, "long": 48}
 """Their max_seq_len: 3, 2 and 1 rows of a bin of 48 tokens."""
@@ -60,7 +59,7 @@ def root(tokens, tmp_path_factory):
 
 def batches_of(root, tokens, **options):
     options = {"batch_size": 4, "seed": 1, "rank": 0, "world_size": 1, "component_rows": True} | options
-    return PackedDataset(f"embedded:{root}", "mix", tokens, **options)
+    return packed_dataset(f"embedded:{root}", "mix", tokens, **options)
 
 
 def rows_of(batch):
@@ -104,7 +103,7 @@ def test_rows_of_several_components_are_as_short_as_all_allow(root, tokens):
 
 def test_drawn_steps_have_one_component_and_one_shape_on_all_ranks(root, tokens):
     def batches(**options):
-        return list(PackedDataset(f"embedded:{root}", "steps", tokens, seed=1, component_rows=True, **options))
+        return list(packed_dataset(f"embedded:{root}", "steps", tokens, seed=1, component_rows=True, **options))
 
     ranks = [batches(batch_size=2, rank=rank, world_size=2) for rank in range(2)]
     kinds = []
@@ -160,6 +159,6 @@ def ids_of(batch):
 
 def test_a_dataset_that_is_no_mixture_is_refused(root, tokens):
     options = {"batch_size": 4, "seed": 1, "rank": 0, "world_size": 1}
-    dataset = PackedDataset(f"embedded:{root}", "long", tokens["long"], **options, component_rows=True)
+    dataset = packed_dataset(f"embedded:{root}", "long", tokens["long"], **options, component_rows=True)
     with pytest.raises(ValueError, match="component_rows has no effect: the dataset is no mixture"):
         next(iter(dataset))

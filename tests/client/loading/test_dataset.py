@@ -221,8 +221,8 @@ def test_a_killed_server_is_not_noticed_by_a_training_loop(
 
 def test_rank_is_found(make_dataset, monkeypatch):
     def found():
-        dataset = make_dataset(rank=None, world_size=None)
-        return dataset.rank, dataset.world_size
+        dataset = make_dataset(rank=None)
+        return dataset.rank, dataset.topology.world_size
 
     assert found() == (0, 1)
     monkeypatch.setenv("RANK", "3")
@@ -243,7 +243,7 @@ def test_rank_is_found(make_dataset, monkeypatch):
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
-        ({"rank": 0, "world_size": None}, "rank and world_size both or neither"),
+        ({"rank": 0}, r"rank must be \(rank, world_size\) or a torch DeviceMesh, got 0"),
         ({"rank": 2, "world_size": 2}, r"rank must be an integer in \[0, 1\], got 2"),
         ({"remainder": "keep"}, "keep"),
         ({"mode": "alone"}, "alone"),

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import packed_dataset, prepare
 
-from packhorse.client import PackedDataset, Separators, get_preset
+from packhorse.client import Separators, get_preset
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 
 ROWS, LIMIT, BOS, EOS = 400, 60, 70_001, 70_002
 
@@ -41,7 +41,7 @@ def mask(sequences, tmp_path_factory):
 
 
 def open_dataset(target, corpus, name, **options):
-    return PackedDataset(target, name, corpus.megatron, batch_size=4, seed=5, rank=0, world_size=1, **options)
+    return packed_dataset(target, name, corpus.megatron, batch_size=4, seed=5, rank=0, world_size=1, **options)
 
 
 def pieces(sequences, size):

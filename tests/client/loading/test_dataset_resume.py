@@ -159,10 +159,8 @@ def test_states_that_do_not_fit(make_dataset):
     with pytest.raises(ValueError, match=r"saved under seed 3, this dataset has seed 4"):
         make_dataset(seed=4).load_state_dict(cursor)
     state = dataset.state_dict()
-    with pytest.raises(ValueError, match=r"saved with 8 bins in a step \(1 ranks .*, now there are 16 .*'cursor'"):
+    with pytest.raises(ValueError, match=r"saved with 8 bins in a step \(.*\), now there are 16 .*'cursor'"):
         make_dataset(world_size=2).load_state_dict(state)
-    with pytest.raises(ValueError, match="state version 99"):
-        dataset.load_state_dict(state | {"version": 99})
     dataset.load_state_dict(cursor | {"position": 10**6})
     with pytest.raises(ValueError, match="start_position"):
         next(iter(dataset))

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from packhorse.client import DigestMismatchError, PackedDataLoader
+from packhorse.client import DigestMismatchError, LoaderOptions, PackedDataLoader
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
 NUM_EPOCHS = 3
@@ -81,7 +82,7 @@ def make_loaders(dataset):
         yield f"DataLoader {options}", dataset, DataLoader(dataset, batch_size=None, **options)
         yield f"StatefulDataLoader {options}", dataset, StatefulDataLoader(dataset, batch_size=None, **options)
     for num_workers in (0, 2):
-        loader = PackedDataLoader(dataset, num_workers=num_workers, device="cpu")
+        loader = PackedDataLoader(dataset, LoaderOptions(num_workers=num_workers, device="cpu"))
         yield f"PackedDataLoader {num_workers}", loader, loader
 
 
@@ -237,6 +238,6 @@ def test_a_stateful_loader_s_own_state_goes_on_with_the_epochs(make, every_id, n
 def test_a_later_epoch_must_be_of_the_same_dataset(make_dataset, corpus):
     dataset = make_dataset(target=f"embedded:{corpus.root}")
     assert {batch["cursor"]["digest"] for batch in dataset} == {dataset.state_dict()["digest"]}
-    dataset.dataset = "few"
+    dataset.run = replace(dataset.run, dataset="few")
     with pytest.raises(DigestMismatchError):
         next(iter(dataset))

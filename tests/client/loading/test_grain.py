@@ -4,8 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-
-from packhorse.client import PackedBins
+from tests.flat_words import packed_bins
 
 grain = pytest.importorskip("grain", reason="grain is not installed")
 experimental = pytest.importorskip("grain.experimental")
@@ -19,7 +18,7 @@ def make_source(corpus):
 
     def make(**options):
         defaults = {"seed": SEED, "output": "numpy"}
-        return PackedBins(f"embedded:{corpus.root}", "rows", corpus.megatron, **(defaults | options))
+        return packed_bins(f"embedded:{corpus.root}", "rows", corpus.megatron, **(defaults | options))
 
     return make
 

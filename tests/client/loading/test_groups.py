@@ -8,16 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.flat_words import packed_dataset, prepare
 from torch.utils.data import DataLoader
 
 from packhorse.cli import main
-from packhorse.client import MemoryDatasets, PackedBins, PackedDataset, Skips, Topology, connect
+from packhorse.client import BatchFormat, MemoryDatasets, PackedBins, PackedDataset, Skips, Topology, connect
 from packhorse.client.losses import LossCounts, SequenceGroups, build_loss_weights
 from packhorse.client.masks import build_boolean_mask, build_packing_attention_bias
 from packhorse.client.pictures import draw_bins, explain_step
 from packhorse.client.proof import EpochOfStreams
 from packhorse.client.rollouts import as_pair_batch, pack_pairs, pair_log_probs
-from packhorse.prepare import prepare
 
 NUM_GROUPS = 300
 
@@ -108,7 +108,7 @@ def test_a_server_streams_whole_groups_and_the_audit_counts_members(target, root
 
 def test_batches_hold_whole_groups_and_resume_under_another_world_size(root, groups):
     def batches(world_size, rank, state=None, **options):
-        dataset = PackedDataset(
+        dataset = packed_dataset(
             *(f"embedded:{root}/root", "rollouts", str(root / "rollouts.parquet")),
             **{"batch_size": 2, "seed": 4, "rank": rank, "world_size": world_size} | options,
         )
@@ -135,7 +135,9 @@ def test_random_access_flattened_rows_and_pictures_know_groups(root, groups):
     tokens = str(root / "rollouts.parquet")
     bins = PackedBins(f"embedded:{root}/root", "rollouts", tokens, seed=4)
     assert whole_groups(bins.collate(bins.__getitems__([3, 0])), groups)
-    flat = next(iter(PackedDataset(f"embedded:{root}/root", "rollouts", tokens, batch_size=4, flatten=True)))
+    flat = next(
+        iter(PackedDataset(f"embedded:{root}/root", "rollouts", tokens, batch_size=4, batch=BatchFormat(flatten=True)))
+    )
     assert flat["layout"].num_rows == 1
     assert whole_groups(flat, groups)
     with connect(f"embedded:{root}/root") as client:
@@ -147,7 +149,7 @@ def test_random_access_flattened_rows_and_pictures_know_groups(root, groups):
 
 def test_a_mixture_of_groups_and_single_sequences(root, groups, target):
     tokens = {name: str(root / "rollouts.parquet") for name in ("rollouts", "plain")}
-    dataset = PackedDataset(target, "both", tokens, batch_size=6, seed=2, rank=0, world_size=1)
+    dataset = PackedDataset(target, "both", tokens, batch_size=6, seed=2, rank=(0, 1))
     for batch in dataset:
         of_groups = batch["group_ids"][batch["component_ids"] == list(batch["component_names"]).index("rollouts")]
         assert set(of_groups.tolist()) <= set(groups)
@@ -181,9 +183,9 @@ def test_datasets_in_memory_have_groups(groups):
 def test_members_see_the_prefix_of_their_group_and_count_on_from_it(root, rollouts):
     tokens = str(root / "rollouts.parquet")
     options = {"batch_size": 3, "seed": 4, "rank": 0, "world_size": 1}
-    dataset = PackedDataset(f"embedded:{root}/root", "rollouts", tokens, shared_prefix=True, **options)
+    dataset = packed_dataset(f"embedded:{root}/root", "rollouts", tokens, shared_prefix=True, **options)
     for batch, plain in zip(
-        dataset, PackedDataset(f"embedded:{root}/root", "rollouts", tokens, **options), strict=True
+        dataset, packed_dataset(f"embedded:{root}/root", "rollouts", tokens, **options), strict=True
     ):
         layout, positions = batch["layout"], batch["position_ids"].ravel()
         assert torch.equal(batch["input_ids"], plain["input_ids"])
@@ -198,7 +200,7 @@ def test_members_see_the_prefix_of_their_group_and_count_on_from_it(root, rollou
         mask = build_boolean_mask(batch, "cpu", causal=True, head_dim=False)
         assert mask.sum() > build_boolean_mask(plain, "cpu", causal=True, head_dim=False).sum()
     with pytest.raises(ValueError, match="shared_prefix goes without a preset"):
-        PackedDataset(f"embedded:{root}/root", "rollouts", tokens, shared_prefix=True, preset="rows", **options)
+        packed_dataset(f"embedded:{root}/root", "rollouts", tokens, shared_prefix=True, preset="rows", **options)
 
 
 def test_a_shared_prefix_gives_each_response_the_logits_that_it_has_alone(no_launcher):
@@ -218,7 +220,9 @@ def test_a_shared_prefix_gives_each_response_the_logits_that_it_has_alone(no_lau
     with TemporaryDirectory() as folder:
         columns = {"length_column": "n", "group_column": "g"}
         prepare(lengths=table, **columns, max_seq_len=16, output=f"{folder}/set", progress=False)
-        dataset = PackedDataset(f"embedded:{folder}", "set", sequences, batch_size=2, shared_prefix=True)
+        dataset = PackedDataset(
+            f"embedded:{folder}", "set", sequences, batch_size=2, batch=BatchFormat(shared_prefix=True)
+        )
         batch = next(iter(dataset))
     bias = build_packing_attention_bias(batch, torch.float64, "cpu", causal=True)
     inputs = {name: batch[name] for name in ("input_ids", "position_ids")}
@@ -234,7 +238,7 @@ def test_a_shared_prefix_gives_each_response_the_logits_that_it_has_alone(no_lau
 
 def test_loss_weights_count_groups(root):
     tokens = str(root / "rollouts.parquet")
-    dataset = PackedDataset(f"embedded:{root}/root", "rollouts", tokens, batch_size=4, seed=1, rank=0, world_size=1)
+    dataset = PackedDataset(f"embedded:{root}/root", "rollouts", tokens, batch_size=4, seed=1, rank=(0, 1))
     batches = [batch for _, batch in zip(range(3), dataset, strict=False)]
     groups = SequenceGroups.of_batches(*batches)
     pairs = list(zip(batches, groups, strict=True))
@@ -262,7 +266,7 @@ def test_pairs_of_a_grouped_dataset_have_the_log_probs_of_packed_pairs():
             sequences.append(prompt + answer)
             masks.append([0] * len(prompt) + [1] * len(answer))
     datasets = MemoryDatasets({"pairs": sequences}, max_seq_len=12, group_size=2)
-    dataset = PackedDataset(datasets, "pairs", sequences, loss_mask=masks, batch_size=1, rank=0, world_size=1)
+    dataset = PackedDataset(datasets, "pairs", sequences, batch_size=1, rank=(0, 1), batch=BatchFormat(loss_mask=masks))
     random = torch.Generator().manual_seed(0)
     table = torch.randn(16, 16, generator=random)
     found = {}

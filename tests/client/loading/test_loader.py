@@ -11,10 +11,18 @@ from itertools import islice
 import pytest
 import torch
 
-from packhorse.client import PackedDataLoader, PackedDataset, RetryPolicy, connect, create_packed_dataloader
+from packhorse.client import (
+    BatchFormat,
+    LoaderOptions,
+    PackedDataLoader,
+    PackedDataset,
+    RetryPolicy,
+    connect,
+    create_packed_dataloader,
+)
+from packhorse.client.connecting import ask_in_child
 from packhorse.client.errors import DatasetNotFoundError
 from packhorse.client.loading import loader
-from packhorse.client.loading._arguments import ask_in_child
 from packhorse.client.sources import TokenSourceError
 from packhorse.client.transport import grpc_channels as _grpc
 
@@ -25,7 +33,7 @@ def make_loader(make_dataset):
     made = []
 
     def make(num_workers=2, **options):
-        made.append(PackedDataLoader(make_dataset(**options), num_workers=num_workers, device="cpu"))
+        made.append(PackedDataLoader(make_dataset(**options), LoaderOptions(num_workers=num_workers, device="cpu")))
         return made[-1]
 
     yield make
@@ -53,7 +61,14 @@ def test_yields_the_dataset_s_batches_epoch_by_epoch(make_loader, make_dataset, 
 def test_one_call_makes_dataset_and_loader(running_server, corpus, make_dataset, assert_same_batches, no_launcher):
     target = partial(connect, running_server.target, retry=RetryPolicy(deadline_seconds=20))
     batches = create_packed_dataloader(
-        target, "rows", corpus.megatron, batch_size=16, seed=3, shift_labels=True, num_workers=1, device="cpu"
+        target,
+        "rows",
+        corpus.megatron,
+        batch_size=16,
+        seed=3,
+        num_workers=1,
+        device="cpu",
+        batch=BatchFormat(shift_labels=True),
     )
     assert isinstance(batches.dataset, PackedDataset)
     assert_same_batches(list(batches), list(make_dataset(batch_size=16, shift_labels=True)))
@@ -139,7 +154,7 @@ def test_errors_pass_through(make_loader, corpus, num_workers):
 )
 def test_arguments_out_of_range(make_dataset, options, message):
     with pytest.raises(ValueError, match=message):
-        PackedDataLoader(make_dataset(), **options)
+        PackedDataLoader(make_dataset(), LoaderOptions(**options))
 
 
 def test_workers_are_forked_only_off_a_process_without_grpc(make_loader, client, without_grpc, assert_same_batches):
@@ -158,7 +173,7 @@ def test_workers_are_forked_only_off_a_process_without_grpc(make_loader, client,
     served = make_loader()
     assert start_method(served) == "forkserver"
     assert_same_batches(list(served), expected)
-    chosen = PackedDataLoader(forked.dataset, multiprocessing_context="spawn")
+    chosen = PackedDataLoader(forked.dataset, LoaderOptions(multiprocessing_context="spawn"))
     assert start_method(chosen) == "spawn"
 
 
@@ -221,7 +236,7 @@ from packhorse.client.transport import grpc_channels as _grpc
 def main():
     for repeat in range(15):
         batches = create_packed_dataloader(
-            sys.argv[1], "rows", sys.argv[2], batch_size=64, rank=0, world_size=1, seed=repeat, device="cpu")
+            sys.argv[1], "rows", sys.argv[2], batch_size=64, seed=repeat, device="cpu")
         assert len(batches) == sum(1 for _ in batches)
         batches.close()
         assert not _grpc.has_used_grpc()
@@ -248,7 +263,7 @@ def test_what_the_fork_server_imports_exists():
 
 def test_a_with_ends_the_workers(make_dataset):
     before = set(multiprocessing.active_children())
-    with PackedDataLoader(make_dataset(), num_workers=1, device="cpu") as batches:
+    with PackedDataLoader(make_dataset(), LoaderOptions(num_workers=1, device="cpu")) as batches:
         next(iter(batches))
         [worker] = set(multiprocessing.active_children()) - before
     worker.join(20)

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from tests.flat_words import packed_dataset, prepare
 from torch.utils.data import DataLoader
 
-from packhorse.client import PackedBins, PackedDataset, Separators, Topology, as_token_source, connect
+from packhorse.client import BatchFormat, PackedBins, PackedDataset, Separators, Topology, as_token_source, connect
 from packhorse.client.losses import per_component_metrics
 from packhorse.client.pictures import explain_step
 from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.client.sources import IndexableSource, TokenSourceError
 from packhorse.dataset import StageEntry, append_to_mixture
-from packhorse.prepare import prepare
 from packhorse.server.datasets.memory_catalog import LazyCatalog
 
 LENGTHS = {"web": 300, "code": 200, "chat": 90}
@@ -79,7 +79,7 @@ def dataset_of(root, tokens, **options):
         "world_size": 1,
         "separators": Separators(eos_token_id=0),
     } | options
-    return PackedDataset(f"embedded:{root}", "mix", tokens, **options)
+    return packed_dataset(f"embedded:{root}", "mix", tokens, **options)
 
 
 @pytest.mark.parametrize("flatten", [False, True])
@@ -134,7 +134,7 @@ def test_tokens_that_do_not_fit_the_mixture_are_refused(root, tokens, given, mes
 
 
 def test_tokens_by_component_are_refused_for_one_dataset(root, tokens):
-    dataset = PackedDataset(f"embedded:{root}", "web", tokens, batch_size=4, rank=0, world_size=1)
+    dataset = PackedDataset(f"embedded:{root}", "web", tokens, batch_size=4, rank=(0, 1))
     with pytest.raises(TokenSourceError, match="this dataset is no mixture; give its source alone"):
         next(iter(dataset))
 
@@ -168,7 +168,12 @@ def pairs_of(batch):
 
 def test_rows_by_position_say_their_component(root, tokens):
     bins = PackedBins(
-        f"embedded:{root}", "mix", tokens, seed=1, num_bins_multiple_of=7, separators=Separators(eos_token_id=0)
+        f"embedded:{root}",
+        "mix",
+        tokens,
+        seed=1,
+        num_bins_multiple_of=7,
+        batch=BatchFormat(separators=Separators(eos_token_id=0)),
     )
     [*batches] = dataset_of(root, tokens)
     of_bins = torch.cat([batch["bin_component_ids"] for batch in batches]).tolist()

@@ -1,46 +1,71 @@
-"""Options that are passed on: the same names and types as where they end, known to mypy, and others refused by name."""
+"""Options: flat words and objects say one thing once, known to mypy; what has no effect is refused."""
 
-import inspect
 from pathlib import Path
-from typing import ForwardRef
 
 import pytest
 from mypy import api as mypy
 
-from packhorse.client import PackedDataLoader, PackedDataset, create_packed_dataloader
-from packhorse.client.loading.options import DatasetOptions, LoaderOptions
-from packhorse.client.trainers import PackedDataModule
+from packhorse.client import BatchFormat, LoaderOptions, PackedBins, PackedDataset, Run, Server, Topology
+from packhorse.client.options import with_words
 
 REPOSITORY = Path(__file__).parents[3]
 CORPUS = ("embedded:nowhere", "corpus", [[1, 2]])
 
 
-@pytest.mark.parametrize(("owner", "options"), [(PackedDataset, DatasetOptions), (PackedDataLoader, LoaderOptions)])
-def test_options_are_those_of_the_signature(owner, options):
-    """An option added to one of them is added to the other: the order tells a reader where."""
-    signature = [p for p in inspect.signature(owner).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    passed_on = {
-        name: kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
-        for name, kind in options.__annotations__.items()
-    }
-    assert passed_on == {p.name: p.annotation for p in signature if p.name != "batch_size"}
+def test_words_go_into_their_objects():
+    dataset = PackedDataset(
+        Server("embedded:nowhere"),
+        Run("corpus", epoch=2, skip={2: "1:2"}),
+        [[1, 2]],
+        batch_size=3,
+        seed=4,
+        preset="rows",
+        balance="micro-step",
+        rank=(1, 2),
+        topology=Topology(accumulation=5),
+        batch=BatchFormat(pad_token_id=6),
+    )
+    assert dataset.topology == Topology(world_size=2, batch_size=3, balance="micro-step", accumulation=5)
+    assert (dataset.run.seed, dataset.epoch, str(dataset.run.skips(2)), str(dataset.run.skips(3))) == (4, 2, "1:2", "")
+    assert (dataset.maker.form.preset.name, dataset.maker.form.pad_token_id) == ("rows", 6)
 
 
-@pytest.mark.parametrize("make", [create_packed_dataloader, PackedDataModule])
-def test_an_unknown_option_is_refused_with_those_spelled_alike(make):
-    with pytest.raises(TypeError, match=rf"{make.__name__} has no option 'shift_label'; did you mean shift_labels\?"):
-        make(*CORPUS, batch_size=1, shift_label=True)
-    with pytest.raises(TypeError, match=r"no option 'zzz'; there are: access, accumulation, balance, .*world_size"):
-        make(*CORPUS, batch_size=1, zzz=1)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 1, "dataset": Run("corpus", seed=2)}, r"seed is given twice, as 1 and in Run\(seed=2\)"),
+        ({"preset": "rows", "batch": BatchFormat(preset="padding-free")}, "preset is given twice"),
+        ({"balance": "micro-step", "topology": Topology(balance="optimizer-step")}, "balance is given twice"),
+        ({"batch_size": 2, "topology": Topology(batch_size=3)}, "batch_size is given twice"),
+        ({"batch_size": 2, "topology": Topology(batch_schedule="0:8")}, "batch_size must be left out"),
+        ({"batch_size": None}, "batch_size is missing"),
+        ({"topology": Topology(world_size=3), "rank": (0, 2)}, "topology has world_size 3, and this process is one of"),
+        ({"topology": Topology(workers_per_rank=2)}, "workers_per_rank of a loader's topology .*num_workers"),
+        ({"topology": Topology(start_position=2)}, "start_position of a loader's topology .*load_state_dict"),
+        ({"topology": Topology(accumulation=2)}, "accumulation has no effect without a balance"),
+    ],
+)
+def test_what_is_said_twice_or_has_no_effect_is_refused(options, message):
+    words = {"batch_size": 1, "dataset": "corpus", "rank": (0, 1)} | options
+    with pytest.raises(ValueError, match=message):
+        PackedDataset("embedded:nowhere", words.pop("dataset"), [[1, 2]], **words)
+
+
+def test_rows_have_no_component_rows():
+    with pytest.raises(ValueError, match="component_rows has no effect on PackedBins"):
+        PackedBins(*CORPUS, batch=BatchFormat(component_rows=True))
+
+
+def test_a_word_that_both_say_alike_is_no_conflict():
+    assert with_words(LoaderOptions(num_workers=4), num_workers=4, device=None) == LoaderOptions(num_workers=4)
 
 
 SNIPPET = """
-from packhorse.client import create_packed_dataloader
-from packhorse.client.trainers import PackedDataModule
-create_packed_dataloader("host:1", "corpus", "corpus.idx", batch_size=1, seed=1, num_workers=0, skip={1: "2:3"})
-create_packed_dataloader("host:1", "corpus", "corpus.idx", batch_size=1, shift_label=True)
+from packhorse.client import BatchFormat, create_packed_dataloader
+create_packed_dataloader("host:1", "corpus", "corpus.idx", batch_size=1, seed=1, num_workers=0, balance="micro-step")
+create_packed_dataloader("host:1", "corpus", "corpus.idx", batch_size=1, shift_labels=True)
 create_packed_dataloader("host:1", "corpus", "corpus.idx", batch_size=1, seed="one")
-PackedDataModule("host:1", "corpus", "corpus.idx", batch_size=1, prefetch_factr=2)
+BatchFormat(shift_label=True)
 """
 
 
@@ -56,6 +81,6 @@ def test_mypy_knows_the_options(tmp_path):
     snippet.write_text(SNIPPET)
     told, _, _ = mypy.run(["--config-file", str(settings), "--cache-dir", str(tmp_path / "cache"), str(snippet)])
     errors = [line.split(":", 2)[1:] for line in told.splitlines() if ": error:" in line]
-    assert [int(line) for line, _ in errors] == [5, 6, 7], told
-    assert "shift_label" in errors[0][1]
-    assert "prefetch_factr" in errors[2][1]
+    assert [int(line) for line, _ in errors] == [4, 5, 6], told
+    assert "shift_labels" in errors[0][1]
+    assert "shift_label" in errors[2][1]

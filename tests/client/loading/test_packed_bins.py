@@ -8,10 +8,11 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import prepare_data_loader
+from tests.flat_words import packed_bins, packed_dataset
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from packhorse.client import DigestMismatchError, PackedBins, PackedDataset, connect
+from packhorse.client import DigestMismatchError, PackedBins, connect
 from packhorse.client.errors import RequestTooLargeError
 from packhorse.client.sources import TokenSourceError
 
@@ -23,7 +24,7 @@ def make_bins(corpus):
     """Function: PackedBins of a dataset of the shared corpus, without a server; keywords as PackedBins'."""
 
     def make(name="rows", target=f"embedded:{corpus.root}", **options):
-        return PackedBins(target, name, corpus.megatron, **({"seed": SEED} | options))
+        return packed_bins(target, name, corpus.megatron, **({"seed": SEED} | options))
 
     return make
 
@@ -34,7 +35,7 @@ def stream_of(corpus):
 
     def make(name="rows", batch_size=8, **options):
         options = {"seed": SEED, "rank": 0, "world_size": 1, "remainder": "empty"} | options
-        return PackedDataset(f"embedded:{corpus.root}", name, corpus.megatron, batch_size=batch_size, **options)
+        return packed_dataset(f"embedded:{corpus.root}", name, corpus.megatron, batch_size=batch_size, **options)
 
     return make
 
@@ -202,16 +203,7 @@ def test_a_cursor_of_something_else_is_refused(make_bins):
     with pytest.raises(DigestMismatchError, match="are to be skipped"):
         skipping[0]
     with pytest.raises(ValueError, match="within an optimizer step"):
-        make_bins().load_state_dict(
-            cursor | {"steps_into_optimizer_step": 1, "optimizer_step_shape": window_shape_of_one()}
-        )
-
-
-def window_shape_of_one():
-    from packhorse.client.streams.cursor import optimizer_step_shape
-    from packhorse.topology import Topology
-
-    return optimizer_step_shape(Topology())
+        make_bins().load_state_dict(cursor | {"steps_into_optimizer_step": 1, "topology": {}})
 
 
 def test_a_stateful_loader_goes_on_where_it_stood(make_bins):
@@ -299,7 +291,9 @@ def test_a_copy_by_pickle_reads_the_same(make_bins):
     copy = pickle.loads(pickle.dumps(bins))
     assert torch.equal(copy[9]["input_ids"], row["input_ids"])
     assert repr(copy) == repr(bins) == "PackedBins('rows', seed=3, epoch=0, num_epochs=1)"
-    assert repr(make_bins(skip="1:2", num_bins_multiple_of=4)).endswith("num_bins_multiple_of=4, skip='1:2')")
+    assert repr(make_bins(skip="1:2", num_bins_multiple_of=4)).endswith(
+        "skip='1:2', epoch=0, num_epochs=1, num_bins_multiple_of=4)"
+    )
 
 
 def test_indices_are_those_of_a_sequence(make_bins):

@@ -37,23 +37,23 @@ def mesh_of(rank, **sizes):
     ],
 )
 def test_a_mesh_tells_the_data_parallel_rank(sizes, expected):
-    assert [find_rank(None, None, mesh_of(rank, **sizes)) for rank in range(8)] == expected
+    assert [find_rank(mesh_of(rank, **sizes)) for rank in range(8)] == expected
 
 
 def test_a_mesh_of_unknown_dimensions_is_asked_about():
     with pytest.raises(ValueError, match=r"whether data is divided over rows is not known; pass .*mesh\['dp'\]"):
-        find_rank(None, None, mesh_of(0, rows=2, tp=2))
-    assert find_rank(None, None, mesh_of(1, rows=2)) == (1, 2)
+        find_rank(mesh_of(0, rows=2, tp=2))
+    assert find_rank(mesh_of(1, rows=2)) == (1, 2)
     for name in (
         "dp_cp",
         "dp_shard_cp",
     ):  # flattened, as torchtitan and accelerate do: those of one cp share their data
         with pytest.raises(ValueError, match=f"whether data is divided over {name} is not known"):
-            find_rank(None, None, mesh_of(1, **{name: 4}))
+            find_rank(mesh_of(1, **{name: 4}))
     with pytest.raises(ValueError, match="whether data is divided over ep is not known"):
-        find_rank(None, None, mesh_of(1, dp=2, ep=2))
-    with pytest.raises(ValueError, match="device_mesh has no names"):
-        find_rank(None, None, SimpleNamespace(mesh_dim_names=None, shape=(2, 2)))
+        find_rank(mesh_of(1, dp=2, ep=2))
+    with pytest.raises(ValueError, match="the device mesh has unnamed dimensions"):
+        find_rank(SimpleNamespace(mesh_dim_names=None, shape=(2, 2)))
 
 
 def test_arguments_come_first(monkeypatch):
@@ -62,13 +62,13 @@ def test_arguments_come_first(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert find_rank(1, 2, mesh_of(0, dp=8)) == (1, 2)
+        assert find_rank((1, 2)) == (1, 2)
     with pytest.warns(UserWarning, match=r"TP_SIZE=2 divides.*global rank 2 of 4 is not the data-parallel one"):
-        assert find_rank(2, 4) == (2, 4)
-    with pytest.raises(ValueError, match="both or neither"):
-        find_rank(1, None)
+        assert find_rank((2, 4)) == (2, 4)
+    with pytest.raises(ValueError, match=r"rank must be \(rank, world_size\) or a torch DeviceMesh, got 1"):
+        find_rank(1)
     with pytest.raises(ValueError, match=r"rank must be an integer in \[0, 1\], got 2"):
-        find_rank(2, 2)
+        find_rank((2, 2))
 
 
 def test_megatron_is_asked_where_it_is_initialised(monkeypatch):
@@ -78,13 +78,13 @@ def test_megatron_is_asked_where_it_is_initialised(monkeypatch):
         get_data_parallel_world_size=lambda: 4,
     )
     monkeypatch.setitem(sys.modules, "megatron.core.parallel_state", state)
-    assert find_rank(None, None) == (3, 4)
+    assert find_rank() == (3, 4)
     monkeypatch.setenv("RANK", "6")
     monkeypatch.setenv("WORLD_SIZE", "8")
     with pytest.warns(UserWarning, match="Megatron divides the model over 2 ranks"):
-        assert find_rank(6, 8) == (6, 8)
+        assert find_rank((6, 8)) == (6, 8)
     state.model_parallel_is_initialized = lambda: False
-    assert find_rank(None, None) == (6, 8)
+    assert find_rank() == (6, 8)
 
 
 def test_accelerate_s_parallelism_is_seen(monkeypatch):
@@ -96,38 +96,36 @@ def test_accelerate_s_parallelism_is_seen(monkeypatch):
     config = ParallelismConfig(dp_shard_size=2, cp_size=2)
     monkeypatch.setitem(AcceleratorState._shared_state, "parallelism_config", config)
     with pytest.raises(ValueError, match="accelerate's ParallelismConfig divides the model over 2 ranks"):
-        find_rank(None, None)
+        find_rank()
     monkeypatch.setitem(AcceleratorState._shared_state, "parallelism_config", ParallelismConfig(dp_shard_size=4))
-    assert find_rank(None, None) == (1, 4)
+    assert find_rank() == (1, 4)
 
 
 @pytest.mark.parametrize("name", ["TP_SIZE", "TENSOR_MODEL_PARALLEL_SIZE", "PARALLELISM_CONFIG_CP_SIZE"])
 def test_a_launcher_that_divides_the_model_is_not_guessed_about(monkeypatch, name):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert find_rank(None, None) == (1, 4)
+    assert find_rank() == (1, 4)
     monkeypatch.setenv(name, "2")
-    with pytest.raises(
-        ValueError, match=rf"{name}=2 divides the model.*pass device_mesh=mesh, or rank= and world_size="
-    ):
-        find_rank(None, None)
+    with pytest.raises(ValueError, match=rf"{name}=2 divides the model.*pass rank=mesh, or rank=\(rank, world_size\)"):
+        find_rank()
     monkeypatch.setenv(name, "1")
-    assert find_rank(None, None) == (1, 4)
+    assert find_rank() == (1, 4)
 
 
 def _of_real_meshes(rank, store, arguments, results):
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=4)
-    before = find_rank(None, None)
+    before = find_rank()
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     try:
         PackedDataset(*arguments, batch_size=8)
         refused = ""
     except ValueError as error:
         refused = str(error)
-    batches = [batch["ids"].tolist() for batch in PackedDataset(*arguments, batch_size=8, device_mesh=mesh)]
-    results.put((rank, before, find_rank(None, None, mesh), find_rank(None, None, mesh["dp"]), refused, batches))
+    batches = [batch["ids"].tolist() for batch in PackedDataset(*arguments, batch_size=8, rank=mesh)]
+    results.put((rank, before, find_rank(mesh), find_rank(mesh["dp"]), refused, batches))
     torch.distributed.destroy_process_group()
 
 

@@ -3,21 +3,19 @@
 import numpy as np
 import pytest
 import torch
+from tests.flat_words import packed_bins, packed_dataloader, packed_dataset, prepare
 
 import packhorse.server.datasets.takedowns
 from packhorse.client import (
-    PackedBins,
     PackedDataset,
     Separators,
     Topology,
     as_token_source,
     connect,
-    create_packed_dataloader,
 )
 from packhorse.client.pictures import draw_bins, explain_step
 from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.formats import MegatronWriter
-from packhorse.prepare import prepare
 
 MIXTURE = "epoch_bins = 90\n[[stages]]\nweights = {plain = 2, also = 1}\n"
 SEPARATORS = Separators(bos_token_id=1, eos_token_id=2)
@@ -100,7 +98,7 @@ def _same(one, other):
 @pytest.mark.parametrize("flatten", [False, True])
 def test_batches_are_as_before_but_for_what_is_taken_away(root, kind, flatten):
     name, tokens, options = kind
-    make = lambda: PackedDataset(  # noqa: E731
+    make = lambda: packed_dataset(  # noqa: E731
         f"embedded:{root}", name, tokens, batch_size=4, seed=7, rank=0, world_size=1, flatten=flatten, **options
     )
     before = list(make())
@@ -120,14 +118,14 @@ def test_by_position_and_through_workers_it_is_the_same(root, kind):
     name, tokens, options = kind
     _take_away(root, name)
     target = f"embedded:{root}"
-    plain = list(PackedDataset(target, name, tokens, batch_size=4, seed=7, rank=0, world_size=1, **options))
-    bins = PackedBins(target, name, tokens, seed=7, **options)
+    plain = list(packed_dataset(target, name, tokens, batch_size=4, seed=7, rank=0, world_size=1, **options))
+    bins = packed_bins(target, name, tokens, seed=7, **options)
     rows = [bins[index] for index in range(8)]
     _same(bins.collate(bins.__getitems__(range(4))), plain[0])
     for key in ("input_ids", "labels"):
         expected = torch.cat([plain[0][key], plain[1][key]])
         assert torch.equal(torch.stack([row[key] for row in rows]), expected)
-    loader = create_packed_dataloader(
+    loader = packed_dataloader(
         target, name, tokens, batch_size=4, seed=7, rank=0, world_size=1, num_workers=2, **options
     )
     for batch, expected in zip(loader, plain, strict=True):
@@ -138,13 +136,13 @@ def test_presets_and_loss_masks_heed_it(root, files):
     _take_away(root, "plain")
     arguments = (f"embedded:{root}", "plain", files / "tokens.idx")
     kwargs = {"batch_size": 4, "seed": 7, "rank": 0, "world_size": 1}
-    plain = next(iter(PackedDataset(*arguments, **kwargs)))
+    plain = next(iter(packed_dataset(*arguments, **kwargs)))
     mask = [np.arange(len(tokens)) % 2 for tokens in _sequences(files)]
-    masked = next(iter(PackedDataset(*arguments, loss_mask=mask, **kwargs)))
+    masked = next(iter(packed_dataset(*arguments, loss_mask=mask, **kwargs)))
     kept = (masked["labels"] != -100) & (plain["labels"] == -100)
     assert not kept.any()
     assert 0 < int((masked["labels"] != -100).sum()) < int((plain["labels"] != -100).sum())
-    shifted = next(iter(PackedDataset(*arguments, preset="torchtune", **kwargs)))
+    shifted = next(iter(packed_dataset(*arguments, preset="torchtune", **kwargs)))
     assert (shifted["labels"] != -100).sum() == (plain["labels"] != -100).sum()
     assert torch.equal(shifted["tokens"], plain["input_ids"])
 
@@ -163,7 +161,7 @@ def test_audits_explanations_and_pictures_tell_of_it(root, kind):
         info = client.get_dataset(name)
         topology = Topology(world_size=2, batch_size=3)
         streams = EpochOfStreams(client=client, dataset=info, epoch=0, seed=7, topology=topology)
-        dataset = PackedDataset(target, name, tokens, batch_size=3, rank=0, world_size=1, **options)
+        dataset = packed_dataset(target, name, tokens, batch_size=3, rank=0, world_size=1, **options)
         report = TokenAudit(streams=streams, dataset=dataset).audit()
         assert report.problems == []
         assert report.streams.masked > 0
@@ -193,5 +191,5 @@ def test_a_wrong_batch_is_found_by_the_token_audit(root, files, monkeypatch):
         streams = EpochOfStreams(
             client=client, dataset=client.get_dataset("plain"), epoch=0, seed=7, topology=Topology()
         )
-        dataset = PackedDataset(target, "plain", files / "tokens.idx", batch_size=1, rank=0, world_size=1)
+        dataset = PackedDataset(target, "plain", files / "tokens.idx", batch_size=1, rank=(0, 1))
         assert TokenAudit(streams=streams, dataset=dataset).audit().problems

@@ -4,9 +4,9 @@ import json
 from collections import Counter
 
 import pytest
+from tests.flat_words import packed_dataloader
 from torchdata.nodes import Loader, Mapper, Prefetcher
 
-from packhorse.client import create_packed_dataloader
 from packhorse.client.trainers.torchdata import PackedNode
 
 
@@ -16,7 +16,7 @@ def make_graph(corpus):
 
     def make(prefetch_factor=5, snapshot_frequency=1, **options):
         defaults = {"batch_size": 4, "seed": 3, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
-        loader = create_packed_dataloader(f"embedded:{corpus.root}", "rows", corpus.megatron, **(defaults | options))
+        loader = packed_dataloader(f"embedded:{corpus.root}", "rows", corpus.megatron, **(defaults | options))
         node = Mapper(PackedNode(loader), lambda batch: batch["ids"].tolist())
         return Loader(Prefetcher(node, prefetch_factor, snapshot_frequency=snapshot_frequency))
 

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import packed_dataset, prepare
 
 from packhorse.client import PackedDataset, Separators, Topology, as_token_source, connect
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.proof import EpochOfStreams, TokenAudit
 from packhorse.client.sources import IndexableSource, MegatronSource
-from packhorse.prepare import prepare
 from packhorse.topology import Skips
 
 ROWS, LIMIT = 300, 64
@@ -69,7 +69,8 @@ def audited(client, tokens, no_launcher):
 
     def run(name, source=None, *, topology=TOPOLOGY, skip="", against=None, loss_against=None, **options):
         source = IndexableSource(tokens) if source is None else source
-        dataset = PackedDataset(lambda: client, name, source, batch_size=topology.batch_size, **options)
+        given = {key: value for key, value in options.items() if value is not None}
+        dataset = packed_dataset(lambda: client, name, source, batch_size=topology.batch_size, **given)
         streams = EpochOfStreams(
             client=client,
             dataset=client.get_dataset(name),

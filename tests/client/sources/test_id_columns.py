@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import packed_dataset, prepare
 
 from packhorse.client import PackedDataset
 from packhorse.client.sources import ArrowSource, IndexableSource, ParquetSource, TokenSourceError
 from packhorse.formats import MegatronWriter, write_flat_tokens
-from packhorse.prepare import prepare
 
 ROWS, LENGTH = 120, 12
 
@@ -54,7 +54,7 @@ def came(files, no_launcher):
     folder, _, _ = files
 
     def go_through(source, name="named", **options):
-        dataset = PackedDataset(f"embedded:{folder / 'root'}", name, source, batch_size=4, **options)
+        dataset = packed_dataset(f"embedded:{folder / 'root'}", name, source, batch_size=4, **options)
         seen = Counter()
         for batch in dataset:
             rows = batch["input_ids"][batch["attention_mask"].bool()].view(-1, LENGTH).tolist()

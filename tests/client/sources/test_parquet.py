@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.client.sources import ParquetSource, TokenSourceError, as_token_source
-from packhorse.prepare import load_prepared, prepare
+from packhorse.prepare import load_prepared
 
 
 def everything(source):

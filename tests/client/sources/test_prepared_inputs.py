@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import packed_dataset, prepare
 
-from packhorse.client import PackedDataset
 from packhorse.client.sources import MdsSource, TokenSourceError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter, write_flat_tokens
-from packhorse.prepare import prepare
 
 DATA = Path(__file__).parents[2] / "data"
 MAX_SEQ_LEN = 64
@@ -60,7 +59,7 @@ def folder(tmp_path_factory, sequences):
 
 
 def trained(folder, name, source, sequences_of, **options):
-    dataset = PackedDataset(f"embedded:{folder}", name, source, batch_size=3, **options)
+    dataset = packed_dataset(f"embedded:{folder}", name, source, batch_size=3, **options)
     return sequences_of(list(dataset))
 
 

@@ -276,12 +276,12 @@ def test_another_version_of_the_object_is_another_object(make, corpus, tmp_path)
 
 def test_a_dataset_survives_its_store(corpus, tmp_path):
     """Batches are those of the local file, while every third read fails, with workers that read for themselves."""
-    from packhorse.prepare import prepare
+    from tests.flat_words import prepare
 
     prepare(corpus, max_seq_len=256, output=tmp_path / "data" / "set", progress=False)
 
     def rows(tokens):
-        dataset = PackedDataset(f"embedded:{tmp_path / 'data'}", "set", tokens, batch_size=4, rank=0, world_size=1)
+        dataset = PackedDataset(f"embedded:{tmp_path / 'data'}", "set", tokens, batch_size=4, rank=(0, 1))
         return [batch["input_ids"].tolist() for batch in dataset]
 
     source = RemoteSource(f"faulty://{corpus}", cache_folder=tmp_path / "cache", block_bytes=512, options=OPTIONS)

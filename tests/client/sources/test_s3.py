@@ -6,12 +6,12 @@ import threading
 import numpy as np
 import pytest
 from moto.server import ThreadedMotoServer
+from tests.flat_words import prepare
 
 from packhorse.client import create_packed_dataloader
 from packhorse.client.sources import RemoteSource, StoreOptions, TokenStoreError
 from packhorse.formats import MegatronTokens, MegatronWriter
 from packhorse.formats.asking import RetryPolicy
-from packhorse.prepare import prepare
 
 LENGTHS = np.random.default_rng(4).integers(1, 200, 600)
 

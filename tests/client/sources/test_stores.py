@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.client import create_packed_dataloader
 from packhorse.client.sources import (
@@ -22,7 +23,6 @@ from packhorse.client.sources import (
 )
 from packhorse.client.sources._blocks import BlockCache
 from packhorse.client.sources.fetched import FetchedAhead
-from packhorse.prepare import prepare
 
 DATA = Path(__file__).parents[2] / "data"
 

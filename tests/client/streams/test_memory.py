@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from tests.flat_words import prepare
 from torch.utils.data import DataLoader
 
 from packhorse.client import MemoryDatasets, PackedDataset, connect, create_packed_dataloader
 from packhorse.client.errors import DatasetNotFoundError
-from packhorse.prepare import prepare
 
 LENGTHS = np.random.default_rng(3).integers(1, 40, 300)
 SEQUENCES = [np.arange(length) + number for number, length in enumerate(LENGTHS)]

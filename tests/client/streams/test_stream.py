@@ -105,8 +105,7 @@ def variants(corpus, tmp_path_factory):
     """The same rows prepared with another max_seq_len, another option, other ids, and other rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from packhorse.prepare import prepare
+    from tests.flat_words import prepare
 
     folder = tmp_path_factory.mktemp("variants")
     lengths = [len(tokens) for tokens in corpus.sequences]

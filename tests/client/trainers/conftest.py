@@ -47,9 +47,9 @@ def small_corpus(tmp_path_factory):
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from tests.flat_words import prepare
 
     from packhorse.formats import MegatronWriter
-    from packhorse.prepare import prepare
 
     folder = tmp_path_factory.mktemp("small")
     random = np.random.default_rng(4)

@@ -25,8 +25,8 @@ from megatron.core.rerun_state_machine import RerunDataIterator  # noqa: E402
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
 
-from packhorse.client import PackedDataset  # noqa: E402
-from packhorse.client.trainers import create_megatron_iterator, get_megatron_batch  # noqa: E402
+from packhorse.client import BatchFormat, LoaderOptions, PackedDataset  # noqa: E402
+from packhorse.client.trainers import PackedData, create_megatron_iterator, get_megatron_batch  # noqa: E402
 
 WORLD_SIZE = 4
 CASES = {
@@ -37,9 +37,13 @@ CASES = {
 NUM_STEPS = 3
 
 
+def data_of(arguments, **options):
+    return PackedData(*arguments, loader=LoaderOptions(num_workers=0, device="cpu", **options))
+
+
 def of_case(arguments):
     """What this rank gets: batches, and whether it reads."""
-    iterator = create_megatron_iterator(*arguments, micro_batch_size=2, seq_length=256, num_workers=0, device="cpu")
+    iterator = create_megatron_iterator(data_of(arguments), micro_batch_size=2, seq_length=256)
     wrapped = None if iterator is None else RerunDataIterator(iterator)
     batches = []
     for _ in range(NUM_STEPS):
@@ -61,7 +65,7 @@ def by_megatron(arguments):
     """The first batch under context parallelism 2, cut by Megatron's own code for each of the two ranks."""
     utils.tex = SimpleNamespace(thd_get_partitioned_indices=partitioned)
     utils.is_te_min_version = lambda _: True
-    dataset = PackedDataset(*arguments, batch_size=1, rank=0, world_size=1, preset="megatron-lm")
+    dataset = PackedDataset(*arguments, batch_size=1, preset="megatron-lm", rank=(0, 1))
     rows = next(iter(dataset))
     cut = []
     for rank in range(2):
@@ -111,9 +115,7 @@ def losses_of_model(arguments):
     def losses(tokens, position_ids, labels, is_hidden):
         return model(tokens, position_ids, is_hidden[None, None], labels=labels)
 
-    iterator = create_megatron_iterator(
-        *arguments, micro_batch_size=2, rank=0, world_size=1, num_workers=0, device="cpu"
-    )
+    iterator = create_megatron_iterator(data_of(arguments, rank=(0, 1)), micro_batch_size=2)
     batch = get_megatron_batch(iterator)
     num_tokens = batch.tokens.shape[1]
     is_hidden = torch.ones(num_tokens, num_tokens, dtype=torch.bool)
@@ -121,7 +123,7 @@ def losses_of_model(arguments):
         is_hidden[start:end, start:end] = ~torch.ones(end - start, end - start).tril().bool()
     packed = (losses(batch.tokens, batch.position_ids, batch.labels, is_hidden) * batch.loss_mask).sum()
 
-    plain = next(iter(PackedDataset(*arguments, batch_size=2, rank=0, world_size=1, flatten=True)))
+    plain = next(iter(PackedDataset(*arguments, batch_size=2, rank=(0, 1), batch=BatchFormat(flatten=True))))
     alone = torch.zeros(())
     for start, end in pairwise(plain["cu_seqlens"].tolist()):
         tokens = plain["input_ids"][:, start:end]

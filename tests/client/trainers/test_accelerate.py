@@ -4,9 +4,10 @@ from collections import Counter
 
 import pytest
 from accelerate import Accelerator, DataLoaderConfiguration
+from tests.flat_words import packed_dataloader
 from torch.utils.data import DataLoader
 
-from packhorse.client import PackedDataset, create_packed_dataloader
+from packhorse.client import PackedDataset
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def arguments(corpus):
 def test_a_packed_loader_passes_as_it_is(arguments):
     accelerator = Accelerator(cpu=True)
     options = {"batch_size": 50, "num_workers": 0, "device": accelerator.device}
-    loaders = [create_packed_dataloader(*arguments, rank=rank, world_size=2, **options) for rank in range(2)]
+    loaders = [packed_dataloader(*arguments, rank=rank, world_size=2, **options) for rank in range(2)]
     assert list(accelerator.prepare(*loaders)) == loaders
     assert Counter(i for loader in loaders for batch in loader for i in batch["ids"].tolist()) == Counter(range(2000))
 

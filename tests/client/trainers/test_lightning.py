@@ -54,7 +54,9 @@ def fit(running_server, corpus, tmp_path):
         **options,
     ):
         data = PackedDataModule(
-            running_server.target, "rows", corpus.megatron, batch_size=batch_size, seed=3, num_workers=num_workers
+            PackedData(
+                running_server.target, "rows", corpus.megatron, batch_size=batch_size, seed=3, num_workers=num_workers
+            )
         )
         saving = ModelCheckpoint(
             tmp_path,
@@ -173,12 +175,7 @@ def test_a_validation_set_comes_whole_and_the_same_each_time(
 ):
     """In the middle of epochs too, behind a look at its first batches, without any effect on training."""
     data = PackedDataModule(
-        running_server.target,
-        "rows",
-        corpus.megatron,
-        batch_size=32,
-        seed=3,
-        num_workers=num_workers,
+        PackedData(running_server.target, "rows", corpus.megatron, batch_size=32, seed=3, num_workers=num_workers),
         validation=PackedData(running_server.target, "truncated", corpus.megatron, batch_size=7),
     )
     options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -202,7 +199,7 @@ def test_max_steps_end_within_an_epoch_and_are_gone_on_behind(fit, tmp_path):
 
 
 def test_other_batches_go_lightning_s_way(running_server, corpus):
-    data = PackedDataModule(running_server.target, "rows", corpus.megatron, batch_size=4)
+    data = PackedDataModule(PackedData(running_server.target, "rows", corpus.megatron, batch_size=4))
     moved = data.transfer_batch_to_device({"tensor": torch.zeros(2)}, torch.device("meta"), 0)
     assert moved["tensor"].device.type == "meta"
 
@@ -210,7 +207,7 @@ def test_other_batches_go_lightning_s_way(running_server, corpus):
 RANKS = """
 import json, sys, torch
 from lightning.pytorch import LightningModule, Trainer
-from packhorse.client.trainers import PackedDataModule
+from packhorse.client.trainers import PackedData, PackedDataModule
 
 class Recorder(LightningModule):
     def __init__(self):
@@ -227,7 +224,7 @@ class Recorder(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 if __name__ == "__main__":
-    data = PackedDataModule(sys.argv[1], "rows", sys.argv[2], batch_size=32, num_workers=1, seed=3)
+    data = PackedDataModule(PackedData(sys.argv[1], "rows", sys.argv[2], batch_size=32, num_workers=1, seed=3))
     trainer = Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False,
                       enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False)
     trainer.fit(Recorder(), data, ckpt_path=(sys.argv + [None])[4])
@@ -273,9 +270,9 @@ class NoLightning:
         if name.partition(".")[0] == "lightning":
             raise ModuleNotFoundError("No module named 'lightning'", name="lightning")
 sys.meta_path.insert(0, NoLightning())
-from packhorse.client.trainers import PackedDataModule
+from packhorse.client.trainers import PackedData, PackedDataModule
 try:
-    PackedDataModule("127.0.0.1:1", "rows", [], batch_size=1)
+    PackedDataModule(PackedData("127.0.0.1:1", "rows", [], batch_size=1))
 except ImportError as error:
     assert "packhorse[lightning]" in str(error), error
 else:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from tests.flat_words import packed_data
 
 from packhorse.client import MemoryDatasets
 from packhorse.client.trainers import PackedData, PackedDataModule
@@ -68,7 +69,9 @@ class SavingAfterValidation(Callback):
 
 
 def module(batch_size=4, **options):
-    return PackedDataModule(MEMORY, "data", TOKENS, batch_size=batch_size, num_workers=0, seed=3, **options)
+    validation = options.pop("validation", None)
+    data = packed_data(MEMORY, "data", TOKENS, batch_size=batch_size, num_workers=0, seed=3, **options)
+    return PackedDataModule(data, validation=validation)
 
 
 def train(data, *, resume=None, model=None, callbacks=(), **options):
@@ -87,7 +90,7 @@ def train(data, *, resume=None, model=None, callbacks=(), **options):
     return trainer, model
 
 
-NUM_BATCHES = len(PackedData(MEMORY, "data", TOKENS, num_workers=0).loader(batch_size=4, device="cpu"))
+NUM_BATCHES = len(PackedData(MEMORY, "data", TOKENS, num_workers=0).open(batch_size=4))
 """Of an epoch."""
 
 

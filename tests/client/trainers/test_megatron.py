@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.flat_words import packed_data, prepare
 
 from packhorse.client import PackedDataset
 from packhorse.client.trainers import create_megatron_iterator
-from packhorse.prepare import prepare
 
 HAS_MEGATRON = find_spec("megatron") is not None and find_spec("megatron.core") is not None
 RUN_SECONDS = 200
+OWN_WORDS = ("micro_batch_size", "seq_length", "sequence_parallel", "consumed_samples")
 
 
 @pytest.fixture
@@ -26,7 +27,9 @@ def make_iterator(running_server, corpus, no_launcher):
 
     def make(name="truncated", **options):
         defaults = {"micro_batch_size": 60, "seed": 3, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
-        return create_megatron_iterator(running_server.target, name, corpus.megatron, **(defaults | options))
+        words = defaults | options
+        own = {key: words.pop(key) for key in OWN_WORDS if key in words}
+        return create_megatron_iterator(packed_data(running_server.target, name, corpus.megatron, **words), **own)
 
     return make
 
@@ -93,10 +96,8 @@ def test_what_does_not_fit_is_refused(make_iterator):
         next(make_iterator(seq_length=512))
     with pytest.raises(ValueError, match=r"sets the preset itself; leave preset out"):
         make_iterator(preset="megatron")
-    with pytest.raises(
-        TypeError, match=r"create_megatron_iterator has no option 'num_worker'; did you mean num_workers"
-    ):
-        make_iterator(num_worker=2)
+    with pytest.raises(ValueError, match="takes micro_batch_size; leave batch_size out"):
+        make_iterator(batch_size=2)
     with pytest.raises(ValueError, match=r"consumed_samples 90 is no multiple of the 60 bins"):
         make_iterator(consumed_samples=90)
     with pytest.raises(ValueError, match=r"an epoch of this dataset has no step of this size"):
@@ -140,7 +141,7 @@ def of_ranks(corpus, tmp_path_factory):
 
 def flat_batches(arguments, rank=0, world_size=1):
     """The first micro-batches of a data-parallel rank, end to end, by the preset for loops of one's own."""
-    dataset = PackedDataset(*arguments, batch_size=2, rank=rank, world_size=world_size, preset="megatron")
+    dataset = PackedDataset(*arguments, batch_size=2, preset="megatron", rank=(rank, world_size))
     return list(islice(dataset, 3))
 
 

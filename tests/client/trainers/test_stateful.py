@@ -4,9 +4,9 @@ from collections import Counter
 from itertools import islice
 
 import pytest
+from tests.flat_words import packed_dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from packhorse.client import PackedDataset
 from packhorse.client.trainers.stateful import PackedStatefulDataLoader
 
 EVERY_ID = Counter(range(2000))
@@ -21,7 +21,7 @@ TOPOLOGIES = [  # world size, batch size, workers
 def dataset(corpus):
     def make(rank=0, world_size=1, batch_size=16, **options):
         topology = {"rank": rank, "world_size": world_size, "batch_size": batch_size}
-        return PackedDataset(f"embedded:{corpus.root}", "rows", corpus.megatron, **({"seed": 3} | topology | options))
+        return packed_dataset(f"embedded:{corpus.root}", "rows", corpus.megatron, **({"seed": 3} | topology | options))
 
     return make
 
@@ -94,9 +94,9 @@ def test_torchdata_s_own_loader_with_other_workers_names_the_way_out(dataset, nu
 def test_what_is_no_state_of_ours_is_refused(dataset):
     with pytest.raises(ValueError, match="StatefulDataLoader over something else than a PackedDataset"):
         dataset().load_state_dict(StatefulDataLoader([1, 2, 3]).state_dict())
-    of_one = dataset(mode="independent").state_dict() | {"position": -1}  # as several workers have it
+    of_one = {"dataset_state": dataset(mode="independent").state_dict()}
     of_loader = {
-        "_snapshot": {"_worker_snapshots": {"worker_0": {"dataset_state": of_one}}},
+        "_snapshot": {"_worker_snapshots": {"worker_0": of_one, "worker_1": of_one}},
         "_steps_since_snapshot": 1,
         "_iterator_finished": False,
     }

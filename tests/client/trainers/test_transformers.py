@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tests.flat_words import packed_data
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -72,7 +73,7 @@ def train(corpus, tmp_path):
         trainer=Recorder,
         **options,
     ):
-        data = PackedData(
+        data = packed_data(
             f"embedded:{corpus.root}",
             "rows",
             corpus.megatron,

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from datasets import Dataset
+from tests.flat_words import packed_data
 from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from packhorse.client.trainers import PackedData
 from packhorse.client.trainers.trl import PackedSFTTrainer
 
 pytestmark = pytest.mark.long
@@ -36,7 +36,7 @@ def config(tmp_path):
 @pytest.fixture
 def packed(small_corpus):
     target, tokens, _ = small_corpus
-    return lambda name="small", **options: PackedData(target, name, tokens, **({"num_workers": 0} | options))
+    return lambda name="small", **options: packed_data(target, name, tokens, **({"num_workers": 0} | options))
 
 
 def losses_of(trainer, name="loss"):

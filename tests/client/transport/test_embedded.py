@@ -76,7 +76,7 @@ def test_a_dataset_that_was_replaced_or_altered_is_seen_by_the_next_client(root,
 
 
 def test_forked_workers_check_a_file_once_over_all_epochs(root, read, corpus):
-    dataset = PackedDataset(f"embedded:{root}", "rows", corpus.megatron, batch_size=4, rank=0, world_size=1)
+    dataset = PackedDataset(f"embedded:{root}", "rows", corpus.megatron, batch_size=4, rank=(0, 1))
     loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
     num_batches = [sum(1 for _ in loader) for _ in dataset.epochs(3)]
     assert num_batches[0] > 0

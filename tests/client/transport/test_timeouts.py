@@ -5,8 +5,9 @@ import socket
 import sys
 
 import pytest
+from tests.flat_words import packed_dataset
 
-from packhorse.client import PackedDataset, RetryPolicy, connect
+from packhorse.client import PackedDataset, RetryPolicy, Server, connect
 from packhorse.client.errors import InvalidRequestError, ServerUnavailableError
 from packhorse.client.transport import grpc_channels as _grpc
 from packhorse.client.transport import retries as _retry
@@ -53,7 +54,7 @@ def test_it_reaches_the_client_and_the_dataset(nowhere, waits, options):
         client.get_dataset("corpus")
     assert 0 < sum(waits) <= 2
     waits.clear()
-    dataset = PackedDataset(nowhere, "corpus", {0: [1]}, batch_size=1, rank=0, world_size=1, **options)
+    dataset = packed_dataset(nowhere, "corpus", {0: [1]}, batch_size=1, rank=0, world_size=1, **options)
     with pytest.raises(Exception, match="is a server listening there"):
         next(iter(dataset))
     assert 0 < sum(waits) <= 2
@@ -70,7 +71,7 @@ def test_what_can_never_work_is_refused_at_once(target, waits):
 
 def test_a_function_s_client_has_its_own(nowhere):
     with pytest.raises(ValueError, match="the function that is given returns a Client"):
-        PackedDataset(lambda: connect(nowhere), "corpus", {0: [1]}, batch_size=1, timeout_seconds=5)
+        PackedDataset(Server(lambda: connect(nowhere), timeout_seconds=5), "corpus", {0: [1]}, batch_size=1)
 
 
 class Terminal(io.StringIO):

@@ -291,11 +291,11 @@ class Costly:
         return self._source.costs(positions, cost_linear)
 
 
-@pytest.mark.parametrize("batch_size", [2, "0:8 16:16 48:8 80:24"])
-def test_windows_are_arranged_one_chunk_after_the_other(prepared, monkeypatch, batch_size):
+@pytest.mark.parametrize("size", [{"batch_size": 2}, {"batch_schedule": "0:8 16:16 48:8 80:24"}])
+def test_windows_are_arranged_one_chunk_after_the_other(prepared, monkeypatch, size):
     monkeypatch.setattr(assignment_module, "_CHUNK_BINS", 8)
     source = Costly(prepared({5: 900, 3: 500}, 16).view(3, 4))
-    topology = Topology(world_size=2, batch_size=batch_size, accumulation=2, balance="micro-step")
+    topology = Topology(world_size=2, accumulation=2, balance="micro-step", **size)
     topology = topology.of_epoch(0, num_bins=source.num_bins, max_seq_len=16)
     assignment = Assignment(source, topology, seed=3, epoch=4)
     steps = range(1, assignment.num_steps, 3)

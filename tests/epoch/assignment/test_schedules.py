@@ -110,6 +110,6 @@ def test_places_are_where_sequences_come(epochs, scheduled, bins_of, data):
 
 
 def test_a_stage_begins_with_an_optimizer_step():
-    topology = Topology(world_size=2, accumulation=2, batch_size="0:8 10:4")
+    topology = Topology(world_size=2, accumulation=2, batch_schedule="0:8 10:4")
     assert [topology.position_after(step, 30) for step in range(6)] == [0, 8, 8, 16, 16, 20]
     assert [topology.stretch_of(step).batch_size for step in range(6)] == [2, 2, 2, 2, 1, 1]

@@ -4,11 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import dry_run, prepare
 from tests.prepare.grouped_rows import MEMBERS, TABLE, by_group, write_index
 
 from packhorse.cli import main
 from packhorse.dataset import open_prepared, versions_of
-from packhorse.prepare import dry_run, prepare
 
 NEW = {"n": [4, 6, 20, 2, 3], "prompt": [90, 90, 8, 3, 3], "id": [5, 4, 200, 1000, 6]}
 """Rows that come later; group 8 is too long."""

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from tests.flat_words import dry_run, prepare
 from tests.prepare.grouped_rows import TABLE, by_group
 
 from packhorse.dataset import open_prepared
-from packhorse.prepare import dry_run, prepare
 from packhorse.prepare.groups.tables import Grouped
 
 

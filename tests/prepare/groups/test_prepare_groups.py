@@ -9,13 +9,13 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 from tests.prepare.grouped_rows import IDS, LENGTHS, MEMBERS, PROMPTS, TABLE, by_group, write_index
 
 from packhorse.cli import main
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.packing import lower_bound
-from packhorse.prepare import prepare
 from packhorse.prepare.passes import sort as _sort
 
 

@@ -5,8 +5,7 @@ from time import sleep
 from typing import Any
 
 import numpy as np
-
-from packhorse.prepare import prepare
+from tests.flat_words import prepare
 
 
 def test_no_two_threads_parse_a_header_at_once(tmp_path, monkeypatch):

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import dry_run, prepare
 
 from packhorse.cli import inspect
 from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.formats import write_flat_tokens
-from packhorse.prepare import dry_run, load_prepared, prepare
+from packhorse.prepare import load_prepared
 from packhorse.prepare.input import _arrow_rows, parquet
 from packhorse.prepare.passes import sort as _sort
 

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 
 from packhorse.cli import plan
 from packhorse.cli.prepare import command
 from packhorse.dataset import open_prepared
-from packhorse.prepare import READERS, load_prepared, prepare
+from packhorse.prepare import READERS, load_prepared
 
 LENGTHS = [3, 1, 4, 1, 5, 9, 2, 6]
 IDS = [80, 70, 60, 50, 40, 30, 20, 10]

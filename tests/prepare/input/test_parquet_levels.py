@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
-from packhorse.prepare.input._rows import Columns
+from packhorse.prepare.input._rows import InputColumns
 from packhorse.prepare.input.parquet import ParquetReader
 from packhorse.prepare.kernels import unpack_snappy
 
@@ -86,7 +86,7 @@ def test_no_value_is_read(tmp_path: Path) -> None:
     first = data.find(np.array(rows[3], np.int32).tobytes())
     data[first : first + 4 * 50 * 300] = bytes(4 * 50 * 300)
     path.write_bytes(data)
-    opened = ParquetReader().open([str(path)], Columns(), skips_bad_rows=False)
+    opened = ParquetReader().open([str(path)], InputColumns(), skips_bad_rows=False)
     (batch,) = opened.spans[0].batches()
     assert batch.lengths.tolist() == [50] * 400
     assert pq.read_table(path)["input_ids"][4].as_py() == [0] * 50
@@ -133,7 +133,7 @@ def test_ids_beside_lists_and_files_that_only_pyarrow_reads(tmp_path: Path) -> N
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=30)
     for column, expected in (("t", [len(row) for row in rows]), ("fixed", [7] * 100)):
         opened = ParquetReader().open(
-            [str(tmp_path / "x.parquet")], Columns(length=column, id="id"), skips_bad_rows=False
+            [str(tmp_path / "x.parquet")], InputColumns(length=column, id="id"), skips_bad_rows=False
         )
         assert list_column(pq.ParquetFile(tmp_path / "x.parquet"), "fixed") is None
         batches = [batch for span in opened.spans for batch in span.batches()]

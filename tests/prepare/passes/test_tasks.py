@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packhorse.dataset import PrepareOptions
+from packhorse.dataset import PlanOptions
 from packhorse.prepare.input._base import Span
-from packhorse.prepare.input._rows import Columns
+from packhorse.prepare.input._rows import InputColumns
 from packhorse.prepare.input.parquet import ParquetReader
 from packhorse.prepare.passes import passes as _passes
 from packhorse.prepare.passes.passes import make_tasks, rows_of_task
@@ -31,7 +31,7 @@ class CountedSpan:
 
 def test_tasks_are_cut_in_linear_time() -> None:
     spans: list[Span] = [CountedSpan() for _ in range(5000)]  # type: ignore[misc]
-    (task,) = make_tasks(spans, PrepareOptions(max_seq_len=8), 50_000)
+    (task,) = make_tasks(spans, PlanOptions(max_seq_len=8), 50_000)
     assert len(task.spans) == 5000
     assert CountedSpan.looks <= 3 * 5000
 
@@ -40,10 +40,10 @@ def test_row_groups_of_a_task_are_read_as_one_span(tmp_path: Path) -> None:
     for name in ("a", "b"):
         pq.write_table(pa.table({"n": np.arange(1, 101)}), tmp_path / f"{name}.parquet", row_group_size=1)
     paths = [str(tmp_path / f"{name}.parquet") for name in ("a", "b")]
-    spans = ParquetReader().open(paths, Columns(length="n"), skips_bad_rows=False).spans
+    spans = ParquetReader().open(paths, InputColumns(length="n"), skips_bad_rows=False).spans
     assert len(spans) == 200
     for workers, expected in ((1, [100, 100]), (4, [50, 50, 50, 50]), (3, [67, 33, 34, 66])):
-        options = PrepareOptions(max_seq_len=1 << 23)
+        options = PlanOptions(max_seq_len=1 << 23)
         tasks = make_tasks(spans, options, rows_of_task(200, options, workers))
         joined = [span for task in tasks for span in task.spans]
         assert [span.num_rows for span in joined] == expected

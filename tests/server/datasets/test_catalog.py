@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.client import PackhorseError, RetryPolicy, connect
 from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError
 from packhorse.dataset import POOLS, PreparedDatasetError, open_prepared
-from packhorse.prepare import prepare
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.stamps import ArrayStamps, stamps_of
 from packhorse.server.datasets import catalog as catalog_module

@@ -5,10 +5,10 @@ import logging
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.flat_words import prepare
 
 from packhorse.client import DigestMismatchError, connect
 from packhorse.dataset import prune_version, versions_of
-from packhorse.prepare import prepare
 from packhorse.server.datasets.catalog import Catalog
 
 

@@ -4,13 +4,13 @@ import grpc
 import numpy as np
 import pytest
 import xxhash
+from tests.flat_words import prepare
 
 from packhorse.client import RetryPolicy
 from packhorse.client.api import Client
 from packhorse.client.errors import VersionMismatchError
 from packhorse.client.transport.grpc_channels import exception_of
 from packhorse.client.transport.requests import topology_message
-from packhorse.prepare import prepare
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures

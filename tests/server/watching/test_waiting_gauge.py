@@ -100,7 +100,7 @@ def test_each_size_of_a_schedule_is_a_run(opened):
     assert dataset.manifest.n_bins < 1_000_000
     for position, sizes in sizes_of.items():
         own = WaitingGauge(lambda: opened)
-        topology = Topology(batch_size=schedule, start_position=position, **shape)
+        topology = Topology(batch_schedule=schedule, start_position=position, **shape)
         own.saw(dataset, topology.of_epoch(0, num_bins=dataset.manifest.n_bins, max_seq_len=256))
         found = {(int(labels["batch_size"]), labels["wait"]): value for labels, value in samples(own)}
         assert sorted({size for size, _ in found}) == sizes
@@ -113,7 +113,7 @@ def test_each_size_of_a_schedule_is_a_run(opened):
 def test_a_long_schedule_leaves_the_size_that_a_run_has_now(gauge, opened):
     gauge.saw(opened[1], Topology(world_size=2))
     stages = " ".join(f"{2 * number}:{2 * number + 2}" for number in range(3 * MOST_RUNS))
-    for topology in (Topology(world_size=2, batch_size=stages), Topology(world_size=4)):
+    for topology in (Topology(world_size=2, batch_schedule=stages), Topology(world_size=4)):
         gauge.saw(opened[0], topology)
     found = {(labels["dataset"], int(labels["world_size"]), int(labels["batch_size"])) for labels, _ in samples(gauge)}
     assert {("rows", 2, 1), ("rows", 4, 1)} <= found

@@ -6,7 +6,7 @@ masks to `masks`.
 """
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from packhorse.client.batches.component_rows import MixedComponent
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.rooms import own_lengths
-from packhorse.client.batches.separators import Separators, check_token_id
+from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.batches.targets import write_causal_labels
 from packhorse.client.sources import TokenSource
 from packhorse.client.streams.blocks import BinBlock
@@ -40,7 +40,7 @@ _NEVER = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class BatchAssembler:
+class BatchAssembler(RowFormat):
     """Turns blocks of bins into batches.
 
     Example:
@@ -56,33 +56,19 @@ class BatchAssembler:
     max_seq_len: int
     """Tokens in a row: the capacity that the dataset was planned with."""
     _: KW_ONLY
-    pad_token_id: int = 0
-    """Token that fills a bin's free end; attention and loss never look at it."""
-    shift_labels: bool = False
-    """False for models that shift inside (Hugging Face); True for losses that compare the same index."""
-    flatten: bool = False
-    """False: one row for each bin. True: the sequences of all bins end to end in one row, without padding; a batch
-    without any sequence is one token of padding."""
-    separators: Separators = field(default_factory=Separators)
-    """Special tokens put around each sequence, for which the plan kept `extra_tokens`."""
     truncate: bool = False
     """Whether sequences that do not fit a bin were cut to its length: truncated at their end, or split."""
     align: int = 1
     """What the dataset was planned with: a sequence's room is a multiple of this many tokens."""
     extra_tokens: int = 0
     """What the dataset was planned with: tokens kept free in each room."""
-    continue_positions: bool = False
-    """Whether position ids of a piece go on where the piece before it ended; otherwise they restart at 0."""
-    shared_prefix: bool = False
-    """Whether each group's first sequence is a prefix that the others of the group see: masks that are built of the
-    batch show it to them, and their position ids go on where it ends."""
     components: tuple[MixedComponent, ...] = ()
     """Of a mixture, its components; `truncate` then counts for none of them."""
     pin_memory: bool = False
     """Whether tensors lie in page-locked memory, which needs CUDA in this process; not for dataloader workers."""
 
     def __post_init__(self) -> None:
-        check_token_id("pad_token_id", self.pad_token_id)
+        RowFormat.__post_init__(self)
         if self.max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {self.max_seq_len}")
         if self.align < 1 or self.extra_tokens < 0:
@@ -216,7 +202,7 @@ class BatchAssembler:
             input_ids[start:end] = self.pad_token_id
             attention_mask[start:end] = 0
         check_tokens(input_ids, layout, content.ids, source)
-        write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=self.shift_labels)
+        write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=bool(self.shift_labels))
 
         batch = PackedBatch(
             input_ids=tensors.input_ids,

@@ -1,6 +1,6 @@
 """What one process reads `PackedBins` with: its connection, and the bins of the epochs that it is in.
 
-Owns how long epochs are kept, and requests for bins. Leaves reading ahead to `_read_ahead` and `_read_ahead`.
+Owns how long epochs are kept, and requests for bins. Leaves reading ahead to `_read_ahead`.
 """
 
 import os
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from packhorse.client.api import Client
 from packhorse.client.errors import RequestTooLargeError
-from packhorse.client.loading._arguments import SkipsByEpoch
 from packhorse.client.loading._read_ahead import ReadAhead, RowsAhead
+from packhorse.client.options import Run
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.client.streams.cursor import Resume
 from packhorse.client.streams.stream import StreamHeader
@@ -48,7 +48,7 @@ class Indices:
         self.headers = headers
         self._first = resume
         rows = [header.num_bins for header in headers]
-        rows[0] -= resume.start_position
+        rows[0] -= resume.position
         self.ends = list(accumulate(-(-count // multiple_of) * multiple_of for count in rows))
 
     def find(self, index: int) -> BinAddress:
@@ -58,7 +58,7 @@ class Indices:
             raise IndexError(f"index {index} is outside of {length} rows")
         index %= length
         number = bisect_right(self.ends, index)
-        before = self.ends[number - 1] if number else -self._first.start_position
+        before = self.ends[number - 1] if number else -self._first.position
         return BinAddress(self._first.epoch + number, index - before, self.headers[number])
 
 
@@ -71,10 +71,7 @@ class BinsReader:
     def __init__(
         self,
         client: Client,
-        *,
-        dataset: str,
-        seed: int,
-        skip: SkipsByEpoch,
+        run: Run,
         rows_at: Callable[[Sequence[int]], list[dict[str, Any]]],
         lock: threading.RLock,
     ) -> None:
@@ -82,9 +79,7 @@ class BinsReader:
 
         Args:
             client: of this process.
-            dataset: its name.
-            seed: of the run.
-            skip: positions to leave out, by epoch.
+            run: what is read.
             rows_at: makes the rows of some indices.
             lock: of this process.
         """
@@ -94,7 +89,7 @@ class BinsReader:
         """Whether the maker of batches knows the dataset."""
         self.assembling = threading.Lock()
         """Held while a batch is made."""
-        self._dataset, self._seed, self._skip = dataset, seed, skip
+        self._run = run
         self._rows_at = rows_at
         self._lock = lock
         self._epochs: dict[tuple[int, str], ReadAhead] = {}
@@ -123,11 +118,11 @@ class BinsReader:
         """Asks for bins, in parts where they are more than one message holds."""
         try:
             return self.client.get_bins(
-                self._dataset,
+                self._run.dataset,
                 epoch=epoch,
-                seed=self._seed,
+                seed=self._run.seed,
                 positions=positions,
-                skip=self._skip.of(epoch),
+                skip=self._run.skips(epoch),
                 expected_digest=digest,
             )
         except RequestTooLargeError as error:

@@ -5,22 +5,22 @@ Owns the defaults of workers and how they are started; leaves batches to `datase
 """
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.context import BaseContext
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.connecting import Server, Target
 from packhorse.client.loading.dataset import PackedDataset
-from packhorse.client.loading.options import LoadingOptions, check_options, divide_options
 from packhorse.client.loading.prefetch import DevicePrefetcher
-from packhorse.client.streams.cursor import Cursor
+from packhorse.client.options import LoaderOptions, Run, with_words
+from packhorse.client.presets import BatchFormat, Preset
+from packhorse.client.streams.cursor import as_cursor
 from packhorse.client.transport.grpc_channels import has_used_grpc
-from packhorse.client.transport.memory_datasets import MemoryDatasets
-from packhorse.topology import BatchSchedule, checked_integer
+from packhorse.topology import Balance, Topology
 
 _PRELOADED = ["__main__", "packhorse.client.loading.dataset"]
 
@@ -34,7 +34,7 @@ class PackedDataLoader:
             ...
     ```
 
-    An iteration that came to its epoch's end is followed by the next epoch. `load_state_dict` goes on behind a cursor,
+    An iteration that came to its epoch's end is followed by the next epoch. `load_state_dict` goes on after a cursor,
     and epochs go forward from there: the loop above trains on what is left.
 
     Workers live from the first iteration to `close`, the end of a `with`, or the loader's own end, and follow
@@ -45,51 +45,24 @@ class PackedDataLoader:
 
     Example:
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
-        >>> loader = PackedDataLoader(dataset, num_workers=0, device="cpu")
+        >>> loader = PackedDataLoader(dataset, LoaderOptions(num_workers=0, device="cpu"))
         >>> [batch["ids"].tolist() for batch in loader]
         [[3, 2], [0, 1]]
         >>> loader.close()
 
     Args:
         dataset: whose batches.
-        num_workers: worker processes; 0 to make batches in this process, in the thread that fetches them.
-        device: where tensors go; None for the current CUDA device where there is one, else the CPU.
-        prefetch_factor: batches that each worker makes ahead.
-        depth: batches brought to the device ahead.
-        multiprocessing_context: how workers are started; None as above. Where this process uses gRPC through another
-            package, "forkserver" is the safe choice.
+        options: workers, device, and what is made ahead; the dataset knows its rank.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: the device is none.
     """
 
-    def __init__(
-        self,
-        dataset: PackedDataset,
-        *,
-        num_workers: int = 2,
-        device: torch.device | str | None = None,
-        prefetch_factor: int = 4,
-        depth: int = 2,
-        multiprocessing_context: BaseContext | str | None = None,
-    ) -> None:
-        checked_integer("num_workers", num_workers, 0)
-        checked_integer("prefetch_factor", prefetch_factor, 1)
-        checked_integer("depth", depth, 1)
-        _check_device(device)
-        methods = multiprocessing.get_all_start_methods()
-        if isinstance(multiprocessing_context, str) and multiprocessing_context not in methods:
-            raise ValueError(
-                f"multiprocessing_context must be one of {', '.join(methods)}, got {multiprocessing_context!r}"
-            )
+    def __init__(self, dataset: PackedDataset, options: LoaderOptions | None = None) -> None:
         self.dataset = dataset
-        self._num_workers = num_workers
-        self._device = device
-        self._prefetch_factor = prefetch_factor
-        self._depth = depth
-        self._context = multiprocessing_context
+        self.options = options or LoaderOptions()
+        _check_device(self.options.device)
         self._batches: DevicePrefetcher[PackedBatch] | None = None
-        self._cursor: tuple[int, dict[str, Any]] | None = None  # of which choice, and the last one handed out
 
     @property
     def epoch(self) -> int:
@@ -111,17 +84,15 @@ class PackedDataLoader:
         At the epoch's end, and before the first batch since `set_epoch` or `load_state_dict`: where the next iteration
         begins.
         """
-        is_current = self._cursor is not None and self._cursor[0] == self.dataset.progress.choice
-        state = self._cursor[1] if self._cursor is not None and is_current else self.dataset.state_dict()
-        return {name: state[name] for name in Cursor.__annotations__ if name in state}
+        return as_cursor(self.dataset.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where a batch's `cursor` or a `state_dict()` stands; see `PackedDataset.load_state_dict`."""
         self.dataset.load_state_dict(state)
 
     def __repr__(self) -> str:
-        device = "" if self._device is None else f", device {self._device}"
-        return f"<PackedDataLoader with {self._num_workers} workers{device}: {self.dataset!r}>"
+        device = "" if self.options.device is None else f", device {self.options.device}"
+        return f"<PackedDataLoader with {self.options.num_workers} workers{device}: {self.dataset!r}>"
 
     def __len__(self) -> int:
         """Batches that the next iteration yields to this rank."""
@@ -137,9 +108,10 @@ class PackedDataLoader:
         progress.begin()
         choice = progress.choice
         if self._batches is None:
-            self._batches = DevicePrefetcher(self._data_loader(), self._device, depth=self._depth)
+            self._batches = DevicePrefetcher(self._data_loader(), self.options.device, depth=self.options.depth)
         for batch in self._batches:
-            self._cursor, digest = (choice, batch["cursor"]), batch["cursor"]["digest"]
+            progress.record(choice, batch["cursor"])
+            digest = batch["cursor"]["digest"]
             yield batch
         progress.finish(choice, digest)
 
@@ -159,15 +131,16 @@ class PackedDataLoader:
 
     def _data_loader(self) -> "DataLoader[PackedBatch]":
         # Without pin_memory, which would be one more thread and queue: the prefetcher's thread pins what it copies.
-        if self._num_workers == 0:
+        options = self.options
+        if options.num_workers == 0:
             return DataLoader(_OneEpoch(self.dataset), batch_size=None)
         return DataLoader(
             self.dataset,
             batch_size=None,
-            num_workers=self._num_workers,
-            prefetch_factor=self._prefetch_factor,
+            num_workers=options.num_workers,
+            prefetch_factor=options.prefetch_factor,
             persistent_workers=True,
-            multiprocessing_context=self._context or _safe_context(),
+            multiprocessing_context=options.multiprocessing_context or _safe_context(),
         )
 
 
@@ -182,12 +155,19 @@ class _OneEpoch(IterableDataset[PackedBatch]):
 
 
 def create_packed_dataloader(
-    target: str | MemoryDatasets | Callable[[], Client],
-    dataset: str,
+    target: Target | Server,
+    dataset: str | Run,
     tokens: Any,
     *,
-    batch_size: int | str | BatchSchedule,
-    **options: Unpack[LoadingOptions],
+    batch_size: int | None = None,
+    seed: int = 0,
+    preset: Preset | str | None = None,
+    balance: Balance | str = Balance.NONE,
+    num_workers: int = 2,
+    device: torch.device | str | None = None,
+    topology: Topology | None = None,
+    batch: BatchFormat | None = None,
+    loader: LoaderOptions | None = None,
 ) -> PackedDataLoader:
     """Returns a loader of one rank's batches, with what training usually wants for defaults.
 
@@ -200,20 +180,36 @@ def create_packed_dataloader(
         >>> loader.close()
 
     Args:
-        target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.
-        dataset: its name on the server.
+        target: what `connect` takes, a function that returns a Client, or a Server.
+        dataset: its name on the server, or a Run, which can also skip positions.
         tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
-        batch_size: bins in a batch, for each rank; or global batch sizes, `"0:768 250B:1536"`, see `PackedDataset`.
-        options: further ones of `PackedDataset`, such as `seed`, `preset` or `shift_labels`, and of `PackedDataLoader`,
-            such as `num_workers` or `device`.
+        batch_size: bins in a batch, for each rank; None where `topology` says it.
+        seed: of the run, in [0, 2^64).
+        preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.
+        balance: where ranks wait for each other: `none`, `micro-step` or `optimizer-step`; see `PackedDataset`.
+        num_workers: worker processes; 0 to make batches in this process.
+        device: where tensors go; None for the current CUDA device where there is one, else the CPU.
+        topology: how ranks share the epoch: remainder, mode, accumulation, batch schedule.
+        batch: how a batch looks: separators, labels, loss mask and the like.
+        loader: which rank this process is, and what workers make ahead.
 
     Raises:
-        TypeError: an option is none of theirs; the message names those that are spelled alike.
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or is given twice.
     """
-    check_options("create_packed_dataloader", options)
-    of_dataset, of_loader = divide_options(options)
-    return PackedDataLoader(PackedDataset(target, dataset, tokens, batch_size=batch_size, **of_dataset), **of_loader)
+    options = with_words(loader or LoaderOptions(), num_workers=num_workers, device=device)
+    packed = PackedDataset(
+        target,
+        dataset,
+        tokens,
+        batch_size=batch_size,
+        seed=seed,
+        preset=preset,
+        balance=balance,
+        rank=options.rank,
+        topology=topology,
+        batch=batch,
+    )
+    return PackedDataLoader(packed, options)
 
 
 def _check_device(device: torch.device | str | None) -> None:

@@ -16,28 +16,18 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from packhorse.client.api import NO_SKIPS, Client
+from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.separators import Separators
-from packhorse.client.loading._arguments import (
-    Connection,
-    Skip,
-    SkipsByEpoch,
-    Target,
-    checked_epoch,
-    checked_name,
-    checked_seed,
-)
+from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._bins_reader import BinAddress, BinsReader, Indices
+from packhorse.client.loading._progress import Progress
 from packhorse.client.loading._read_ahead import Rows
-from packhorse.client.loading._shared_resume import SharedResume
-from packhorse.client.presets import Preset
+from packhorse.client.options import Run, as_run, with_words
+from packhorse.client.presets import BatchFormat, Preset
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.client.streams.cursor import Cursor, Resume
 from packhorse.client.streams.stream import StreamHeader
-from packhorse.client.transport.access import Access
-from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import Topology, checked_integer
 
 _ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")
@@ -89,79 +79,48 @@ class PackedBins(Dataset[dict[str, Any]]):
         (torch.Size([2, 8]), [0, 1])
 
     Args:
-        target: what `connect` takes, or a function without arguments that returns a Client.
-        dataset: its name on the server.
+        target: what `connect` takes, a function that returns a Client, or a Server.
+        dataset: its name on the server, or a Run, which can also skip positions and begin with a later epoch.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id.
         seed: of the run, in [0, 2^64).
-        epoch: to begin with.
+        preset: name of a training stack, or a Preset. One that lays the bins of a batch end to end makes no rows: it
+            wants `collate_fn=bins.collate`.
         num_epochs: epochs that follow each other in the indices, each in its own order, for loaders without
             `set_epoch` (Grain): with N bins, index N is position 0 of the next epoch. They are counted from the epoch
-            of index 0, behind a cursor too.
+            of index 0, after a cursor too.
         num_bins_multiple_of: each epoch is made up to a multiple of this many rows by empty bins, all padding.
-        skip: as in PackedDataset.
-        loss_mask: as in PackedDataset.
-        separators: as in PackedDataset.
-        preset: as in PackedDataset. Those that lay the bins of a batch end to end make no rows: they want
-            `collate_fn=bins.collate`.
-        pad_token_id: token that fills a bin's free end, in [0, 2^31).
-        flatten: whether `collate` lays sequences end to end in one row. None: as the preset wants it, else False.
-        shift_labels: as in PackedDataset.
-        continue_positions: as in PackedDataset.
-        shared_prefix: as in PackedDataset.
+        batch: how a row, or `collate`'s batch, looks.
         output: "torch" for tensors; "numpy" for arrays in plain dicts, as Grain and JAX take them.
-        timeout_seconds: as in PackedDataset.
-        retry: as in PackedDataset.
-        access: as in PackedDataset.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or has no effect on rows.
     """
 
     def __init__(
         self,
-        target: Target,
-        dataset: str,
+        target: Target | Server,
+        dataset: str | Run,
         tokens: Any,
         *,
         seed: int = 0,
-        epoch: int = 0,
+        preset: Preset | str | None = None,
         num_epochs: int = 1,
         num_bins_multiple_of: int = 1,
-        skip: Skip = NO_SKIPS,
-        loss_mask: Any = None,
-        separators: Separators | None = None,
-        preset: Preset | str | None = None,
-        pad_token_id: int = 0,
-        flatten: bool | None = None,
-        shift_labels: bool | None = None,
-        continue_positions: bool = False,
-        shared_prefix: bool = False,
+        batch: BatchFormat | None = None,
         output: Literal["torch", "numpy"] = "torch",
-        timeout_seconds: float | None = None,
-        retry: RetryPolicy | None = None,
-        access: Access | None = None,
     ) -> None:
         if output not in ("torch", "numpy"):
             raise ValueError(f"output must be 'torch' or 'numpy', got {output!r}")
-        self.dataset = checked_name(dataset)
-        self.seed = checked_seed(seed)
-        self.skip = SkipsByEpoch(skip)
+        self.run = as_run(dataset, seed)
         self.num_epochs = checked_integer("num_epochs", num_epochs, 1)
         self.num_bins_multiple_of = checked_integer("num_bins_multiple_of", num_bins_multiple_of, 1)
-        self._connection = Connection(target, timeout_seconds, retry, access)
+        form = with_words(batch or BatchFormat(), preset=preset)
+        if form.component_rows:
+            raise ValueError("component_rows has no effect on PackedBins: a row is a bin; use PackedDataset")
+        self._server = as_server(target)
         self._output = output
-        self._maker = BatchMaker(
-            tokens,
-            loss_mask=loss_mask,
-            separators=separators,
-            preset=preset,
-            pad_token_id=pad_token_id,
-            flatten=flatten,
-            shift_labels=shift_labels,
-            continue_positions=continue_positions,
-            shared_prefix=shared_prefix,
-        )
-        self._resume = SharedResume(Resume(epoch=checked_epoch(epoch)))
+        self._maker = BatchMaker(tokens, form)
+        self._progress = Progress(Resume(epoch=self.run.epoch))
         self._headers: dict[tuple[str, int], StreamHeader] = {}  # by what is skipped and where the epoch begins
         self._indices: Indices | None = None
         self._reader: BinsReader | None = None
@@ -170,7 +129,7 @@ class PackedBins(Dataset[dict[str, Any]]):
     @property
     def epoch(self) -> int:
         """The epoch of index 0."""
-        return self._resume.load().epoch
+        return self._progress.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of index 0, for workers that live on as well; call it between iterations.
@@ -180,7 +139,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         Raises:
             ValueError: the epoch is negative, or was done before the cursor that was loaded.
         """
-        self._resume.set_epoch(checked_epoch(epoch))
+        self._progress.set_epoch(checked_integer("epoch", epoch, 0))
 
     def cursor_after(self, num_rows: int) -> Cursor:
         """Returns where training is when rows [0, num_rows) have been trained on, by all ranks together.
@@ -200,13 +159,13 @@ class PackedBins(Dataset[dict[str, Any]]):
             ValueError: it is no number of rows.
         """
         if not checked_integer("num_rows", num_rows, 0):
-            resume = self._resume.load()
-            epoch, position, digest = resume.epoch, resume.start_position, self._indexed().headers[0].digest
+            resume = self._progress.next
+            epoch, position, digest = resume.epoch, resume.position, self._indexed().headers[0].digest
         else:
             address = self._indexed().find(num_rows - 1)
             epoch, digest = address.epoch, address.header.digest
             position = min(address.position + 1, address.header.num_bins)
-        return Cursor(digest=digest, seed=self.seed, epoch=epoch, position=position)
+        return Cursor(digest=digest, seed=self.run.seed, epoch=epoch, position=position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on at a cursor: index 0 is its position, and what lies before is no longer there.
@@ -214,14 +173,14 @@ class PackedBins(Dataset[dict[str, Any]]):
         Raises:
             ValueError: it is none, or of another seed.
         """
-        resume = Resume.from_state(state, seed=self.seed, topology=_ONE_BIN)
+        resume = Resume.from_state(state, seed=self.run.seed, topology=_ONE_BIN)
         if resume.first_step:
             raise ValueError(
                 "the cursor stands within an optimizer step of a balanced run, whose bins were not trained on in their "
                 "order; resume with PackedDataset, or from a cursor at an optimizer step's end"
             )
         self._headers = {}
-        self._resume.choose(resume)
+        self._progress.choose(resume)
 
     def __len__(self) -> int:
         """Rows of all epochs together; the service is asked once, in a child process (see `_apart`)."""
@@ -281,11 +240,9 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     def __repr__(self) -> str:
         """Names the dataset and its order, not the server: Grain compares it with what a checkpoint was saved with."""
-        facts = [repr(self.dataset), f"seed={self.seed}", f"epoch={self.epoch}", f"num_epochs={self.num_epochs}"]
+        facts = [str(self.run), f"epoch={self.epoch}", f"num_epochs={self.num_epochs}"]
         if self.num_bins_multiple_of > 1:
             facts.append(f"num_bins_multiple_of={self.num_bins_multiple_of}")
-        if text := str(self.skip):
-            facts.append(f"skip={text!r}")
         return f"PackedBins({', '.join(facts)})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -298,7 +255,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             ValueError: the preset lays the bins of a batch end to end, or has keys that belong to a batch as a whole.
         """
         preset = self._maker.preset
-        if self._maker.flatten or not (preset is None or preset.has_rows):
+        if self._maker.form.is_flat or not (preset is None or preset.has_rows):
             what = "flatten=True" if preset is None else f"preset {preset.name!r}"
             raise ValueError(
                 f"{what} makes one batch of many bins, and no row of one; give the DataLoader collate_fn=bins.collate"
@@ -337,10 +294,10 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     def _indexed(self) -> Indices:
         """What indices mean, as long as the same epoch is chosen."""
-        choice = self._resume.choice
+        choice = self._progress.choice
         if self._indices is None or self._indices.choice != choice:
             with self._lock:
-                resume = self._resume.load()
+                resume = self._progress.next
                 later = (resume.at_epoch(resume.epoch + number) for number in range(1, self.num_epochs))
                 headers = [self._header(each) for each in (resume, *later)]
                 self._indices = Indices(choice, resume, headers, self.num_bins_multiple_of)
@@ -348,28 +305,28 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     def _header(self, resume: Resume) -> StreamHeader:
         """The facts of one epoch from where it begins, which the service has compared with the cursor's digest."""
-        key = str(self.skip.of(resume.epoch)), resume.start_position
+        key = str(self.run.skips(resume.epoch)), resume.position
         if key not in self._headers:
             is_apart = get_worker_info() is None and (self._reader is None or self._reader.pid != os.getpid())
             if is_apart:
-                self._headers[key] = self._connection.ask(partial(self._ask_header, resume))
+                self._headers[key] = self._server.ask(partial(self._ask_header, resume))
             else:
                 self._headers[key] = self._ask_header(resume, self._opened().client)
         return self._headers[key]
 
     def _ask_header(self, resume: Resume, client: Client | None = None) -> StreamHeader:
         if client is None:
-            with self._connection.open() as own:
+            with self._server.open() as own:
                 return self._ask_header(resume, own)
         with client.stream_bins(
-            self.dataset,
+            self.run.dataset,
             epoch=resume.epoch,
-            seed=self.seed,
-            topology=Topology(start_position=resume.start_position),
-            skip=self.skip.of(resume.epoch),
+            seed=self.run.seed,
+            topology=Topology(start_position=resume.position),
+            skip=self.run.skips(resume.epoch),
             expected_digest=resume.digest or next((header.digest for header in self._headers.values()), ""),
         ) as stream:
-            self.skip.check(resume.epoch, stream.header)
+            self.run.check_skips(resume.epoch, stream.header)
             return stream.header
 
     def _opened(self) -> BinsReader:
@@ -379,14 +336,8 @@ class PackedBins(Dataset[dict[str, Any]]):
             with self._lock:
                 reader = self._reader
                 if reader is None or reader.pid != os.getpid():
-                    reader = self._reader = BinsReader(
-                        self._connection.open(),
-                        dataset=self.dataset,
-                        seed=self.seed,
-                        skip=self.skip,
-                        rows_at=lambda indices: list(self.__getitems__(indices)),
-                        lock=self._lock,
-                    )
+                    rows_at = lambda indices: list(self.__getitems__(indices))  # noqa: E731
+                    reader = self._reader = BinsReader(self._server.open(), self.run, rows_at, self._lock)
         return reader
 
     @property

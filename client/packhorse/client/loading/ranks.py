@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from math import prod
+from types import FrameType
 from typing import Any
 
 import torch.distributed
@@ -37,33 +38,34 @@ _SIGNS_IN_ENVIRONMENT = (
 )
 
 
-def find_rank(rank: int | None, world_size: int | None, device_mesh: Any = None) -> tuple[int, int]:
+_DEALERS = ("DataLoaderDispatcher.__iter__", "IterableDatasetShard.__iter__")
+"""Where accelerate deals out batches."""
+
+
+def find_rank(rank: Any = None) -> tuple[int, int]:
     """Returns the data-parallel (rank, world_size) of this process.
 
     They are, in this order: as given; the rank in a mesh's data dimensions; as Megatron's parallel state says, where
     it is initialised; the process group's, or RANK and WORLD_SIZE; else (0, 1).
 
     Example:
-        >>> find_rank(1, 4)
+        >>> find_rank((1, 4))
         (1, 4)
 
     Args:
-        rank: data-parallel rank; None to find it.
-        world_size: data-parallel degree; None to find it.
-        device_mesh: a torch DeviceMesh with named dimensions, or its data dimension alone (`mesh["dp"]`).
+        rank: (rank, world_size); a torch DeviceMesh with named dimensions, or its data dimension alone (`mesh["dp"]`);
+            None to find them.
 
     Raises:
-        ValueError: only one of the two is given, rank is outside [0, world_size), or the model is divided over ranks
-            and nothing says which of them share their data.
+        ValueError: rank is something else or outside [0, world_size), or the model is divided over ranks and nothing
+            says which of them share their data.
     """
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"give rank and world_size both or neither, got rank={rank}, world_size={world_size}")
-    if rank is not None and world_size is not None:
-        size = checked_integer("world_size", world_size, 1)
-        found = checked_integer("rank", rank, 0, size - 1), size
+    if isinstance(rank, tuple | list) and len(rank) == 2:
+        size = checked_integer("world_size", rank[1], 1)
+        found = checked_integer("rank", rank[0], 0, size - 1), size
         _warn_of_global_ranks(found)
-    elif device_mesh is not None:
-        found = _of_mesh(device_mesh)
+    elif rank is not None:
+        found = _of_mesh(rank)
     elif (megatron := megatron_state()) is not None:
         found = megatron.get_data_parallel_rank(), megatron.get_data_parallel_world_size()
     else:
@@ -89,7 +91,7 @@ def _warn_of_global_ranks(given: tuple[int, int]) -> None:
 def _not_data_parallel(sign: str, found: tuple[int, int]) -> str:
     return (
         f"{sign}: the ranks that share a model must get the same batches, and global rank {found[0]} of {found[1]} "
-        "is not the data-parallel one; pass device_mesh=mesh, or rank= and world_size= of the data-parallel group"
+        "is not the data-parallel one; pass rank=mesh, or rank=(rank, world_size) of the data-parallel group"
     )
 
 
@@ -106,19 +108,20 @@ def _global_rank() -> tuple[int, int]:
 
 def _of_mesh(mesh: Any) -> tuple[int, int]:
     if not hasattr(mesh, "mesh_dim_names"):
-        raise ValueError(f"device_mesh must be a torch DeviceMesh, got {type(mesh).__name__}")
+        raise ValueError(f"rank must be (rank, world_size) or a torch DeviceMesh, got {mesh!r:.60}")
     names, sizes = mesh.mesh_dim_names, tuple(mesh.shape)
     if names is None:
         if len(sizes) > 1:
-            raise ValueError("device_mesh has no names for its dimensions; pass its data dimension, e.g. mesh['dp']")
+            raise ValueError("the device mesh has unnamed dimensions; pass its data dimension, e.g. mesh['dp']")
         names = ("dp",)
     # One dimension of any name is the caller's choice, unless its name speaks of both, as a flattened dp_cp does.
     is_known = [_is_data(n) or _is_model(n) or (len(sizes) == 1 and not _is_mixed(n)) for n in names]
     unknown = [n for n, size, known in zip(names, sizes, is_known, strict=True) if size > 1 and not known]
     if unknown:
         raise ValueError(
-            f"device_mesh has the dimensions {', '.join(names)}, and whether data is divided over {', '.join(unknown)} "
-            "is not known; pass the data dimensions alone, e.g. mesh['dp'], or rank= and world_size="
+            f"the device mesh has the dimensions {', '.join(names)}, and whether data is divided over "
+            f"{', '.join(unknown)} is not known; pass the data dimensions alone, e.g. mesh['dp'], or "
+            "rank=(rank, world_size)"
         )
     data = [i for i, name in enumerate(names) if not _is_model(name)]
     rank = 0
@@ -172,3 +175,20 @@ def _accelerate_share() -> int:
     state: Any = sys.modules.get("accelerate.state")
     config = None if state is None else state.AcceleratorState._shared_state.get("parallelism_config")
     return 1 if config is None else int(config.non_data_parallel_size)
+
+
+def refuse_dispatching() -> None:
+    """Raises where accelerate iterates in order to deal out; seen in this process and in workers forked from it.
+
+    Raises:
+        ValueError: it does.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "accelerate.data_loader" and frame.f_code.co_qualname in _DEALERS:
+            raise ValueError(
+                "accelerate deals this DataLoader's batches over the ranks, but a PackedDataset is divided over them "
+                "already; do not pass the DataLoader to accelerator.prepare, or train with create_packed_dataloader, "
+                "whose loader prepare leaves as it is"
+            )
+        frame = frame.f_back

@@ -3,6 +3,7 @@
 A name is enough where the defaults will do; the functions make presets with options, for `PackedDataset(preset=…)` too.
 """
 
+from packhorse.client.presets.batch_format import BatchFormat
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import megatron_lm_preset, megatron_preset
@@ -13,6 +14,7 @@ from packhorse.client.presets.rows import rows_preset
 from packhorse.client.presets.torchtune import torchtune_preset
 
 __all__ = [
+    "BatchFormat",
     "Preset",
     "get_preset",
     "jax_preset",

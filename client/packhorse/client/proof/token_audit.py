@@ -77,7 +77,7 @@ class TokenAudit:
     Example:
         >>> from packhorse.client import PackedDataset, Topology, connect
         >>> from packhorse.client.proof import EpochOfStreams
-        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, rank=0, world_size=1)
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, rank=(0, 1))
         >>> with connect("embedded:datasets") as client:
         ...     info = client.get_dataset("corpus")
         ...     streams = EpochOfStreams(client=client, dataset=info, epoch=0, seed=1, topology=Topology())
@@ -206,8 +206,8 @@ class _Check:
     def _row(self, bins: BinBlock, start: int, end: int, component_id: int, *, is_counted: bool) -> "_Row":
         """Builds what a row should hold."""
         longest, against = self._longest[component_id], self._against.of_component(component_id)
-        row = _Row(self._info.max_seq_len, self._maker.pad_token_id)
-        separators = self._maker.separators
+        row = _Row(self._info.max_seq_len, self._maker.form.pad_token_id)
+        separators = self._maker.form.separators
         first_tokens = bins.first_tokens
         for i in range(start, end):
             sequence_id, first = int(bins.ids[i]), 0 if first_tokens is None else int(first_tokens[i])

@@ -137,7 +137,7 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
     which = block.ids
     response_lengths = rollouts.response_lengths[which]
     # A response's tokens and what tells of them stand so far from the row's begin: its query is never empty.
-    starts = layout.starts + rollouts.query_lengths[which] - int(assembler.shift_labels)
+    starts = layout.starts + rollouts.query_lengths[which] - int(bool(assembler.shift_labels))
     there = range_indices(starts, response_lengths)  # int64 [K], in T
     here = range_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
 

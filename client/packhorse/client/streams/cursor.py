@@ -1,29 +1,32 @@
 """Where training is, in a form that every checkpoint can hold.
 
-Owns the cursor's fields and the check of one that is loaded; leaves moving it to `dataset`.
+Owns the cursor's fields and the check of one that is loaded; leaves moving it to `loading/_progress`.
 """
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NotRequired, TypedDict
 
-from packhorse.topology import Topology, checked_integer
+from packhorse.topology import StreamMode, Topology, checked_integer
 
 _LOG = logging.getLogger(__name__)
 
-STATE_VERSION = 1
-
 _MOST = 2**63 - 1
+
+_REQUIRED = ("digest", "seed", "epoch", "position")
+
+_OF_PROCESS = ("workers_per_rank", "start_position")
+"""Fields of a Topology that say nothing about which rank gets which bin."""
 
 NO_POSITION = -1
 """A cursor's position where none could be resumed at: each worker of an INDEPENDENT dataset is somewhere else."""
 
 
 class Cursor(TypedDict):
-    """The whole state of training data: the first four are all that is needed to go on, under any topology.
+    """The whole state of training data: the first four values are all that is needed to go on, under any topology.
 
-    A plain dict of str and int, so that JSON and torch.load(weights_only=True) take it.
+    A plain dict, so that JSON and torch.load(weights_only=True) take it.
 
     With a balance the position moves on at optimizer steps, because the bins of one are exchanged. Within one, the
     same topology goes on after `steps_into_optimizer_step`; any other begins the optimizer step again.
@@ -46,34 +49,23 @@ class Cursor(TypedDict):
     """The position to resume at; NO_POSITION where there is none."""
     steps_into_optimizer_step: NotRequired[int]
     """Steps from the position on that have been consumed, of an optimizer step that is not done."""
-    optimizer_step_shape: NotRequired[str]
-    """The topology under which they were, see `optimizer_step_shape`."""
+    topology: NotRequired[dict[str, int | str]]
+    """Where such steps are: the topology under which they were, as `topology_facts` returns it."""
 
 
-REQUIRED_FIELDS = ("digest", "seed", "epoch", "position")
-
-
-def optimizer_step_shape(topology: Topology) -> str:
-    """Returns what decides which rank gets which bin of an optimizer step, as text.
+def topology_facts(topology: Topology) -> dict[str, int | str]:
+    """Returns what decides which rank gets which bin at which step: the fields that differ from Topology's defaults.
 
     Example:
-        >>> optimizer_step_shape(Topology(world_size=4, batch_size=2, accumulation=8, balance="micro-step"))
-        '4 ranks × 2 bins × 8 steps, micro-step, 24576, spread'
+        >>> facts = topology_facts(Topology(world_size=4, balance="micro-step", workers_per_rank=2))
+        >>> facts, Topology(**facts).bins_per_step
+        ({'world_size': 4, 'balance': 'micro-step'}, 4)
     """
-    return (
-        f"{topology.world_size} ranks × {topology.batch_size} bins × {topology.accumulation} steps, "
-        f"{topology.balance}, {topology.cost_linear}, {topology.remainder}"
-    )
-
-
-def bins_per_step_of(topology: Topology) -> int | str:
-    """Returns what decides where steps begin: the bins of all ranks in one, or the schedule of their number.
-
-    Example:
-        >>> bins_per_step_of(Topology(world_size=4, batch_size=2)), bins_per_step_of(Topology(batch_size="0:8 1B:16"))
-        (8, '0:8 1B:16')
-    """
-    return topology.bins_per_step if isinstance(topology.batch_size, int) else str(topology.batch_size)
+    given = ((each.name, getattr(topology, each.name)) for each in fields(topology) if each.name not in _OF_PROCESS)
+    plain = Topology()
+    return {
+        name: value if isinstance(value, int) else str(value) for name, value in given if value != getattr(plain, name)
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,66 +74,65 @@ class Resume:
 
     epoch: int
     """0-based."""
-    start_position: int = 0
-    """Where step 0 is counted from."""
-    first_step: int = 0
-    """Steps below it are left out."""
     position: int = 0
-    """Where the optimizer step of first_step begins: what a cursor says."""
-    first_turn: int = 0
-    """A step that worker 0 serves; the others take their turns from there. A DataLoader asks worker 0 first."""
+    """Where step 0 is counted from; an optimizer step begins there."""
+    first_step: int = 0
+    """Steps below it are done."""
     digest: str = ""
     """Digest that the dataset must have; empty for any."""
     is_resumed: bool = False
     """Whether a cursor was loaded: its run's earlier epochs are done."""
+    steps_ahead: int | None = None
+    """How many steps after first_step a worker's next one is; None for the worker's own number."""
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, seed: int, topology: Topology) -> "Resume":
-        """Reads a cursor, the fuller state that `PackedDataset.state_dict` returns, or a StatefulDataLoader's.
+        """Reads a cursor, a worker's state (`PackedDataset.state_dict`), or a whole StatefulDataLoader's state.
 
-        A cursor and a whole StatefulDataLoader's state resume under any topology. A worker's own state also holds which
-        step comes next for that worker; it fits only the topology that it was saved under.
+        A cursor and a whole StatefulDataLoader's state resume under any topology; a worker's state fits only the
+        topology that it was saved under.
 
         Raises:
             ValueError: fields are missing, the seed is another, or a worker's state meets another topology.
         """
         state = _checked(state, seed)
-        epoch, digest = state.get("epoch", 0), state["digest"]
         if state.get("finished"):
-            return cls(epoch=epoch + 1, digest=digest, is_resumed=True)
-        if "first_step" not in state:
-            done = _steps_done(state, topology)
-            return cls(
-                epoch=epoch,
-                start_position=int(state["position"]),
-                position=int(state["position"]),
-                first_step=done,
-                first_turn=done,
-                digest=digest,
-                is_resumed=True,
-            )
-        _refuse_another_topology(state, topology)
+            return cls(epoch=state["epoch"] + 1, digest=state["digest"], is_resumed=True)
+        steps_ahead = None
+        if is_of_worker(state):
+            _refuse_another_topology(state, topology)
+            steps_ahead = _number(state, "steps_ahead")
         return cls(
-            epoch=epoch,
-            start_position=_number(state, "start_position"),
+            epoch=state["epoch"],
             position=int(state["position"]),
-            first_step=_number(state, "first_step"),
-            first_turn=_number(state, "first_turn"),
-            digest=digest,
+            first_step=_steps_done(state, topology),
+            digest=state["digest"],
             is_resumed=True,
+            steps_ahead=steps_ahead,
         )
 
     def at_epoch(self, epoch: int) -> "Resume":
         """The beginning of another epoch of the same run."""
-        return replace(self, epoch=epoch, start_position=0, position=0, first_step=0, first_turn=0)
+        return replace(self, epoch=epoch, position=0, first_step=0, steps_ahead=None)
 
 
-def is_loader_state(state: Mapping[str, Any]) -> bool:
-    """Whether a state is a StatefulDataLoader's, with or without workers."""
+def as_cursor(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the cursor in a state: its topology counts within an optimizer step alone."""
+    names = Cursor.__annotations__ if state.get("steps_into_optimizer_step") else _REQUIRED
+    return {name: state[name] for name in names}
+
+
+def is_of_worker(state: Mapping[str, Any]) -> bool:
+    """Whether a state is a worker's, which knows its own next step."""
+    return "steps_ahead" in state
+
+
+def _is_of_loader(state: Mapping[str, Any]) -> bool:
+    """Whether a state is a whole StatefulDataLoader's, with or without workers."""
     return "_snapshot" in state or "_num_yielded" in state
 
 
-def furthest_state(state: Mapping[str, Any]) -> dict[str, Any]:
+def _cursor_of_loader(state: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a cursor of the last batch that a StatefulDataLoader had handed out.
 
     Each worker's state knows that worker's last batch alone. Batches are handed out in the order of their steps, so the
@@ -155,46 +146,42 @@ def furthest_state(state: Mapping[str, Any]) -> dict[str, Any]:
         num_since, is_finished = state["_steps_since_snapshot"], state["_iterator_finished"]
     else:
         of_workers, num_since, is_finished = [state["dataset_state"]], 0, False
-    if not all(isinstance(each, Mapping) and "first_step" in each for each in of_workers):
+    if not all(isinstance(each, Mapping) and is_of_worker(each) for each in of_workers):
         raise ValueError("this is the state of a StatefulDataLoader over something else than a PackedDataset")
     last = max(of_workers, key=_progress)
-    cursor = {name: last[name] for name in ("digest", "seed", "epoch", "position")}
+    cursor = as_cursor(last)
     if last.get("finished") or is_finished:
         return cursor | {"finished": True}
+    topology = Topology(**last["topology"])
+    if topology.mode is StreamMode.INDEPENDENT and len(of_workers) > 1:
+        return cursor | {"position": NO_POSITION}  # left to `_steps_done` to refuse
     if num_since == 0:
-        return cursor | {
-            name: last[name] for name in ("steps_into_optimizer_step", "optimizer_step_shape") if name in last
-        }
-    if last["position"] < 0:  # of mode "independent": left to `_steps_done` to refuse
         return cursor
-    if isinstance(last["bins_per_step"], str):
+    if topology.batch_schedule is not None:
         raise ValueError(
-            f"this loader's state was saved {num_since} batches after what its workers recorded, under batch_size "
-            f"{last['bins_per_step']!r}, by which they cannot be counted; resume from a batch's 'cursor', or save "
+            f"this loader's state was saved {num_since} batches after what its workers recorded, under batch_schedule "
+            f"'{topology.batch_schedule}', by which they cannot be counted; resume from a batch's 'cursor', or save "
             "with snapshot_every_n_steps=1"
         )
-    optimizer_steps, steps = divmod(last["first_step"] + num_since, last["steps_per_optimizer_step"])
-    cursor["position"] = (
-        last["start_position"] + optimizer_steps * last["steps_per_optimizer_step"] * last["bins_per_step"]
-    )
-    return cursor | ({"steps_into_optimizer_step": steps, "optimizer_step_shape": last["shape"]} if steps else {})
+    done = last.get("steps_into_optimizer_step", 0) + num_since
+    optimizer_steps, steps = divmod(done, topology.steps_per_optimizer_step)
+    position = last["position"] + optimizer_steps * topology.bins_per_optimizer_step
+    return cursor | {"position": position, "steps_into_optimizer_step": steps, "topology": last["topology"]}
 
 
 def _progress(state: Mapping[str, Any]) -> tuple[int, bool, int, int]:
-    return state["epoch"], bool(state.get("finished")), state["start_position"], state["first_step"]
+    return state["epoch"], bool(state.get("finished")), state["position"], state.get("steps_into_optimizer_step", 0)
 
 
 def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Returns a cursor or a worker's state, whose digest, epoch, position and seed are in order."""
     if not isinstance(state, Mapping):
         raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
-    if is_loader_state(state):
-        state = furthest_state(state)
-    missing = [name for name in REQUIRED_FIELDS if name not in state]
+    if _is_of_loader(state):
+        state = _cursor_of_loader(state)
+    missing = [name for name in _REQUIRED if name not in state]
     if missing:
         raise ValueError(f"not a cursor: {', '.join(missing)} missing; pass a batch's 'cursor' or a state_dict()")
-    if state.get("version", STATE_VERSION) != STATE_VERSION:
-        raise ValueError(f"state version {state['version']!r} is not known; resume from a batch's 'cursor' instead")
     if state["seed"] != seed:
         raise ValueError(
             f"the cursor was saved under seed {state['seed']}, this dataset has seed {seed}; make it with the "
@@ -216,14 +203,13 @@ def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
             "this cursor is of mode 'independent' with several workers, and cannot say where each of them is; resume "
             "with a StatefulDataLoader's state, or train with one worker for each rank or with mode 'partition'"
         )
-    done = _number(state, "steps_into_optimizer_step")
-    shape = optimizer_step_shape(topology)
-    if done and state.get("optimizer_step_shape") != shape:
+    done, then, now = _number(state, "steps_into_optimizer_step"), state.get("topology"), topology_facts(topology)
+    if done and then != now:
         _LOG.warning(
             "the cursor is within an optimizer step of %s, this run has %s: the optimizer step begins again, and %d of "
             "its steps come twice",
-            state.get("optimizer_step_shape", "another topology"),
-            shape,
+            "another topology" if then is None else then,
+            now,
             done,
         )
         return 0
@@ -237,14 +223,14 @@ def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
 
 def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> None:
     """Refuses a worker's state that was saved under another topology."""
-    then, now = state.get("shape"), optimizer_step_shape(topology)
-    in_optimizer_steps = max(state.get("steps_per_optimizer_step", 1), topology.steps_per_optimizer_step) > 1
-    bins_per_step = bins_per_step_of(topology)
-    if state["bins_per_step"] != bins_per_step or (in_optimizer_steps and then != now):
+    then, now = Topology(**state["topology"]), topology
+    in_optimizer_steps = max(then.steps_per_optimizer_step, now.steps_per_optimizer_step) > 1
+    sizes = [each.batch_schedule or each.bins_per_step for each in (then, now)]
+    if sizes[0] != sizes[1] or (in_optimizer_steps and topology_facts(then) != topology_facts(now)):
         raise ValueError(
-            f"this state was saved with {state['bins_per_step']} bins in a step ({then}), now there are "
-            f"{bins_per_step} ({now}): under another world_size, batch_size or balance resume from a "
-            "batch's 'cursor' instead"
+            f"this state was saved with {sizes[0]} bins in a step ({topology_facts(then)}), now there are {sizes[1]} "
+            f"({topology_facts(now)}): under another world_size, batch_size or balance resume from a batch's 'cursor' "
+            "instead"
         )
 
 

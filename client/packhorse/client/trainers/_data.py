@@ -4,69 +4,105 @@ Owns that description, and the loader of a validation set; leaves batches to `lo
 (batch size, ranks, device) the glue adds.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
-from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.connecting import Server, Target
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
-from packhorse.client.loading.options import check_options
-from packhorse.client.transport.memory_datasets import MemoryDatasets
-from packhorse.topology import BatchSchedule
+from packhorse.client.options import LoaderOptions, Run
+from packhorse.client.presets import BatchFormat, Preset
+from packhorse.topology import Balance, Topology
 
 
+@dataclass(frozen=True)
 class PackedData:
-    """A packed dataset, as it is given to a trainer.
+    """A packed dataset, as it is given to a trainer. The trainer fills in what is left out.
 
     Example:
         >>> data = PackedData("embedded:datasets", "corpus", "corpus.idx", num_workers=0)
-        >>> data
-        PackedData('embedded:datasets', 'corpus', num_workers=0)
-        >>> len(data.loader(batch_size=1, device="cpu"))
+        >>> len(data.open(batch_size=1, loader=LoaderOptions(device="cpu")))
         2
-
-    Args:
-        target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.
-        dataset: its name on the server.
-        tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
-        options: further ones of `create_packed_dataloader`, such as `loss_mask` or `balance`. They come before what the
-            trainer says.
-
-    Raises:
-        TypeError: an option is neither the dataset's nor the loader's; names those that are spelled alike.
     """
 
-    def __init__(
-        self, target: str | MemoryDatasets | Callable[[], Client], dataset: str, tokens: Any, **options: Any
-    ) -> None:
-        check_options("PackedData", {name: value for name, value in options.items() if name != "batch_size"})
-        self.target = target
-        self.dataset = dataset
-        self.tokens = tokens
-        self.options = options
+    target: Target | Server
+    """What `connect` takes, a function that returns a Client, or a Server."""
+    dataset: str | Run
+    """Its name on the server, or a Run."""
+    tokens: Any
+    """A TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id."""
+    _: KW_ONLY
+    batch_size: int | None = None
+    """Bins in a batch, for each rank."""
+    seed: int | None = None
+    """Of the run."""
+    preset: Preset | str | None = None
+    """Name of a training stack, or a Preset."""
+    num_workers: int | None = None
+    """Worker processes."""
+    topology: Topology | None = None
+    """How ranks share the epoch: balance, remainder, mode and so on."""
+    batch: BatchFormat | None = None
+    """How a batch looks: separators, labels, loss mask and the like."""
+    loader: LoaderOptions | None = None
+    """Which rank this process is, and what workers make ahead."""
 
-    def loader(self, **of_trainer: Any) -> PackedDataLoader:
-        """Returns a loader with the trainer's arguments, where the options do not say otherwise."""
-        return create_packed_dataloader(self.target, self.dataset, self.tokens, **(of_trainer | self.options))
+    @property
+    def own_preset(self) -> Preset | str | None:
+        """The preset that the data names, here or in its format."""
+        return self.preset or (None if self.batch is None else self.batch.preset)
 
-    def __repr__(self) -> str:
-        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
-        return f"PackedData({self.target!r}, {self.dataset!r}{options})"
+    def with_defaults(self, other: "PackedData") -> "PackedData":
+        """Returns this data with another's values for what is left out."""
+        optional = ("batch_size", "seed", "preset", "num_workers", "topology", "batch", "loader")
+        return replace(self, **{name: getattr(other, name) for name in optional if getattr(self, name) is None})
 
+    def refuse_schedule(self, why: str) -> None:
+        """Refuses a batch size that changes as training goes on, where a trainer counts by one.
 
-def refuse_schedule(batch_size: object, name: str, why: str) -> None:
-    """Refuses a batch size that changes as training goes on, where a trainer counts by one.
+        Args:
+            why: what the trainer does, and the way out.
 
-    Args:
-        batch_size: as it was given.
-        name: of the argument.
-        why: what the trainer does, and the way out.
+        Raises:
+            ValueError: the topology has a schedule.
+        """
+        if self.topology is not None and self.topology.batch_schedule is not None:
+            raise ValueError(f"batch_schedule '{self.topology.batch_schedule}' cannot be given here: {why}")
 
-    Raises:
-        ValueError: it is a schedule.
-    """
-    if isinstance(batch_size, str | BatchSchedule):
-        raise ValueError(f"{name} must be a number, got {str(batch_size)!r}: {why}")
+    def open(
+        self,
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        preset: Preset | str | None = None,
+        accumulation: int = 1,
+        loader: LoaderOptions | None = None,
+    ) -> PackedDataLoader:
+        """Returns a loader, with a trainer's values for what is left out here."""
+        topology = self.topology
+        if topology is not None and topology.balance is not Balance.NONE and topology.accumulation == 1:
+            topology = replace(topology, accumulation=accumulation)
+        return create_packed_dataloader(
+            self.target,
+            self.dataset,
+            self.tokens,
+            batch_size=batch_size if self.batch_size is None else self.batch_size,
+            seed=(0 if isinstance(self.dataset, Run) else seed) if self.seed is None else self.seed,
+            preset=self.own_preset or preset,
+            topology=topology,
+            batch=self.batch,
+            loader=self._loader_options(loader or LoaderOptions()),
+        )
+
+    def _loader_options(self, of_trainer: LoaderOptions) -> LoaderOptions:
+        """Returns the loader's options: ours where they are given, else the trainer's."""
+        ours, plain = self.loader or LoaderOptions(), LoaderOptions()
+        given = {each.name: getattr(ours, each.name) for each in fields(ours)}
+        given = {name: value for name, value in given.items() if value != getattr(plain, name)}
+        if self.num_workers is not None:
+            given["num_workers"] = self.num_workers
+        return replace(of_trainer, **given)
 
 
 class ValidationBatches:

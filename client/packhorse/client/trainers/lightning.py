@@ -5,17 +5,15 @@ Lightning; making a module does.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Unpack
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
-from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading.loader import PackedDataLoader
-from packhorse.client.loading.options import LoadingOptions, check_options
-from packhorse.client.trainers._data import PackedData, ValidationBatches, refuse_schedule
-from packhorse.client.transport.memory_datasets import MemoryDatasets
+from packhorse.client.options import LoaderOptions, Run
+from packhorse.client.trainers._data import PackedData, ValidationBatches
 
 try:
     from lightning.pytorch import LightningDataModule, Trainer
@@ -36,47 +34,30 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
     moves these batches again (`use_distributed_sampler` has no effect on them).
 
     Example:
-        >>> data = PackedDataModule("embedded:datasets", "corpus", "corpus.idx", batch_size=2, seed=1)
+        >>> data = PackedDataModule(PackedData("embedded:datasets", "corpus", "corpus.idx", batch_size=2, seed=1))
         >>> Trainer(max_epochs=2).fit(model, datamodule=data)  # doctest: +SKIP
 
     Args:
-        target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.
-        dataset: its name on the server.
-        tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
-        batch_size: bins in a batch, for each rank.
-        validation: what is validated on: all of it, in the same batches each time, as many on every rank. Its options
-            are those of training unless it says otherwise.
-        options: further ones of `create_packed_dataloader`; `rank` and `world_size` where data-parallel ranks are not
-            the Trainer's processes.
+        data: what is trained on, with its batch size; and its rank, where data-parallel ranks are not the Trainer's
+            processes.
+        validation: what is validated on: all of it, in the same batches each time, as many on every rank. Batch size,
+            seed and preset are those of training where it does not say them.
 
     Raises:
         ImportError: Lightning is not installed.
-        TypeError: an option is neither the dataset's nor the loader's; names those that are spelled alike.
-        ValueError: batch_size is a schedule, or an epoch is given, which the Trainer counts.
+        ValueError: the batch size is missing or a schedule, or an epoch is given, which the Trainer counts.
     """
 
-    def __init__(
-        self,
-        target: str | MemoryDatasets | Callable[[], Client],
-        dataset: str,
-        tokens: Any,
-        *,
-        batch_size: int,
-        validation: PackedData | None = None,
-        **options: Unpack[LoadingOptions],
-    ) -> None:
+    def __init__(self, data: PackedData, *, validation: PackedData | None = None) -> None:
         if LightningDataModule is None:
             raise ImportError("PackedDataModule needs Lightning: install packhorse[lightning]")
         super().__init__()
-        check_options("PackedDataModule", options)
-        refuse_schedule(
-            batch_size,
-            "batch_size",
-            "Lightning counts every epoch by the first one's steps; loop over a loader yourself",
-        )
-        if "epoch" in options:
+        if data.batch_size is None and data.topology is None:
+            raise ValueError("batch_size is missing: give PackedData the bins in a batch, for each rank")
+        data.refuse_schedule("Lightning counts every epoch by the first one's steps; loop over a loader yourself")
+        if isinstance(data.dataset, Run) and data.dataset.epoch:
             raise ValueError("epoch has no effect here: the Trainer counts epochs, and a checkpoint's cursor sets them")
-        self._data = PackedData(target, dataset, tokens, batch_size=batch_size, **options)
+        self._data = data
         self._validation = validation
         self._epochs: _TrainerEpochs | None = None
         self._validated: ValidationBatches | None = None
@@ -89,7 +70,7 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
             self._epochs.close()
             if state is None and self._epochs.belongs_to(self.trainer):
                 state = self._epochs.trained_state()
-        self._epochs = _TrainerEpochs(self._data.loader(**self._of_trainer()), self.trainer, state)
+        self._epochs = _TrainerEpochs(self._data.open(loader=self._of_trainer()), self.trainer, state)
         return self._epochs
 
     def val_dataloader(self) -> ValidationBatches | list[Any]:
@@ -97,7 +78,8 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         if self._validation is None:
             return []
         if self._validated is None:
-            self._validated = ValidationBatches(self._validation.loader(**(self._of_trainer() | self._data.options)))
+            data = self._validation.with_defaults(self._data)
+            self._validated = ValidationBatches(data.open(loader=self._of_trainer()))
         return self._validated
 
     def state_dict(self) -> dict[str, Any]:
@@ -123,13 +105,9 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
             if batches is not None:
                 batches.close()
 
-    def _of_trainer(self) -> dict[str, Any]:
+    def _of_trainer(self) -> LoaderOptions:
         trainer = self.trainer
-        return {
-            "device": trainer.strategy.root_device,
-            "rank": trainer.global_rank,
-            "world_size": trainer.world_size,
-        }
+        return LoaderOptions(device=trainer.strategy.root_device, rank=(trainer.global_rank, trainer.world_size))
 
 
 class _TrainerEpochs:

@@ -5,23 +5,21 @@ that read to those that share their model; leaves keys to `megatron`, batches to
 ranks to `ranks`. Importing this needs no Megatron.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from packhorse.client.api import Client
 from packhorse.client.batches.context_parallel import context_parallel_indices
 from packhorse.client.batches.targets import IGNORE_INDEX
-from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
-from packhorse.client.loading.options import LoadingOptions, check_options
+from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.loading.ranks import megatron_state
 from packhorse.client.presets import megatron_lm_preset
 from packhorse.client.streams.cursor import Resume
-from packhorse.client.trainers._data import refuse_schedule
+from packhorse.client.trainers._data import PackedData
 
 _NO_STEP = (
     "an epoch of this dataset has no step of this size; take fewer ranks or a smaller micro_batch_size, or a remainder "
@@ -37,9 +35,10 @@ class MegatronIterator:
     a batch never reads.
 
     Example:
-        >>> batches = create_megatron_iterator(
-        ...     "embedded:datasets", "corpus", "corpus.idx", micro_batch_size=1, num_workers=0, device="cpu"
-        ... )
+        >>> from packhorse.client import LoaderOptions
+        >>> options = LoaderOptions(num_workers=0, device="cpu")
+        >>> data = PackedData("embedded:datasets", "corpus", "corpus.idx", loader=options)
+        >>> batches = create_megatron_iterator(data, micro_batch_size=1)
         >>> [next(batches)["cu_seqlens"].tolist() for _ in range(3)]  # two bins are an epoch
         [[[0, 5, 8]], [[0, 5, 8]], [[0, 5, 8]]]
         >>> batches.state_dict()["epoch"], batches.state_dict()["position"]
@@ -137,7 +136,8 @@ class MegatronIterator:
             resume = resume.at_epoch(resume.epoch + 1)
             progress.choose(resume)
         position = steps // topology.steps_per_optimizer_step * topology.bins_per_optimizer_step
-        progress.choose(replace(resume, first_step=steps, first_turn=steps, position=position, is_resumed=True))
+        first_step = steps % topology.steps_per_optimizer_step
+        progress.choose(replace(resume, first_step=first_step, position=position, is_resumed=True))
 
     def close(self) -> None:
         """Ends the workers."""
@@ -154,15 +154,12 @@ class MegatronIterator:
 
 
 def create_megatron_iterator(
-    target: str | Callable[[], Client],
-    dataset: str,
-    tokens: Any,
+    data: PackedData,
     *,
     micro_batch_size: int,
     seq_length: int | None = None,
     sequence_parallel: bool = False,
     consumed_samples: int = 0,
-    **options: Unpack[LoadingOptions],
 ) -> MegatronIterator | None:
     """Returns an iterator of packed micro-batches for Megatron, on ranks that read data; None on the others.
 
@@ -174,8 +171,9 @@ def create_megatron_iterator(
     def train_valid_test_datasets_provider(num_samples):
         args = get_args()
         train = create_megatron_iterator(
-            "packhorse:50051", "corpus", "corpus.idx", seed=args.seed, micro_batch_size=args.micro_batch_size,
-            seq_length=args.seq_length, consumed_samples=args.consumed_train_samples,
+            PackedData("packhorse:50051", "corpus", "corpus.idx", seed=args.seed),
+            micro_batch_size=args.micro_batch_size, seq_length=args.seq_length,
+            consumed_samples=args.consumed_train_samples,
         )
         return train, None, None
     ```
@@ -184,33 +182,28 @@ def create_megatron_iterator(
     has no packed sequences with tensor or context parallelism: there, call `get_megatron_batch` in `forward_step`.
 
     Example:
-        >>> batches = create_megatron_iterator(
-        ...     "embedded:datasets", "corpus", "corpus.idx", micro_batch_size=2, num_workers=0, device="cpu"
-        ... )
+        >>> from packhorse.client import LoaderOptions
+        >>> options = LoaderOptions(num_workers=0, device="cpu")
+        >>> data = PackedData("embedded:datasets", "corpus", "corpus.idx", loader=options)
+        >>> batches = create_megatron_iterator(data, micro_batch_size=2)
         >>> next(batches)["tokens"].tolist()
         [[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 2, 3, 4, 0, 1, 2]]
 
     Args:
-        target: what `connect` takes, or a function that returns a Client; see `PackedDataset`.
-        dataset: its name on the server.
-        tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
+        data: what is trained on, with the rank in its `loader` where Megatron's parallel state is not initialised.
         micro_batch_size: bins in a micro-batch, for each data-parallel rank.
         seq_length: as Megatron was told; the dataset's max_seq_len must be the same. None where nobody asks.
         sequence_parallel: whether Megatron runs with `--sequence-parallel`, which asks more of `prepare --align`.
         consumed_samples: continue after this many; see `MegatronIterator.skip_samples`.
-        options: further ones of `create_packed_dataloader`, such as `seed`, `num_workers`, `balance`, and `rank` and
-            `world_size` where Megatron's parallel state is not initialised.
 
     Raises:
-        TypeError: there is no option of such a name.
-        ValueError: an argument is out of range, or `preset` is given.
+        ValueError: an argument is out of range, or the data has a preset, a batch size or a batch schedule.
     """
-    check_options("create_megatron_iterator", options)
-    if "preset" in options:
+    if data.preset is not None or (data.batch is not None and data.batch.preset is not None):
         raise ValueError("create_megatron_iterator sets the preset itself; leave preset out")
-    refuse_schedule(
-        micro_batch_size,
-        "micro_batch_size",
+    if data.batch_size is not None:
+        raise ValueError("create_megatron_iterator takes micro_batch_size; leave batch_size out")
+    data.refuse_schedule(
         "Megatron itself changes how many micro-batches make a step; give the schedule to its "
         "--step-batch-size-schedule",
     )
@@ -218,11 +211,11 @@ def create_megatron_iterator(
     if state is not None and state.get_tensor_model_parallel_rank() != 0:
         return None
     tensor_parallel_size = state.get_tensor_model_parallel_world_size() if state is not None else 1
-    options["preset"] = megatron_lm_preset(
+    preset = megatron_lm_preset(
         context_parallel_size=state.get_context_parallel_world_size() if state is not None else 1,
         tensor_parallel_size=tensor_parallel_size if sequence_parallel else 1,
     )
-    loader = create_packed_dataloader(target, dataset, tokens, batch_size=micro_batch_size, **options)
+    loader = data.open(batch_size=micro_batch_size, preset=preset)
     iterator = MegatronIterator(loader, seq_length=seq_length)
     if consumed_samples:
         iterator.skip_samples(consumed_samples)

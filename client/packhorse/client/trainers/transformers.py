@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from packhorse.client.loading.loader import PackedDataLoader
+from packhorse.client.options import LoaderOptions
 from packhorse.client.presets.preset import Preset
-from packhorse.client.trainers._data import PackedData, ValidationBatches, refuse_schedule
+from packhorse.client.trainers._data import PackedData, ValidationBatches
 from packhorse.client.trainers.separation import sees_other_sequences
 from packhorse.topology import StreamMode
 
@@ -266,27 +267,22 @@ class PackedTrainerMixin(_AnyTrainer):
     def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
         args = self.args
         attention = str(getattr(getattr(self.model, "config", None), "_attn_implementation", ""))
-        options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "seed": args.seed if args.data_seed is None else args.data_seed,
-            "device": args.device,
-            "preset": "padding-free" if "flash" in attention else "rows",
-        }
-        if "balance" in data.options:
-            options["accumulation"] = args.gradient_accumulation_steps
-        if args.dataloader_num_workers:
-            options["num_workers"] = args.dataloader_num_workers
-        if args.dataloader_prefetch_factor:
-            options["prefetch_factor"] = args.dataloader_prefetch_factor
-        if (mesh := getattr(self.accelerator.state, "device_mesh", None)) is not None:
-            options["device_mesh"] = mesh
-        refuse_schedule(
-            data.options.get("batch_size"),
-            "batch_size",
-            "a Trainer counts every epoch by per_device_train_batch_size; loop over a loader yourself",
+        preset = "padding-free" if "flash" in attention else "rows"
+        options = LoaderOptions(
+            num_workers=args.dataloader_num_workers or LoaderOptions().num_workers,
+            prefetch_factor=args.dataloader_prefetch_factor or LoaderOptions().prefetch_factor,
+            device=args.device,
+            rank=getattr(self.accelerator.state, "device_mesh", None),
         )
-        self._refuse_model_that_sees_others((options | data.options)["preset"])
-        loader = data.loader(**options)
+        data.refuse_schedule("a Trainer counts every epoch by its own batch size; loop over a loader yourself")
+        self._refuse_model_that_sees_others(data.own_preset or preset)
+        loader = data.open(
+            batch_size=batch_size,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+            preset=preset,
+            accumulation=args.gradient_accumulation_steps,
+            loader=options,
+        )
         if loader.dataset.topology.mode is StreamMode.INDEPENDENT:
             raise ValueError("mode 'independent' gives an epoch no length, by which a Trainer counts; leave it out")
         return loader

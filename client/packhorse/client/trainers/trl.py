@@ -22,13 +22,14 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
     """TRL's SFTTrainer on packed data; see `PackedTrainerMixin`.
 
     TRL does not tokenize, truncate or pack it again: `max_length`, `packing` and `padding_free` have no say. Which
-    tokens are trained is said by `PackedData(…, loss_mask=…)`.
+    tokens are trained is said by `PackedData(…, batch=BatchFormat(loss_mask=…))`.
 
     Example:
+        >>> with_mask = BatchFormat(loss_mask="sft.loss_mask.idx")  # doctest: +SKIP
         >>> trainer = PackedSFTTrainer(
         ...     "my-model",
         ...     SFTConfig("output"),
-        ...     train_dataset=PackedData("127.0.0.1:50051", "sft", "sft.idx", loss_mask="sft.loss_mask.idx"),
+        ...     train_dataset=PackedData("127.0.0.1:50051", "sft", "sft.idx", batch=with_mask),
         ... )  # doctest: +SKIP
         >>> trainer.train()  # doctest: +SKIP
 
@@ -43,7 +44,7 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
             if getattr(args, name, None):
                 raise ValueError(
                     f"{name} has no say over packed data; `packhorse tokenize` writes a loss mask beside the tokens: "
-                    "give it as PackedData(…, loss_mask=…)"
+                    "give it as PackedData(…, batch=BatchFormat(loss_mask=…))"
                 )
         super().__init__(model, args, **options)
 

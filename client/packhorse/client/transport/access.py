@@ -20,7 +20,7 @@ _ENVIRONMENT = "PACKHORSE_CLIENT_"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """Certificates and tokens of a client, as arguments of `connect`; `PackedDataset(…, access=Access(…))`.
+    """Certificates and tokens of a client, as arguments of `connect`; of `Server("…", access=Access(…))`.
 
     What is left out is taken from PACKHORSE_CLIENT_CA, PACKHORSE_CLIENT_CERT, PACKHORSE_CLIENT_KEY,
     PACKHORSE_CLIENT_TOKEN_FILE and PACKHORSE_CLIENT_INSECURE (1 for True). These are for servers on the network: a unix

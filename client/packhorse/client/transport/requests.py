@@ -39,14 +39,13 @@ def topology_message(topology: Topology) -> pb.Topology:
     """Returns a topology as it travels; an InvalidRequestError names a number that does not fit."""
     if not isinstance(topology, Topology):
         raise invalid("topology", f"must be a Topology, e.g. Topology(world_size=8), got {shortened(topology)}")
-    size = topology.batch_size
-    phases = _phases(size) if isinstance(size, BatchSchedule) else []
+    phases = [] if topology.batch_schedule is None else _phases(topology.batch_schedule)
     return message(
         pb.Topology,
         within="topology.",
         world_size=topology.world_size,
         workers_per_rank=topology.workers_per_rank,
-        batch_size=0 if phases else size,
+        batch_size=0 if phases else topology.batch_size,
         batch_schedule=phases,
         start_position=topology.start_position,
         remainder=f"REMAINDER_POLICY_{topology.remainder.name}",

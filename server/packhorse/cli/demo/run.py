@@ -27,7 +27,7 @@ from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.formats import MegatronTokens
 from packhorse.formats.atomic import refuse_url
 from packhorse.packing import PackingStats
-from packhorse.prepare import prepare
+from packhorse.prepare import PlanOptions, prepare
 from packhorse.tokenize import TokenizeSummary, tokenize_documents
 from packhorse.topology import Topology
 
@@ -92,7 +92,8 @@ def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_l
     console.rule("prepare")
     started = time.perf_counter()
     folder = output / "datasets" / _DATASET
-    prepare(summary.idx_path, max_seq_len=max_seq_len, output=folder, over_length="truncate", overwrite=True)
+    plan = PlanOptions(max_seq_len=max_seq_len, over_length="truncate")
+    prepare(summary.idx_path, output=folder, plan=plan, overwrite=True)
     dataset = open_prepared(folder)
     console.print(
         repr(PackingStats.from_templates(dataset.templates, max_seq_len, proven_bound=dataset.manifest.lower_bound))

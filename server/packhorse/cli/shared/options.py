@@ -22,7 +22,6 @@ from packhorse.topology import (
     RemainderPolicy,
     Skips,
     Topology,
-    as_batch_size,
 )
 
 
@@ -47,15 +46,15 @@ class Wait(Seconds):
         return min(super().convert(value, param, ctx), 1e9)
 
 
-class BatchSize(click.ParamType):  # type: ignore[type-arg] # click before 8.4 has no parameter here
-    """A number of bins, or a schedule of it."""
+class Schedule(click.ParamType):  # type: ignore[type-arg] # click before 8.4 has no parameter here
+    """Global batch sizes, each from some point of the run on."""
 
-    name = "bins or schedule"
+    name = "schedule"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | BatchSchedule:
-        """Returns the number, or the schedule."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> BatchSchedule:
+        """Returns the schedule."""
         try:
-            return as_batch_size(int(value) if str(value).isdecimal() else value)
+            return BatchSchedule.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -200,13 +199,12 @@ def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--start-position", default=0, type=click.IntRange(0), help="Position where step 0 begins."),
         click.option(
-            "--batch-size",
-            default=1,
-            type=BatchSize(),
-            metavar="BINS|SCHEDULE",
-            help="Bins per rank and step; or bins of all ranks in an optimizer step, each number from some point of "
-            'the run on: "0:768 250B:1536", in bins, or in tokens with K, M, B or T.',
+            "--batch-schedule",
+            type=Schedule(),
+            help="Instead of --batch-size: bins of all ranks in an optimizer step, each number from some point of the "
+            'run on, in bins or in tokens with K, M, B or T: "0:768 250B:1536".',
         ),
+        click.option("--batch-size", default=1, type=click.IntRange(1), help="Bins per rank and step."),
         click.option("--workers-per-rank", default=1, type=click.IntRange(1), help="Dataloader workers of a rank."),
         click.option("--world-size", default=1, type=click.IntRange(1), help="Data-parallel degree."),
     ):

@@ -21,7 +21,7 @@ from packhorse.dataset.files.mixture_file import (
 )
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.load import PreparedDataset
-from packhorse.dataset.manifest import Manifest, OverLengthLedger, PrepareOptions
+from packhorse.dataset.manifest import Manifest, OverLengthLedger, PlanOptions
 from packhorse.dataset.write import mixture_digest
 from packhorse.epoch import (
     MAX_ROWS,
@@ -203,7 +203,7 @@ class MixtureDataset:
         id_dtypes = {manifest.id_dtype for manifest in manifests}
         start_dtypes = {manifest.start_dtype for manifest in manifests} - {None}
         return Manifest(
-            options=PrepareOptions(
+            options=PlanOptions(
                 max_seq_len=self.max_seq_len,
                 algorithm="mixture",
                 over_length=first.options.over_length,

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import OverLengthLedger, PreparedDataset, PrepareOptions
+from packhorse.dataset import OverLengthLedger, PlanOptions, PreparedDataset
 from packhorse.prepare.groups.grouping import Grouping, WholeGroups, whole_groups
 from packhorse.prepare.input import Opened
 from packhorse.prepare.passes.duplicates import duplicate_error
@@ -20,7 +20,7 @@ from packhorse.wire import ids_sum
 class GroupTally:
     """What was found so far; `add` is told of groups in their order."""
 
-    def __init__(self, options: PrepareOptions) -> None:
+    def __init__(self, options: PlanOptions) -> None:
         self._options = options
         self._rule = options.rooms
         self._last_id = -(2**63)

@@ -6,7 +6,7 @@ to `groups._tally`, and the tables to `groups.tables`.
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,44 +19,55 @@ from packhorse.prepare.input import InputFile, Span, cut, load_npy
 from packhorse.topology import checked_integer
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Grouping:
-    """Which rows are a group; one of the three is given."""
+    """Which rows are a group; one of the three is given.
+
+    A group's sequences always share a bin, in their order. One that does not fit a bin is refused, or with over_length
+    "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held in memory, and 17 a sequence where ids do
+    not ascend.
+
+    Raises:
+        ValueError: none or several are given, or one is not as it must be.
+    """
 
     column: str | None = None
-    """Rows with equal integers here."""
+    """The integer column that says which rows are a group: those with equal numbers, from 0 on, which must follow each
+    other."""
     size: int | None = None
-    """Every so many rows."""
-    ids: NDArray[np.integer] | None = None
-    """Rows with equal integers here: int [rows]."""
-    file: InputFile | None = None
-    """Where these integers stand; None in memory."""
+    """This many consecutive rows are a group, counted from the first: 2 for pairs that follow each other."""
+    numbers: Any = None
+    """One integer for each row, as in a group column: the path or URL of a .npy file of them, for token files that have
+    no columns, or for lengths that Python holds an array."""
+    ids: NDArray[np.integer] | None = field(init=False, default=None)
+    """The numbers, mapped: int [rows]."""
+    file: InputFile | None = field(init=False, default=None)
+    """Where they stand; None in memory."""
 
-    @classmethod
-    def of(cls, column: str | None, size: int | None, ids: Any) -> "Grouping | None":
-        """Checks what `prepare` was given, and maps a file of groups; None where there are no groups."""
-        given = {"group_column": column, "group_size": size, "groups": ids}
+    def __post_init__(self) -> None:
+        """Checks what is given, and maps a file of numbers."""
+        given = {"group_column": self.column, "group_size": self.size, "groups": self.numbers}
         names = [name for name, value in given.items() if value is not None]
-        if not names:
-            return None
-        if len(names) > 1:
-            raise ValueError(f"{' and '.join(names)} both say which rows are a group: give one of them")
-        if not isinstance(column, str | None):
-            raise ValueError(f"group_column must be a column's name, got {column!r:.60}")
-        if size is not None:
-            checked_integer("group_size", size, 1)
-        file = None
-        if ids is not None:
-            path = as_path(ids) if isinstance(ids, str | os.PathLike) else None
-            stamp = FileStamp.of(path) if path else None
-            ids = load_npy(path) if path else np.asarray(ids)
-            if ids.ndim != 1 or ids.dtype.kind not in "iu":
-                where = without_secrets(path) if path else "groups"
-                raise ValueError(
-                    f"{where} must be one integer for each row, got {ids.dtype} of shape {list(ids.shape)}: number them"
-                )
-            file = InputFile(path=path, stamp=stamp, num_rows=len(ids)) if path and stamp else None
-        return cls(column=column, size=size, ids=ids, file=file)
+        if len(names) != 1:
+            said = f"{' and '.join(names)} both say" if names else "nothing says"
+            raise ValueError(f"{said} which rows are a group: give one of {', '.join(given)}")
+        if not isinstance(self.column, str | None):
+            raise ValueError(f"group_column must be a column's name, got {self.column!r:.60}")
+        if self.size is not None:
+            checked_integer("group_size", self.size, 1)
+        if self.numbers is None:
+            return
+        path = as_path(self.numbers) if isinstance(self.numbers, str | os.PathLike) else None
+        stamp = FileStamp.of(path) if path else None
+        ids = load_npy(path) if path else np.asarray(self.numbers)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            where = without_secrets(path) if path else "groups"
+            raise ValueError(
+                f"{where} must be one integer for each row, got {ids.dtype} of shape {list(ids.shape)}: number them"
+            )
+        object.__setattr__(self, "ids", ids)
+        if path and stamp:
+            object.__setattr__(self, "file", InputFile(path=path, stamp=stamp, num_rows=len(ids)))
 
     def check_rows(self, num_rows: int) -> None:
         """Refuses an input of another number of rows than this one tells the groups of; a ValueError."""

@@ -21,8 +21,8 @@ from packhorse.dataset import (
     OVER_LENGTH,
     GroupRecord,
     OverLengthLedger,
+    PlanOptions,
     PreparedDataset,
-    PrepareOptions,
     create_array,
     growing_array,
     write_entries,
@@ -32,7 +32,7 @@ from packhorse.packing import PackingPlan
 from packhorse.prepare.append import added_ledgers
 from packhorse.prepare.groups._tally import GroupTally, refuse_repeated_group, refuse_repeated_id
 from packhorse.prepare.groups.grouping import Grouping, WholeGroups, groups_of_version, whole_groups
-from packhorse.prepare.input import Columns, Opened, RawRows, Span, cut, map_array
+from packhorse.prepare.input import InputColumns, Opened, RawRows, Span, cut, map_array
 from packhorse.topology import RoomRule
 
 
@@ -44,7 +44,7 @@ class Grouped:
     """The sequences."""
     opened: Opened
     """The new groups: a row each, whose length is the sum of its sequences' rooms."""
-    options: PrepareOptions
+    options: PlanOptions
     """What the sequences' plan is shaped by."""
     by: str
     n_groups: int
@@ -98,7 +98,7 @@ class GroupSpan(Span):
 def gather_groups(
     opened: Opened,
     grouping: Grouping,
-    options: PrepareOptions,
+    options: PlanOptions,
     folder: Path,
     progress: Progress,
     before: PreparedDataset | None = None,
@@ -185,7 +185,7 @@ def gather_groups(
     )
 
 
-def options_of_groups(options: PrepareOptions) -> PrepareOptions:
+def options_of_groups(options: PlanOptions) -> PlanOptions:
     """Returns what shapes the plan over groups, whose lengths are sums of rooms already."""
     return replace(options, over_length="error", align=1, extra_tokens=0)
 
@@ -199,13 +199,13 @@ def _opened_tables(folder: Path, rooms: RoomRule, num_before: int, num_groups: i
             first_row=num_before + first,
             first_index=num_before + first,
             num_rows=size,
-            columns=Columns(),
+            columns=InputColumns(),
             folder=str(folder),
             rooms=rooms,
         )
         for first, size in cut(num_groups - num_before)
     ]
-    return Opened(kind="groups", spans=spans, files=[], columns=Columns())
+    return Opened(kind="groups", spans=spans, files=[], columns=InputColumns())
 
 
 def _write(path: Path, entries: NDArray[np.int64]) -> None:

@@ -14,7 +14,7 @@ from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import map_array
 from packhorse.prepare.input._base import InputFile, Opened, Reader, Span, changed, cut
 from packhorse.prepare.input._keys import KeyColumn
-from packhorse.prepare.input._rows import Batch, Columns, Fault, RawRows
+from packhorse.prepare.input._rows import Batch, Fault, InputColumns, OnBadRow, RawRows
 from packhorse.prepare.input.arrow import ArrowReader
 from packhorse.prepare.input.elsewhere import HistogramReader, TextReader
 from packhorse.prepare.input.mds import MdsReader
@@ -27,11 +27,12 @@ from packhorse.prepare.input.stored import FlatReader, MegatronReader
 __all__ = [
     "READERS",
     "Batch",
-    "Columns",
     "Fault",
     "Found",
+    "InputColumns",
     "InputFile",
     "KeyColumn",
+    "OnBadRow",
     "Opened",
     "RawRows",
     "Reader",

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats.columns import nulls_of, values_of
-from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._rows import InputColumns, RawRows
 
 
-def with_integers(rows: RawRows, table: Any, columns: Columns) -> RawRows:
+def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
     """Returns rows with the ids and groups of an Arrow table or record batch of them."""
     found = [(None, None) if name is None else _values_and_nulls(_joined(table, name)) for name in columns.integers]
     (ids, null_ids), (groups, null_groups) = found
@@ -32,7 +32,7 @@ def arrow_lengths(lengths: Any, is_list: bool) -> RawRows:
     return RawRows(*_values_and_nulls(lengths))
 
 
-def arrow_rows(batch: Any, columns: Columns, is_list: bool) -> RawRows:
+def arrow_rows(batch: Any, columns: InputColumns, is_list: bool) -> RawRows:
     """Returns the rows of an Arrow record batch.
 
     Args:

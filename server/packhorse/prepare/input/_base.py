@@ -16,7 +16,7 @@ from packhorse.formats import require
 from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
 from packhorse.prepare.input._keys import KeyChunk, KeyColumn
-from packhorse.prepare.input._rows import Batch, Columns, Fault, RawRows, as_int64, faults_of
+from packhorse.prepare.input._rows import Batch, Fault, InputColumns, RawRows, as_int64, faults_of
 
 BATCH_ROWS = 1 << 17
 SPAN_ROWS = 1 << 20
@@ -57,7 +57,7 @@ class Span(ABC):
     first_index: int
     """The same, over all files in order."""
     num_rows: int
-    columns: Columns
+    columns: InputColumns
     skips_bad_rows: bool = False
     """Whether a row that fails is left out and counted; else it is an error."""
     is_list: bool = False
@@ -152,7 +152,7 @@ class Opened:
     """All rows in order; each is small enough to make tasks from."""
     files: Sequence[InputFile]
     """The files that they stand in; none in memory."""
-    columns: Columns
+    columns: InputColumns
     """As they are read: `length` is the evident one where the user named none."""
     keys: KeyColumn | None = None
     """What names the rows; None where ids do."""
@@ -182,7 +182,7 @@ class Reader(Protocol):
         """Returns what is looked at as well, so that no output may replace it."""
         ...
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """Cuts files into spans.
 
         Args:
@@ -221,7 +221,7 @@ class WholeFiles:
 
 
 def keys_of_files(
-    columns: Columns, paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]]
+    columns: InputColumns, paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]]
 ) -> KeyColumn | None:
     """Returns what reads the keys of files; None where no column has any.
 
@@ -259,7 +259,7 @@ def first_bytes(path: str, size: int) -> bytes:
         return b""
 
 
-def refuse_columns(path: str, kind: str, columns: Columns) -> None:
+def refuse_columns(path: str, kind: str, columns: InputColumns) -> None:
     """Refuses columns that were named for what has none; a ValueError."""
     where = without_secrets(path)
     if columns.group is not None:

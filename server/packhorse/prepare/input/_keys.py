@@ -1,4 +1,4 @@
-"""Columns of keys: which types may name sequences, and their values as text.
+"""InputColumns of keys: which types may name sequences, and their values as text.
 
 Owns what becomes of each type, and the refusal of a value that is no key; leaves the table to `packhorse.dataset`.
 """

@@ -6,26 +6,44 @@ Owns the checks that every row has to pass whatever it was read from, and what a
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 _INT64_MAX = 2**63 - 1
 
+OnBadRow = Literal["error", "skip"]
+"""What is done with a row that cannot be planned."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Which columns the user named."""
+class InputColumns:
+    """Which columns hold what, and what becomes of a bad row."""
 
     length: str | None = None
-    """Lengths in tokens, or lists of tokens; None for what is evident."""
+    """The column of lengths in tokens, or of lists of tokens, whose lengths are then taken. By default the one that
+    evidently holds tokens, as token sources choose it."""
     id: str | None = None
-    """Ids; None where a sequence's id is its row over all files in order."""
+    """The column that names sequences, each value once in the dataset. Integers are ids. Text, such as URLs, UUIDs and
+    decimals without a fraction, are keys: ids are rows then, and a table leads from key to id and back. By default an
+    id is the row over all files of all inputs in order, counted from 0. Keys of a Megatron index stand beside it, in
+    `X.keys.arrow`."""
+    on_bad_row: OnBadRow = "error"
+    """"error" refuses a row whose length or id is null, below 1 token or beyond int64; "skip" leaves it out, and the
+    manifest names it. Ids that occur twice are refused in any case."""
     group: str | None = None
-    """Groups; None where no column says which rows are one."""
+    """Set from a `Grouping`: groups; None where no column says which rows are one."""
     key: str | None = None
-    """Keys, which a pass of their own reads; None where sequences have ids only. Ids are rows then."""
+    """Set where `id` names keys, which a pass of their own reads. Ids are rows then."""
+
+    def __post_init__(self) -> None:
+        """Checks what a user may give."""
+        for name, column in (("length_column", self.length), ("id_column", self.id)):
+            if not isinstance(column, str | None):
+                raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
+        if self.on_bad_row not in get_args(OnBadRow):
+            raise ValueError(f"on_bad_row must be one of {', '.join(get_args(OnBadRow))}, got {self.on_bad_row!r}")
 
     @property
     def integers(self) -> tuple[str | None, str | None]:

@@ -10,15 +10,15 @@ from typing import Any
 from packhorse.formats import require
 from packhorse.formats.columns import column_type, evident_column, is_token_list, listed
 from packhorse.prepare.input._keys import are_keys
-from packhorse.prepare.input._rows import Columns
+from packhorse.prepare.input._rows import InputColumns
 
 LARGEST_TOKEN = 2**31 - 1
 """Every vocabulary's ids fit into int32."""
 
 
 def chosen_columns(
-    schema: Any, columns: Columns, where: str, *, is_wide: Callable[[str], bool] = lambda _: False
-) -> tuple[Columns, bool]:
+    schema: Any, columns: InputColumns, where: str, *, is_wide: Callable[[str], bool] = lambda _: False
+) -> tuple[InputColumns, bool]:
     """Returns the columns that are meant, and whether the lengths are those of lists.
 
     Args:
@@ -54,7 +54,7 @@ def chosen_columns(
     return replace(columns, length=length), is_tokens(kind)
 
 
-def refuse_other_ids(path: str, before: Columns, now: Columns) -> None:
+def refuse_other_ids(path: str, before: InputColumns, now: InputColumns) -> None:
     """Refuses a file whose column of ids holds another kind than in files before it; a ValueError."""
     if before.key != now.key:
         is_text = now.key is not None
@@ -64,7 +64,7 @@ def refuse_other_ids(path: str, before: Columns, now: Columns) -> None:
         )
 
 
-def _with_keys(schema: Any, columns: Columns, where: str, is_wide: Callable[[str], bool]) -> Columns:
+def _with_keys(schema: Any, columns: InputColumns, where: str, is_wide: Callable[[str], bool]) -> InputColumns:
     """Returns columns with that of ids as `key` where it holds no integers."""
     name = columns.id if columns.key is None else columns.key
     if name is None:

@@ -23,7 +23,7 @@ from packhorse.formats.files import FileStamp, is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import arrow_rows
 from packhorse.prepare.input._base import SPAN_ROWS, InputFile, Opened, Span, WholeFiles, is_wide, keys_of_files
-from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._rows import InputColumns, RawRows
 from packhorse.prepare.input._tables import chosen_columns, refuse_other_ids
 
 
@@ -67,7 +67,7 @@ class ArrowReader(WholeFiles):
         states = {os.path.join(os.path.dirname(path), SAVED_STATE) for path in paths}
         return sorted(state for state in states if is_file(state))
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
         spans: list[Span] = []
         files: list[InputFile] = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from packhorse.formats.object_store import without_secrets
 from packhorse.prepare.input._base import Opened, WholeFiles, first_bytes
-from packhorse.prepare.input._rows import Columns
+from packhorse.prepare.input._rows import InputColumns
 
 _LOOK_BYTES = 1 << 12
 
@@ -23,7 +23,7 @@ class TextReader(WholeFiles):
         if (suffix, packed) != (".json", "")  # which may be a histogram
     )
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """Says what to do instead."""
         where = without_secrets(paths[0])
         name = shlex.quote(os.path.basename(where).partition(".")[0])
@@ -51,7 +51,7 @@ class HistogramReader(WholeFiles):
             path.endswith(".json") and first_bytes(path, _LOOK_BYTES).lstrip()[:1] in (b"{", b"[")
         )
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """Says what to do instead."""
         where = without_secrets(paths[0])
         raise ValueError(

@@ -10,7 +10,7 @@ from packhorse.formats.files import FileStamp, is_file
 from packhorse.formats.mds_index import INDEX, INTEGERS, array_type
 from packhorse.formats.object_store import for_each, without_secrets
 from packhorse.prepare.input._base import InputFile, Opened, Span, WholeFiles
-from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._rows import InputColumns, RawRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class MdsReader(WholeFiles):
         """See `Reader`."""
         return [str(path) for index in paths for path, _ in MdsShards(index).shards]
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
         (index,) = paths
         shards = MdsShards(index)
@@ -85,7 +85,7 @@ class MdsReader(WholeFiles):
         return Opened(kind=self.kind, spans=spans, files=files, columns=chosen)
 
 
-def _chosen(shards: MdsShards, columns: Columns) -> Columns:
+def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
     where = shards.where
     there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
     for name in columns.names:

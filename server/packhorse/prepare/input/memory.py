@@ -18,7 +18,7 @@ from packhorse.formats.columns import values_of
 from packhorse.prepare.input._arrow_rows import arrow_lengths, arrow_rows
 from packhorse.prepare.input._base import BATCH_ROWS, Opened, Span, cut, piece
 from packhorse.prepare.input._keys import KeyChunk, KeyColumn
-from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._rows import InputColumns, RawRows
 from packhorse.prepare.input._tables import chosen_columns, is_tokens
 from packhorse.prepare.input.npy import array_rows, check_array
 
@@ -34,7 +34,7 @@ class HeldSpan(Span):
             yield self.rows.each(partial(piece, first=first, size=size))
 
 
-def open_held(lengths: Any, columns: Columns, *, skips_bad_rows: bool, where: str = "") -> Opened:
+def open_held(lengths: Any, columns: InputColumns, *, skips_bad_rows: bool, where: str = "") -> Opened:
     """Turns an object into spans; see `packhorse.prepare.prepare` for what it may be.
 
     Args:
@@ -75,7 +75,7 @@ def open_held(lengths: Any, columns: Columns, *, skips_bad_rows: bool, where: st
     return Opened(kind=type(lengths).__name__, spans=spans, files=[], columns=chosen, keys=keys)
 
 
-def _pieces(lengths: Any, columns: Columns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], Columns]:
+def _pieces(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], InputColumns]:
     """Returns the rows of an object, some at a time, and its columns; what names them is added to `keys`."""
     if isinstance(lengths, list | tuple):
         lengths = np.asarray(lengths)
@@ -102,7 +102,9 @@ def _pieces(lengths: Any, columns: Columns, where: str, keys: list[Any]) -> tupl
     )
 
 
-def _of_batches(reader: Any, columns: Columns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], Columns]:
+def _of_batches(
+    reader: Any, columns: InputColumns, where: str, keys: list[Any]
+) -> tuple[Iterator[RawRows], InputColumns]:
     chosen, is_list = chosen_columns(reader.schema, columns, where)
 
     def pieces() -> Iterator[RawRows]:
@@ -114,15 +116,17 @@ def _of_batches(reader: Any, columns: Columns, where: str, keys: list[Any]) -> t
     return _joined(pieces()), chosen
 
 
-def _of_arrays(array: Any, columns: Columns, where: str) -> tuple[Iterator[RawRows], Columns]:
-    if columns != Columns():
+def _of_arrays(array: Any, columns: InputColumns, where: str) -> tuple[Iterator[RawRows], InputColumns]:
+    if columns.names or columns.key:
         raise ValueError(f"{where} is one column of lengths: leave out length_column, id_column and group_column")
     if not (require("pyarrow").types.is_integer(array.type) or is_tokens(array.type)):
         raise ValueError(f"{where} holds {array.type}, but integers (lengths) or lists of integers (tokens) are needed")
     return (_kept(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks), columns
 
 
-def _of_dataset(dataset: Any, columns: Columns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], Columns]:
+def _of_dataset(
+    dataset: Any, columns: InputColumns, where: str, keys: list[Any]
+) -> tuple[Iterator[RawRows], InputColumns]:
     """Reads offsets of all rows and then takes those that `select` or `shuffle` left: no token is copied."""
     table = dataset.data.table
     rows, chosen = _of_batches(table.to_reader(), columns, where, keys)

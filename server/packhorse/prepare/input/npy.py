@@ -14,7 +14,7 @@ from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import PARSING, map_array
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
-from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._rows import InputColumns, RawRows
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
 """Arrays, and a folder of them, of prepared datasets."""
@@ -55,7 +55,7 @@ class NpyReader(WholeFiles):
                     )
         return found
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
         spans: list[Span] = []
         files: list[InputFile] = []
@@ -126,13 +126,13 @@ def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
     return array
 
 
-def check_array(array: "NDArray[Any] | _StoredArray", columns: Columns, where: str) -> None:
+def check_array(array: "NDArray[Any] | _StoredArray", columns: InputColumns, where: str) -> None:
     """Refuses an array that holds no lengths, or no such fields; a ValueError."""
     names = array.dtype.names
     if array.ndim != 1:
         raise ValueError(f"{where} has shape {list(array.shape)}, but lengths are a list: one number for each sequence")
     if names is None:
-        if columns != Columns():
+        if columns.names or columns.key:
             raise ValueError(
                 f"{where} is one array of {array.dtype}, which has no columns: leave out --length-column/--id-column/"
                 "--group-column"
@@ -152,7 +152,7 @@ def check_array(array: "NDArray[Any] | _StoredArray", columns: Columns, where: s
 
 
 def array_rows(
-    array: "NDArray[Any] | _StoredArray", columns: Columns, first: int = 0, end: int | None = None
+    array: "NDArray[Any] | _StoredArray", columns: InputColumns, first: int = 0, end: int | None = None
 ) -> Iterator[RawRows]:
     """Yields the rows [first, end) of an array that `check_array` let pass, in pieces; end None is the last."""
     end = len(array) if end is None else end

@@ -25,7 +25,7 @@ from packhorse.prepare.input._base import (
     piece,
 )
 from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
-from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._rows import InputColumns, RawRows
 from packhorse.prepare.input._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
 
 _WIDE = ("int64", "uint64", "uint32")
@@ -130,7 +130,7 @@ class ParquetReader(WholeFiles):
     suffixes = (".parquet", ".pq")
     magic = b"PAR1"
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
         spans: list[Span] = []
         files: list[InputFile] = []

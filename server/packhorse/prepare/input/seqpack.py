@@ -12,7 +12,7 @@ from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import is_url
 from packhorse.prepare.input._arrow_rows import map_array
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
-from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._rows import InputColumns, RawRows
 
 _COUNTS, _POOLS = "counts.json", "pools"
 
@@ -53,7 +53,7 @@ class SeqpackReader(WholeFiles):
         """See `Reader`."""
         return [str(path) for counts in paths for path in sorted((Path(counts).parent / _POOLS).glob("*.npy"))]
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
         (counts,) = paths
         if columns.length is not None:

@@ -25,7 +25,7 @@ from packhorse.prepare.input._base import (
     refuse_columns,
 )
 from packhorse.prepare.input._keys import KeyColumn
-from packhorse.prepare.input._rows import Columns, RawRows
+from packhorse.prepare.input._rows import InputColumns, RawRows
 from packhorse.prepare.input.arrow import column_of
 
 _BOUNDARIES = ".boundaries"
@@ -82,7 +82,7 @@ class MegatronReader(WholeFiles):
         """See `Reader`."""
         return [name for path in paths for name in (_pair(path)[0], str(keys_path(path)))]
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
         (path,) = paths
         refuse_columns(path, "a Megatron index", columns)
@@ -116,7 +116,7 @@ class FlatReader(WholeFiles):
         """See `Reader`."""
         return [path.removesuffix(_BOUNDARIES) for path in paths]
 
-    def open(self, paths: Sequence[str], columns: Columns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
         """See `Reader`."""
         (path,) = paths
         refuse_columns(path, "a flat token file", columns)
@@ -140,7 +140,7 @@ def _pair(path: str) -> tuple[str, str]:
     return str(tokens), str(index)
 
 
-def _opened(kind: str, path: str, num_rows: int, columns: Columns, skips_bad_rows: bool) -> Opened:
+def _opened(kind: str, path: str, num_rows: int, columns: InputColumns, skips_bad_rows: bool) -> Opened:
     stamp = FileStamp.of(path)
     spans = [
         StoredSpan(
@@ -177,4 +177,4 @@ def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
             f"{path} was written with other tokens than {index} tells of: tokenize again, or remove that file to go "
             "without keys"
         )
-    return keys_of_files(Columns(key=KEY_COLUMN), [path], column_of)
+    return keys_of_files(InputColumns(key=KEY_COLUMN), [path], column_of)

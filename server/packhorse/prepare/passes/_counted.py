@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import OverLengthLedger, PreparedDataset, PrepareOptions
+from packhorse.dataset import OverLengthLedger, PlanOptions, PreparedDataset
 from packhorse.prepare.append import added_ledgers, counts_of, id_range
 from packhorse.prepare.groups.tables import Grouped
 from packhorse.prepare.input.records import Skipped
@@ -70,7 +70,7 @@ class Counted:
         cls,
         tasks: list[CountTask],
         parts: list[TaskCounts],
-        options: PrepareOptions,
+        options: PlanOptions,
         *,
         before: PreparedDataset | None,
         groups: Grouped | None,
@@ -117,7 +117,7 @@ class Counted:
         )
 
 
-def _over_length_ledger(found: Sequence[TaskCounts], options: PrepareOptions) -> OverLengthLedger:
+def _over_length_ledger(found: Sequence[TaskCounts], options: PlanOptions) -> OverLengthLedger:
     limit = options.rooms.longest
     what = (
         f"max_seq_len {limit}"
@@ -147,7 +147,7 @@ def _over_length_ledger(found: Sequence[TaskCounts], options: PrepareOptions) ->
     return OverLengthLedger(sequences=num_over, source_tokens=tokens_over, tokens=lost, pieces=pieces)
 
 
-def _start_dtype(found: Sequence[TaskCounts], options: PrepareOptions) -> Literal["uint32", "int64"] | None:
+def _start_dtype(found: Sequence[TaskCounts], options: PlanOptions) -> Literal["uint32", "int64"] | None:
     """How first tokens are stored; None where every entry's is 0."""
     longest, limit = max(part.longest_over for part in found), options.rooms.longest
     if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):

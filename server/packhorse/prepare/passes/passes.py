@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packhorse.dataset import PrepareOptions, sync
+from packhorse.dataset import PlanOptions, sync
 from packhorse.formats.object_store import without_secrets
 from packhorse.prepare.input import Batch, Span, changed, map_array
 from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, add_lengths, fill_pool, sort_pairs
@@ -38,7 +38,7 @@ class CountTask:
     """Some spans of rows, and what becomes of their lengths."""
 
     spans: tuple[Span, ...]
-    options: PrepareOptions
+    options: PlanOptions
 
     @property
     def num_rows(self) -> int:
@@ -121,13 +121,13 @@ class RunTask:
     """Whether other machines read the files."""
 
 
-def rows_of_task(num_rows: int, options: PrepareOptions, workers: int) -> int:
+def rows_of_task(num_rows: int, options: PlanOptions, workers: int) -> int:
     """Returns how many rows a task should have: about a million, more where all tasks' histograms would add up."""
     most = max(workers, min(_MOST_TASKS, _MOST_CELLS // options.max_seq_len))
     return max(min(_TASK_ROWS, -(-num_rows // workers)), -(-num_rows // most))
 
 
-def make_tasks(spans: Sequence[Span], options: PrepareOptions, rows: int) -> list[CountTask]:
+def make_tasks(spans: Sequence[Span], options: PlanOptions, rows: int) -> list[CountTask]:
     """Joins spans into tasks of at least so many rows."""
     tasks: list[CountTask] = []
     group: list[Span] = []
@@ -308,7 +308,7 @@ def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(joined)
 
 
-def _over_action(options: PrepareOptions) -> int:
+def _over_action(options: PlanOptions) -> int:
     if options.over_length == "truncate":
         return KEEP_HEAD if options.keep == "head" else KEEP_TAIL
     return SPLIT if options.over_length == "split" else LEAVE_OUT

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from packhorse.dataset import Manifest, PreparedDataset, PrepareOptions, seal
+from packhorse.dataset import Facts, Manifest, PlanOptions, PreparedDataset, seal
 from packhorse.jobs import Engine, Progress
 from packhorse.packing import PackingPlan, pack_histogram
 from packhorse.prepare.append import counts_of, run_of
@@ -52,7 +52,7 @@ class Sort:
     """Shows how far each pass is."""
     opened: Opened
     """The rows to prepare, and their files."""
-    options: PrepareOptions
+    options: PlanOptions
     """What shapes the plan."""
     time_limit_seconds: float
     """Ends planning early."""
@@ -121,23 +121,27 @@ class Sort:
             self._check_unique(arrays, counted)
         for file in arrays.files:
             Path(file).rename(folder / Path(file).name)
+        ids_sum = groups.ids_sum if groups else sums
         return seal(
             folder,
-            counts=counted.by_room,
-            plan=plan,
-            options=groups.options if groups else self.options,
-            over_length=counted.over_length,
-            own_tokens=counted.own_tokens,
-            id_dtype=groups.id_dtype if groups else counted.id_dtype,
-            start_dtype=counted.start_dtype,
-            ids_sum=groups.ids_sum if groups else sums,
-            source=source,
-            id_column=read.columns.id,
-            inputs=write_inputs(folder, read, counted.skipped, self.before),
-            n_sequences=groups.n_sequences if groups else None,
-            groups=groups.record(plan) if groups else None,
-            keys=keys,
-            version=self.version,
+            counted.by_room,
+            plan,
+            groups.options if groups else self.options,
+            Facts(
+                n_sequences=groups.n_sequences if groups else plan.num_sequences,
+                own_tokens=counted.own_tokens,
+                id_dtype=groups.id_dtype if groups else counted.id_dtype,
+                start_dtype=counted.start_dtype,
+                ids_sum_a=ids_sum[0],
+                ids_sum_b=ids_sum[1],
+                over_length=counted.over_length,
+                source=source,
+                id_column=read.columns.id,
+                inputs=write_inputs(folder, read, counted.skipped, self.before),
+                groups=groups.record(plan) if groups else None,
+                keys=keys,
+                version=self.version,
+            ),
         )
 
     def _kept_plan(self, counted: Counted, work: WorkFolder) -> PackingPlan:

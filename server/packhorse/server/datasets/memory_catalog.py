@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset, StageEntry, Takedown, open_prepared
 from packhorse.formats.megatron_writer import write_index
-from packhorse.prepare import prepare
+from packhorse.prepare import Execution, Grouping, PlanOptions, prepare
 from packhorse.server.base.stamps import Stamps
 from packhorse.server.datasets.catalog import Catalog, no_dataset, no_mixture
 from packhorse.server.datasets.served import Reader, Served
@@ -77,7 +77,15 @@ def _planned(name: str, lengths: NDArray[np.int32], options: Mapping[str, Any]) 
         index = Path(folder, "lengths.idx")
         with index.open("wb") as file:
             write_index(file, lengths, np.dtype(np.uint16))
-        prepare(index, output=Path(folder, name), progress=False, workers=1, **options)
+        plan = dict(options)
+        size = plan.pop("group_size")
+        prepare(
+            index,
+            output=Path(folder, name),
+            plan=PlanOptions(**plan),
+            grouping=None if size is None else Grouping(size=size),
+            execution=Execution(progress=False, workers=1),
+        )
         dataset = open_prepared(Path(folder, name), check_pool=False)
         starts = None if dataset.first_tokens is None else _held(dataset.first_tokens)
         groups = dataset.groups

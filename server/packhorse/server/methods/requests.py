@@ -167,7 +167,8 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
         shape = Topology(
             world_size=message.world_size,
             workers_per_rank=message.workers_per_rank,
-            batch_size=_batch_size(message),
+            batch_size=1 if message.batch_schedule else message.batch_size,
+            batch_schedule=_batch_schedule(message),
             start_position=message.start_position,
             remainder=remainder,
             mode=mode,
@@ -190,10 +191,10 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
     return shape
 
 
-def _batch_size(message: pb.Topology) -> int | BatchSchedule:
-    """Returns the batch size of a topology; a ValueError where its schedule is none."""
+def _batch_schedule(message: pb.Topology) -> BatchSchedule | None:
+    """Returns a topology's schedule; a ValueError where it is malformed."""
     if not message.batch_schedule:
-        return message.batch_size
+        return None
     if message.batch_size:
         raise ValueError(f"batch_size must be 0 where there is a batch_schedule, got {message.batch_size}")
     if len(message.batch_schedule) > MAX_BATCH_PHASES:

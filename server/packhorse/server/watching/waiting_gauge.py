@@ -82,7 +82,7 @@ class WaitingGauge:
         key: _Key = (dataset.name, world_size, str(batch_size), accumulation, topology.balance.value)
         run = self._runs.get(key)
         if run is None or run.dataset() is not dataset or run.topology.cost_linear != topology.cost_linear:
-            self._runs[key] = _Run(weakref.ref(dataset), replace(topology, batch_size=batch_size))
+            self._runs[key] = _Run(weakref.ref(dataset), replace(topology, batch_size=batch_size, batch_schedule=None))
         self._runs.move_to_end(key)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

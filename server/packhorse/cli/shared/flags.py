@@ -1,0 +1,99 @@
+"""Flags made from the fields of an options object: name, type, default and help are said once, in its class.
+
+Owns how a field becomes a flag. Leaves which values go together to the object itself, and the names in its errors to
+`packhorse.cli`.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import wraps
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+
+_METAVARS = {int: "N", float: "SECONDS"}
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """Returns what a class says under each of its fields, on one line.
+
+    Example:
+        >>> from packhorse.dataset import PlanOptions
+        >>> field_texts(PlanOptions)["max_seq_len"]
+        "A bin's capacity in tokens, in [1, 2^31)."
+    """
+    [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    texts = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            texts[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return texts
+
+
+def flags_of(
+    kind: type,
+    argument: str,
+    *,
+    names: Mapping[str, str] | None = None,
+    choices: Mapping[str, list[str]] | None = None,
+    leave_out: tuple[str, ...] = (),
+    is_optional: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds a flag for each field of a dataclass to a command, which gets the object itself.
+
+    Args:
+        kind: the dataclass.
+        argument: the command's argument that gets the object.
+        names: field → flag's name, with underscores, where they differ.
+        choices: field → the values that there are, where its type does not say them.
+        leave_out: fields without a flag.
+        is_optional: whether the argument is None where no flag is given.
+    """
+    names, choices = names or {}, choices or {}
+    hints, texts = get_type_hints(kind), field_texts(kind)
+    own = {each.name: each for each in fields(kind) if each.init and each.name not in leave_out}
+    flag_of = {name: names.get(name, name) for name in own}
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_object(*arguments: Any, **options: Any) -> Any:
+            given = {name: options.pop(flag) for name, flag in flag_of.items()}
+            is_left_out = is_optional and all(given[name] == own[name].default for name in own)
+            return command(*arguments, **options, **{argument: None if is_left_out else kind(**given)})
+
+        decorated: Callable[..., Any] = with_object
+        for name in reversed(own):
+            decorated = _option(flag_of[name], own[name].default, hints[name], choices.get(name), texts[name])(
+                decorated
+            )
+        return decorated
+
+    return decorate
+
+
+def _option(
+    flag: str, default: Any, hint: Any, choices: list[str] | None, text: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """One flag."""
+    names = "--" + flag.replace("_", "-"), flag
+    if get_origin(hint) in (UnionType, Union):
+        [hint] = [each for each in get_args(hint) if each is not NoneType]
+    if hint is bool:
+        return click.option(*names, is_flag=True, default=default, help=text)
+    if choices is None and get_origin(hint) is Literal:
+        choices = list(get_args(hint))
+    kind: Any = click.Choice(choices) if choices else hint if hint in (int, float) else str
+    return click.option(
+        *names,
+        type=kind,
+        required=default is MISSING,
+        default=None if default is MISSING else default,
+        show_default=default not in (MISSING, None),
+        metavar=None if choices else _METAVARS.get(hint, "NAME" if flag.endswith("_column") else "VALUE"),
+        help=text,
+    )
