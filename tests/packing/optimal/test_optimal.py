@@ -22,7 +22,7 @@ from packhorse.packing.optimal import column_generation as optimal
 from packhorse.packing.optimal._budget import OutOfTimeError, OutOfWorkError
 from packhorse.packing.optimal._rounding import enumerate_bins
 
-WIKIPEDIA = Path(__file__).parents[1] / "data" / "wikipedia_512_histogram.json"
+WIKIPEDIA = Path(__file__).parents[2] / "data" / "wikipedia_512_histogram.json"
 
 HARD = {7: 1, 6: 1, 5: 2, 4: 1, 3: 3}
 """36 tokens fill 3 bins of 12, (7 5)(6 3 3)(5 4 3), where best-fit takes 4."""
