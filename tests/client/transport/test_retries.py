@@ -1,4 +1,4 @@
-"""Resuming without a network: a scripted transport breaks where a test says; and calls that are overdue are cancelled."""
+"""Resuming without a network: a scripted transport breaks where a test says; overdue calls are cancelled."""
 
 import os
 import random
