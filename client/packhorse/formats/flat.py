@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from packhorse.formats.atomic import AtomicFiles
 from packhorse.formats.mapping import check_index, first_descent, map_file, resolve_slice
+from packhorse.storage import AtomicFiles
 
 _DTYPES = (np.dtype("<u2"), np.dtype("<u4"))
 

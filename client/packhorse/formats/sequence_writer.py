@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.formats.atomic import AtomicFiles
 from packhorse.formats.megatron import megatron_paths, token_dtype
+from packhorse.storage import AtomicFiles
 
 
 class SequenceWriter(ABC):

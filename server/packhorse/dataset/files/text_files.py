@@ -1,12 +1,5 @@
-"""Small text files that servers read while people and commands change them.
+"""The text of a small file that people and commands change. Leaves replacing it to `packhorse.storage`."""
 
-Owns reading one, replacing it as a whole, and keeping commands that change files of one folder from each other.
-"""
-
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -36,46 +29,3 @@ def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
         raise error(f"{path.name} is no text in UTF-8: {caught}") from None
     except OSError as caught:
         raise error(f"{path.name} cannot be read: {caught.strerror}") from None
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replaces a file with a text at once; the file's permissions stay, where there is one.
-
-    Callers hold `locked_folder`: what one of them writes, and leaves where it is killed, has the same name each time.
-
-    Example:
-        >>> with locked_folder(Path.cwd()):
-        ...     replace_text(Path("note.txt"), "the new text")
-        >>> Path("note.txt").read_text()
-        'the new text'
-
-    Raises:
-        OSError: it cannot be written; the file stays as it was.
-    """
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with temporary.open("wb") as file:
-            if path.exists():
-                os.fchmod(file.fileno(), path.stat().st_mode)
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
-    """Keeps others who change files there waiting.
-
-    Example:
-        >>> with locked_folder(Path.cwd()):
-        ...     replace_text(Path("note.txt"), "nobody else's")
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
