@@ -24,7 +24,7 @@ from packhorse.dataset.files.takedown_file import (
     TakedownFile,
     parse_ids,
 )
-from packhorse.dataset.files.text_files import text_of
+from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.keys import DuplicateKeyError, KeyRows, Keys, write_keys
 from packhorse.dataset.layout import (
     DROPPED_GROUPS,

@@ -16,7 +16,7 @@ from packhorse.dataset.files.mixture_file import (
     render_stage,
 )
 from packhorse.dataset.files.open_mixture import MixtureDataset
-from packhorse.dataset.files.text_files import text_of
+from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.load import PreparedDataset
 from packhorse.storage import hold_lock, replace_bytes
 

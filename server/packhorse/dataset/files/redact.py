@@ -14,7 +14,7 @@ from packhorse.dataset.files.takedown_file import (
     TakedownFile,
     append_redaction,
 )
-from packhorse.dataset.files.text_files import text_of
+from packhorse.dataset.files.toml_files import text_of
 from packhorse.storage import hold_lock, replace_bytes
 
 
