@@ -147,9 +147,9 @@ def test_an_input_that_changes_while_it_is_read_is_refused(
 def test_two_writers_keep_apart(rows: Path) -> None:
     folder = rows.parent / "x.tokenizing"
     folder.mkdir()
-    with hold_lock(folder / "lock"):
-        with pytest.raises(BlockingIOError, match=r"process \d+ on .* is writing to .*x\.tokenizing"):
-            tokenize(rows, rows.parent / "x", tokenizer=rows.parent, progress=False)
+    is_busy = pytest.raises(BlockingIOError, match=r"process \d+ on .* is writing to .*x\.tokenizing")
+    with hold_lock(folder / "lock"), is_busy:
+        tokenize(rows, rows.parent / "x", tokenizer=rows.parent, progress=False)
     tokenize(rows, rows.parent / "x", tokenizer=rows.parent, progress=False)
 
 

@@ -170,8 +170,7 @@ def shard(
             advance(1)
         stage = StageEntry(weights={shard_name: manifest.n_bins for shard_name, manifest in manifests.items()})
         with hold_lock(root):
-            text = f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}"
-            replace_bytes(mixture, text.encode())
+            replace_bytes(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}".encode())
     return manifests
 
 
