@@ -15,11 +15,18 @@ from pathlib import Path
 from packhorse.client.api import Client
 from packhorse.client.errors import AccessDeniedError, PackhorseError, UnauthenticatedError
 from packhorse.client.proof.health import ask_health
-from packhorse.client.transport.access import NO_ACCESS, Access, Credentials, variable_of
+from packhorse.client.transport.access import (
+    NO_ACCESS,
+    Access,
+    Address,
+    Credentials,
+    host_and_port,
+    hosts_of,
+    variable_of,
+)
+from packhorse.client.transport.failures import days_left, refusal_of
 from packhorse.client.transport.grpc_channels import GrpcTransport
-from packhorse.client.transport.handshake import days_left, refusal_of
-from packhorse.client.transport.targets import Address, host_and_port, hosts_of
-from packhorse.client.transport.transport import LIST_DATASETS
+from packhorse.client.transport.requests import LIST_DATASETS
 from packhorse.formats.asking import RetryPolicy
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local

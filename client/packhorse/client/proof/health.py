@@ -9,10 +9,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client.errors import PackhorseError
-from packhorse.client.transport.access import NO_ACCESS, Access, Credentials
-from packhorse.client.transport.handshake import refusal_of
-from packhorse.client.transport.statuses import exception_of
-from packhorse.client.transport.targets import Address, host_and_port, hosts_of
+from packhorse.client.transport.access import NO_ACCESS, Access, Address, Credentials, host_and_port, hosts_of
+from packhorse.client.transport.failures import exception_of, refusal_of
 
 
 def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float, service: str = "") -> str:
