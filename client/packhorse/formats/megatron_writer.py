@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.formats.atomic import AtomicFiles
 from packhorse.formats.mapped import CHUNK_ELEMENTS
 from packhorse.formats.megatron import DTYPES, HEADER, MAGIC, VERSION, MegatronTokens, megatron_paths, token_dtype
+from packhorse.storage import AtomicFiles
 
 LOSS_MASK_SUFFIX = ".loss_mask"
 """Between the tokens' prefix and `.bin`, `.idx`."""

@@ -14,8 +14,7 @@ from packhorse.client.api import DEFAULT_TOPOLOGY, NO_SKIPS, Client
 from packhorse.client.pictures._rows import SeenRow, SeenSequence
 from packhorse.client.pictures.batch import FIRST_TOKENS, shortened
 from packhorse.client.pictures.picture import Picture, fullness_of
-from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock
-from packhorse.client.streams.over_length import cuts_ends
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock, cuts_ends
 from packhorse.formats.keys import shown_key
 from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, RoomRule, Skips, StreamMode, Topology
 from packhorse.types import Component, DatasetInfo

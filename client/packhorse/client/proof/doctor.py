@@ -18,12 +18,18 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client.api import Client
 from packhorse.client.errors import AccessDeniedError, PackhorseError, UnauthenticatedError
-from packhorse.client.transport.access import NO_ACCESS, Access, Credentials, variable_of
+from packhorse.client.transport.access import (
+    NO_ACCESS,
+    Access,
+    Address,
+    Credentials,
+    host_and_port,
+    hosts_of,
+    variable_of,
+)
+from packhorse.client.transport.failures import days_left, exception_of, refusal_of
 from packhorse.client.transport.grpc_channels import GrpcTransport
-from packhorse.client.transport.handshake import days_left, refusal_of
-from packhorse.client.transport.statuses import exception_of
-from packhorse.client.transport.targets import Address, host_and_port, hosts_of
-from packhorse.client.transport.transport import LIST_DATASETS
+from packhorse.client.transport.requests import LIST_DATASETS
 from packhorse.formats.asking import RetryPolicy
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local

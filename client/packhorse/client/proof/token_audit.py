@@ -16,8 +16,7 @@ from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
 from packhorse.client.sources import TokenSource, TokenSourceError
-from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock
-from packhorse.client.streams.over_length import cuts_ends
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock, cuts_ends
 from packhorse.topology import RemainderPolicy, RoomRule
 from packhorse.types import Component, DatasetInfo, StreamHeader
 

@@ -1,4 +1,4 @@
-"""Prefixes that several sequences of a group see, against a plain loop over all pairs of tokens."""
+"""Bands of distances, and prefixes that several sequences see, against a plain loop over all pairs of tokens."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ from packhorse.client.masks import (
     build_packing_attention_bias,
     build_varlen_offsets,
 )
-from packhorse.client.masks._band import Band
 from packhorse.client.masks.on_device import pairs_of_equals, segment_index, token_labels, with_prefixes
+from packhorse.client.masks.visibility import Band
 
 ROW_TOKENS = 24
 
@@ -143,3 +143,20 @@ def test_what_knows_runs_alone_is_refused_in_words():
     for build in (build_boolean_mask, build_block_mask):
         with pytest.raises(ValueError, match="leave out window, or shared_prefix"):
             build(layout, "cpu", causal=True, window=2)
+
+
+DISTANCES = np.arange(-12, 13)
+
+
+@given(st.booleans(), st.none() | st.integers(1, 15))
+def test_a_band_is_what_causal_and_window_say(causal, window):
+    band = Band.of(causal=causal, window=window)
+    expected = [not (causal and d < 0) and (window is None or abs(d) < window) for d in DISTANCES]
+    assert band.allows(DISTANCES).tolist() == expected
+    assert band.transposed().allows(-DISTANCES).tolist() == expected
+    assert band.is_everything == (not causal and window is None)
+
+
+def test_a_window_holds_the_token_itself():
+    with pytest.raises(ValueError, match="window must be at least 1"):
+        Band.of(causal=True, window=0)
