@@ -27,7 +27,7 @@ from packhorse.dataset import (
     refuse_output,
     render_stage,
 )
-from packhorse.formats.columns import nulls_of, values_of
+from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Execution, Progress, open_chosen_engine, show_progress
 from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
