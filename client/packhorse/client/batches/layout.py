@@ -330,7 +330,11 @@ class PackLayout:
         return reduced(self)
 
 
-def as_layout(where: "PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor") -> PackLayout:
+LayoutLike = PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor
+"""A layout; a batch, which carries one as `layout`; or `cu_seqlens` in host memory, of sequences that fill one row."""
+
+
+def as_layout(where: LayoutLike) -> PackLayout:
     """Finds the layout in what a trainer has at hand.
 
     Example:
