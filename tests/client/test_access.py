@@ -58,7 +58,7 @@ def test_nothing_prints_a_token():
 def test_a_server_takes_an_access_and_nothing_else():
     with pytest.raises(ValueError, match=r"access must be an Access, e\.g\. Access\(ca='ca\.pem'\), got 'ca\.pem'"):
         Server("127.0.0.1:1", access="ca.pem")
-    with pytest.raises(ValueError, match="the function that is given returns a Client"):
+    with pytest.raises(ValueError, match="the target is a function, which makes its own client"):
         Server(lambda: None, access=Access())
 
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
 from packhorse.client.transport.requests import Method, shortened
+from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
 
 if TYPE_CHECKING:
@@ -158,10 +159,8 @@ PREFIX = "embedded:"
 _CHECKED = SharedSet()
 """Folders whose files matched their checksums, with the files' stamps: workers need not read them in each epoch."""
 
-_PLANNED: "dict[object, MemoryCatalog]" = {}
+_PLANNED: "BoundedCache[object, MemoryCatalog]" = BoundedCache(8)
 """This process's last plans, for the client of each epoch and for forked workers."""
-
-_MOST_PLANNED = 8
 
 
 class _InThisProcess:
@@ -259,11 +258,8 @@ class MemoryTransport(_InThisProcess):
             raise PackhorseError(
                 f"MemoryDatasets need {error.name}; install packhorse[server] beside the client"
             ) from None
-        if datasets.key not in _PLANNED:
-            _PLANNED[datasets.key] = MemoryCatalog(datasets.lengths, datasets.options)
-            while len(_PLANNED) > _MOST_PLANNED:
-                _PLANNED.pop(next(iter(_PLANNED)))
-        super().__init__("memory:" + ",".join(datasets.lengths), Backend(_PLANNED[datasets.key]), ServiceError)
+        catalog = _PLANNED.get(datasets.key, lambda: MemoryCatalog(datasets.lengths, datasets.options))
+        super().__init__("memory:" + ",".join(datasets.lengths), Backend(catalog), ServiceError)
 
 
 class EmbeddedPlanner(_InThisProcess):
