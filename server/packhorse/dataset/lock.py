@@ -71,7 +71,7 @@ def _lock(work: Path, output: Path) -> int:
             holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
             os.close(descriptor)
             raise BlockingIOError(
-                f"{output} is being prepared already, by {holder}; wait until it is done, or give another --output"
+                f"{output} is being prepared already, by {holder}; wait until it is done, or give another output"
             ) from None
         if _is_at(descriptor, work / LOCK):
             since = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -8,7 +8,7 @@ import errno
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -21,7 +21,8 @@ from packhorse.dataset import LOCK, PlanOptions, locked
 from packhorse.formats.files import absolute
 from packhorse.jobs import held_signals
 from packhorse.packing import PackingPlan
-from packhorse.prepare.input import InputFile, Opened
+from packhorse.prepare.grouping import Grouping
+from packhorse.prepare.input import Opened
 
 _Result = TypeVar("_Result")
 
@@ -42,9 +43,9 @@ class WorkFolder:
         return self.path / "output"
 
     @property
-    def runs(self) -> Path:
-        """The folder of runs, and of the arrays that they are merged into."""
-        return self.path / "runs"
+    def spills(self) -> Path:
+        """The folder of sorted files, and of the arrays that they are merged into."""
+        return self.path / "spills"
 
     def rows_of_task(self, wanted: int) -> int:
         """Returns how many rows tasks have: as when the work began, or else as wanted; workers may change meanwhile."""
@@ -109,10 +110,10 @@ class Records(Generic[_Result]):
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """What work is of: two jobs with equal records have the same tasks, with the same results."""
+    """What a job reads and plans: two jobs with equal records have the same tasks, with the same results."""
 
     options: Mapping[str, Any]
-    """Flag → value."""
+    """Parameter → value."""
     files: Mapping[str, list[int | str]]
     """Path or URL → size in bytes, time of change in nanoseconds, what a store calls its version, and rows; in the
     order that numbers rows."""
@@ -121,52 +122,37 @@ class JobRecord:
 
     @classmethod
     def of(
-        cls,
-        opened: Opened,
-        options: PlanOptions,
-        *,
-        on_bad_row: str,
-        appended_to: str | None,
-        group_size: int | None,
-        groups: Sequence[InputFile],
+        cls, opened: Opened, options: PlanOptions, grouping: Grouping | None, *, appended_to: str | None
     ) -> "JobRecord":
         """Returns the record of a job.
 
         Args:
             opened: its input.
             options: what shapes its plan.
-            on_bad_row: what it does with bad rows.
+            grouping: which rows are a group.
             appended_to: digest of the dataset that it appends to.
-            group_size: rows that are a group.
-            groups: files of groups.
         """
-        named = asdict(opened.columns)
-        key = named.pop("key")
-        named["id"] = named["id"] or key
-        columns = {f"{name}_column": column for name, column in named.items()}
+        columns = opened.columns
         return cls(
             options={
                 **asdict(options),
-                **columns,
-                "on_bad_row": on_bad_row,
+                "length_column": columns.length,
+                "id_column": columns.id or columns.key,
+                "group_column": columns.group,
+                "on_bad_row": columns.on_bad_row,
                 "append": appended_to,
-                "group_size": group_size,
+                "group_size": grouping.size if grouping else None,
             },
             files={
-                absolute(file.path): [
-                    file.stamp.size_bytes,
-                    file.stamp.modified_ns,
-                    file.stamp.version,
-                    file.num_rows,
-                ]
-                for file in (*opened.files, *groups)
+                absolute(file.path): [file.stamp.size_bytes, file.stamp.modified_ns, file.stamp.version, file.num_rows]
+                for file in (*opened.files, *(grouping.files if grouping else ()))
             },
         )
 
     def differences(self, now: "JobRecord") -> list[str]:
         """Says what is not as it was when the work began."""
         said = [
-            f"{_flag(name)} was {self.options.get(name)} and is {value}"
+            f"{name} was {self.options.get(name)} and is {value}"
             for name, value in now.options.items()
             if self.options.get(name) != value
         ]
@@ -177,7 +163,7 @@ class JobRecord:
             ("is not read any more", [path for path in self.files if path not in now.files]),
         ):
             said += [f"{path} {what}" for path in paths[:_MOST_NAMES]]
-            said += [f"{len(paths) - _MOST_NAMES:,} more files likewise"] * (len(paths) > _MOST_NAMES)
+            said += [f"{len(paths) - _MOST_NAMES:,} more files, too"] * (len(paths) > _MOST_NAMES)
         if not said and list(self.files) != list(now.files):
             said.append("the files come in another order")
         return said
@@ -208,7 +194,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
             if job is not None:
                 _write(folder / _JOB, asdict(job))
             shutil.rmtree(work.partial, ignore_errors=True)
-            work.runs.mkdir(exist_ok=True)
+            work.spills.mkdir(exist_ok=True)
             yield work
         except BaseException as error:
             if job is None or _is_final(error) or _inode(output) != before:  # stopped when all was done
@@ -228,8 +214,8 @@ def _is_begun(work: WorkFolder, job: JobRecord) -> bool:
         differences = [f"it was begun by release {content.get('release')}, and this is {job.release}"]
     if differences:
         raise ValueError(
-            f"--resume cannot go on with the work of before: {'; '.join(differences)}. Give what it began with, "
-            "or leave out --resume to begin anew"
+            f"resume cannot continue the work of an interrupted call: {'; '.join(differences)}. Give the same input "
+            "and options, or leave out resume=True to start over"
         )
     return True
 
@@ -260,10 +246,6 @@ def _clear_part(output: Path) -> None:
     if output.with_name(f".{output.name}.work").is_dir():
         with suppress(BlockingIOError), locked(output) as folder:
             _clear(folder)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _write(path: Path, content: Any) -> None:
