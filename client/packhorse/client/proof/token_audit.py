@@ -160,7 +160,7 @@ class _Check:
             yield (
                 f"batches hold {report.tokens:,} tokens of the source; the dataset was prepared from "
                 f"{info.own_tokens:,}: with align {info.align} a length that differs by less can hide in its room; "
-                "give the data that it was prepared from as --against to see where"
+                "compare with the data that it was prepared from (against=) to see where"
             )
         cut = info.over_length_tokens if info.over_length == "truncate" else 0
         if report.cut_tokens != cut:

@@ -1,8 +1,9 @@
-"""What lies between a client and its bins, step by step, until one step fails.
+"""Whether a server serves, and what lies between a client and its first bin, step by step, until one step fails.
 
-Owns the steps and what each failure means; leaves how they are shown to the command.
+Owns the steps and what each failure means; leaves how they are shown to `packhorse doctor`.
 """
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,11 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from packhorse.client.api import Client
 from packhorse.client.errors import AccessDeniedError, PackhorseError, UnauthenticatedError
-from packhorse.client.proof.health import ask_health
 from packhorse.client.transport.access import (
     NO_ACCESS,
     Access,
@@ -24,7 +27,7 @@ from packhorse.client.transport.access import (
     hosts_of,
     variable_of,
 )
-from packhorse.client.transport.failures import days_left, refusal_of
+from packhorse.client.transport.failures import days_left, exception_of, refusal_of
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.requests import LIST_DATASETS
 from packhorse.formats.asking import RetryPolicy
@@ -64,6 +67,49 @@ class Finding:
         """The step and what it found, in one line behind a sign."""
         sign = "✗" if not self.is_good else "!" if self.is_warning else "✓"
         return f"{sign} {self.step:<{max(map(len, STEPS))}}  {self.text}"
+
+
+def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float, service: str = "") -> str:
+    """Returns a server's health: SERVING, NOT_SERVING or UNKNOWN.
+
+    NOT_SERVING: it starts or drains, makes no blocks, or has no dataset that it can serve. Where nobody listens, it
+    raises at once. No token is needed, and none is sent.
+
+    Example:
+        >>> ask_health("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        packhorse.client.errors.ServerUnavailableError: ...
+
+    Args:
+        target: of one server, as `connect` takes it.
+        access: certificates; what is left out is taken from the environment.
+        timeout_seconds: how long to wait for an answer; math.inf for no limit.
+        service: whose health; empty for the process's.
+
+    Raises:
+        AccessDeniedError: certificates do not fit.
+        ServerUnavailableError: no server answers in time.
+        ValueError: a file cannot be read, or timeout_seconds is out of range.
+    """
+    if math.isnan(timeout_seconds) or timeout_seconds <= 0:
+        raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}")
+    hosts = hosts_of(target)
+    credentials = Credentials(access.or_environment(), hosts)
+    address = Address(hosts[0])
+    endpoint = host_and_port(address)
+    timeout = None if math.isinf(timeout_seconds) else timeout_seconds
+    with credentials.open_channel(address) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout
+            )
+        except grpc.RpcError as error:
+            failure: PackhorseError | None = None
+            if endpoint is not None:
+                host, port, server_name = endpoint
+                failure = refusal_of(host, port, server_name, credentials.access, uses_tls=credentials.uses_tls)
+            raise failure or exception_of(error, target) from None
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
 class _FailedError(Exception):

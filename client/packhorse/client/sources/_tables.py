@@ -1,7 +1,7 @@
-"""List columns of Arrow data as NumPy sees them: values end to end, offsets, nulls.
+"""Tables of sequences: which column holds tokens, which row an id is in, and lists of Arrow data as NumPy sees them.
 
-Owns what Arrow's list layouts mean, which column holds tokens, and refusing other types; leaves where the data comes
-from to `arrow` and `parquet`.
+Owns what Arrow's list layouts mean, and refusing columns of other types; leaves where the data comes from to `arrow`,
+`parquet` and `sources.mds`.
 """
 
 import copy
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.formats import require
-from packhorse.formats.columns import column_type, evident_column, is_token_list, nulls_of, values_of
+from packhorse.formats.arrow import column_type, evident_column, is_token_list, nulls_of, values_of
 
 ARROW = "client,arrow"
 """What installs pyarrow, which only some sources need."""
@@ -36,7 +36,9 @@ class _Chunk:
 class ListColumn:
     """A list column over some chunks; holds views of Arrow's memory, and no more. Legend: N rows, S sequences."""
 
-    def __init__(self, arrays: Iterable[Any], *, dtype: np.dtype[Any], where: str, column: str) -> None:
+    def __init__(
+        self, arrays: Iterable[Any], *, dtype: np.dtype[Any], where: str, column: str, nbytes: int = 0
+    ) -> None:
         """Takes the chunks.
 
         Args:
@@ -44,6 +46,7 @@ class ListColumn:
             dtype: of a token, as `token_dtype_of` finds it.
             where: the data, for messages.
             column: its name, for messages.
+            nbytes: of memory that goes with this object, 0 where it is mapped.
         """
         sizes: list[int] = []
         self._chunks: list[_Chunk] = []
@@ -54,13 +57,14 @@ class ListColumn:
                 self._chunks.append(_view(array, dtype.itemsize, is_fixed=is_fixed(array.type)))
         self._row_ends = np.cumsum(sizes, dtype=np.int64)
         self.dtype = dtype
+        self.nbytes = nbytes
         self._where = where
         self._column = column
 
     def __len__(self) -> int:
         return int(self._row_ends[-1]) if len(self._row_ends) else 0
 
-    def spans(
+    def locate(
         self, rows: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]:
         """Finds sequences.
@@ -291,14 +295,22 @@ class TableSource(TokenSource):
     """A source of a table's rows, which may have a column of ids."""
 
     _id_column: str | None
-    """Where ids stand; None where a row's number is its sequence's id."""
+    """Where ids are; None where a row's number is its sequence's id."""
     _lookup: RowLookup | None
     """Made when first needed."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: Any = super().__getstate__()
+        return {**state, "_lookup": None}
 
     def for_ids(self, id_column: str) -> Self:
         """Returns a source that looks ids up in their column, where the data has it; see `TokenSource.for_ids`.
 
-        One that was told `id_column` stays as it is: its caller knows where these ids stand.
+        One that was made with an `id_column` stays as it is.
         """
         if not id_column or self._id_column is not None:
             return self
@@ -310,6 +322,18 @@ class TableSource(TokenSource):
         by_column._id_column, by_column._lookup = id_column, None
         return by_column
 
+    def origin(self, sequence_id: int) -> str:
+        """The row, numbered over all of the data."""
+        (row,) = self._rows(np.array([sequence_id])).tolist()
+        return f"row {row} of {self.where}"
+
+    def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the rows of ids: int64 [S]; a TokenSourceError where one is missing."""
+        if self._lookup is None:
+            held = None if self._id_column is None else self._ids_in(self._id_column)
+            self._lookup = RowLookup(self.where, len(self), held)
+        return self._lookup.rows(ids)
+
     @abstractmethod
     def _has_column(self, name: str) -> bool:
         """Whether all of the data has the column."""
@@ -317,3 +341,7 @@ class TableSource(TokenSource):
     @abstractmethod
     def _check_id_column(self, name: str) -> None:
         """Refuses a column that does not hold integers; a TokenSourceError."""
+
+    @abstractmethod
+    def _ids_in(self, column: str) -> NDArray[np.int64]:
+        """Returns the ids of all rows, as a column holds them: int64 [N]."""
