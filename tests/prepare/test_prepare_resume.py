@@ -16,7 +16,8 @@ import pytest
 from tests.flat_words import prepare
 
 from packhorse.dataset import open_prepared, replacing
-from packhorse.prepare import _counting, _merging, _sort, _work
+from packhorse.prepare import _counting, _merging, _sort
+from packhorse.storage import read_record, write_record
 
 ROWS = 2000
 OPTIONS: dict[str, Any] = {
@@ -215,8 +216,8 @@ def test_other_input_or_options_are_refused_and_the_work_stays(
 
 def test_work_of_another_release_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(folder, monkeypatch, "write_spill", 5)
-    begun = _work._read(folder / ".out.work" / "job")
-    _work._write(folder / ".out.work" / "job", {"release": "0.0.1", "options_then": begun["options"]})
+    begun = read_record(folder / ".out.work" / "job")
+    write_record(folder / ".out.work" / "job", {"release": "0.0.1", "options_then": begun["options"]})
     with pytest.raises(ValueError, match=r"begun by release 0\.0\.1, and this is .*leave out resume=True"):
         prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
 

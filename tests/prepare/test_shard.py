@@ -158,7 +158,7 @@ def test_values_that_are_missing_or_no_names_are_refused(tmp_path):
 KILLED = """
 import os, signal, sys
 from packhorse.cli import main
-from packhorse.prepare._work import Records
+from packhorse.storage import Records
 shard = sys.modules["packhorse.prepare.shard"]  # the package has a function of that name
 write, add, left = shard.write_job, Records.add, int(os.environ["WHOLE"])
 

@@ -3,16 +3,16 @@
 Owns starting, waiting and ending; leaves what is compiled to the modules that they run.
 """
 
-import fcntl
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from packhorse.compiling.caching import cache_folder, compiled_elsewhere
+from packhorse.storage import hold_lock
 
 _LOCK = "packhorse-compiling.lock"
 
@@ -66,11 +66,7 @@ def end_with_parent() -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Waits for its turn among the processes that share a folder; where the folder takes no file, for nobody."""
-    try:
-        lock = (folder / _LOCK).open("w")
-    except OSError:
-        yield
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(hold_lock(folder / _LOCK))
         yield

@@ -23,7 +23,7 @@ from packhorse.dataset.files.takedown_file import (
     TakedownFile,
     parse_ids,
 )
-from packhorse.dataset.files.text_files import locked_folder, replace_text, text_of
+from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.keys import DuplicateKeyError, KeyRows, Keys, write_keys
 from packhorse.dataset.layout import (
     DROPPED_GROUPS,
@@ -40,7 +40,6 @@ from packhorse.dataset.layout import (
     datasets_below,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared
-from packhorse.dataset.lock import LOCK, locked
 from packhorse.dataset.manifest import (
     MOST_LISTED,
     Facts,
@@ -57,7 +56,7 @@ from packhorse.dataset.manifest import (
     SkippedRow,
     SkippedRows,
 )
-from packhorse.dataset.replacing import aside_of, left_aside, refuse_holding, refuse_output, sync, written_whole
+from packhorse.dataset.replacing import LOCK, aside_of, left_aside, locked, refuse_holding, refuse_output, written_whole
 from packhorse.dataset.seqpack_layout import (
     Loaded,
     is_seqpack_layout,
@@ -136,7 +135,6 @@ __all__ = [
     "load_prepared",
     "load_seqpack_layout",
     "locked",
-    "locked_folder",
     "open_prepared",
     "parse_ids",
     "parts_at",
@@ -148,9 +146,7 @@ __all__ = [
     "refuse_holding",
     "refuse_output",
     "render_stage",
-    "replace_text",
     "seal",
-    "sync",
     "takedown_text",
     "text_of",
     "verify_files",

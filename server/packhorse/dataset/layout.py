@@ -1,6 +1,7 @@
-"""The prepared folder on disk: the names of its files, and the JSON files beside the pool.
+"""The prepared folder on disk: the names of its files, reading them safely, and the JSON files beside the pool.
 
-Leaves the manifest to `manifest`, arrays to `arrays`, and reading back to `load`.
+Anything may have been put into a folder: only plain files are opened, so that nothing waits for a fifo. Leaves the
+manifest to `manifest`, arrays to `arrays`, and the folder as a whole to `load`.
 """
 
 import errno

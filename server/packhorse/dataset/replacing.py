@@ -1,6 +1,7 @@
-"""A folder that appears whole or not at all.
+"""A folder that appears whole or not at all, and takes the name of an older one in one step.
 
-Owns the order of writing beside, making durable, and taking the place; leaves what may be replaced to `replaceable`.
+Owns the lock of whoever writes it, the order of writing beside, making durable and renaming, and which folders may be
+replaced. Leaves files by themselves to `packhorse.storage`.
 """
 
 import ctypes
@@ -12,7 +13,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from packhorse.dataset.layout import (
@@ -27,8 +28,65 @@ from packhorse.dataset.layout import (
 )
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
 from packhorse.jobs import held_signals
+from packhorse.storage import LockHeldError, hold_lock, sync
+
+LOCK = "lock"
+"""The file of the work folder that is locked, and names the holder."""
 
 _LOG = logging.getLogger(__name__)
+_ASIDE = ".replaced"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+_OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})
+_SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
+_SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
+_VERSION = re.compile(r"[1-9][0-9]*")
+_SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[Path]:
+    """Holds the lock of a folder to be written, and gives the hidden work folder beside it.
+
+    The system releases the lock when the process ends, however it ends. A work folder that is empty afterwards is
+    removed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with locked(Path(folder, "set")) as work:
+        ...         work.name, [path.name for path in work.iterdir()]
+        ...     work.exists()
+        ('.set.work', ['lock'])
+        False
+
+    Args:
+        output: the folder to be; symbolic links are followed.
+
+    Raises:
+        BlockingIOError: another process holds it; the message says which, where, and since when.
+        OSError: of the work, such as a full disk; it names the output.
+    """
+    work = output.resolve()
+    work = work.with_name(f".{work.name}.work")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold_lock(work / LOCK, wait_seconds=0))
+        except LockHeldError as error:
+            raise BlockingIOError(
+                f"{output} is being prepared already, by {error.holder}; wait until it is done, or give another output"
+            ) from None
+        try:
+            yield work
+        except OSError as error:  # such as of a full disk: users know the output, and not the folder beside it
+            if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
+                error.filename = str(output)
+            raise
+        finally:
+            with held_signals():
+                if os.listdir(work) == [LOCK]:
+                    shutil.rmtree(work)
 
 
 @contextmanager
@@ -42,10 +100,9 @@ def written_whole(
 ) -> Iterator[Path]:
     """Gives a folder beside `output` to write into, and renames it to `output` at the end.
 
-    After an exception nothing is left behind and an existing `output` is as it was. Files are made durable before the
-    rename, so a crash leaves the old folder or the new one, never half of one; where it came between two renames, the
-    next call gives the old one its name back. Signals wait while folders are exchanged
-    and while leftovers are removed.
+    After an exception nothing is left behind and an existing `output` is unchanged. Files are made durable before the
+    rename, so a crash leaves the old folder or the new one, never half of one; after a crash between two renames, the
+    next call gives the old folder its name back. Signals wait while folders are exchanged and leftovers are removed.
 
     Example:
         >>> import tempfile
@@ -97,7 +154,7 @@ def written_whole(
 
 
 def _mend(output: Path) -> None:
-    """Ends what a crash between renames has left: the old folder gets its name back, or goes if a new one has it."""
+    """Repairs a crash between two renames: the old folder gets its name back, or goes if a new one has it."""
     aside = aside_of(output)
     if not (aside / MANIFEST).is_file():
         return
@@ -124,70 +181,52 @@ def _size_bytes(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*"))
 
 
-def sync(path: Path) -> None:
-    """Makes a file or a folder durable: what was written to it, by any process of this machine, outlives a crash.
-
-    Example:
-        >>> sync(Path("datasets/corpus/manifest.json"))
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_ASIDE = ".replaced"
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
-_CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
-
-
-def swap(new: Path, old: Path) -> None:
-    """Lets two folders of one file system trade their names.
-
-    Where Linux and the file system can, there is no moment without a folder at `old`. Elsewhere there is a short one,
-    but never after a failure: what was moved aside is put back.
-
-    Raises:
-        OSError: they could not; both are where they were.
-    """
-    try:
-        _exchange(new, old)
-    except OSError as error:
-        if error.errno not in _CANNOT_EXCHANGE:
-            raise
-        _swap_by_three_renames(new, old)
-
-
 def aside_of(folder: Path) -> Path:
-    """Returns where a folder is for the moment in which another takes its name.
+    """Returns where a folder is while another takes its name, on systems that need several renames for that.
 
     Example:
         >>> aside_of(Path("/data/corpus"))
         PosixPath('/data/.corpus.replaced')
-
-    Args:
-        folder: a prepared one.
     """
     return folder.with_name(f".{folder.name}{_ASIDE}")
 
 
 def left_aside(folder: Path) -> Path | None:
-    """Returns the folder whose name is free because a crash came between two renames; None where `folder` is no such.
+    """Returns the name that a crash between two renames took from a folder; None where `folder` has its own name.
 
     Example:
         >>> left_aside(Path("/data/.corpus.replaced"))
         PosixPath('/data/corpus')
-
-    Args:
-        folder: any in a data root.
     """
     name = folder.name
     if not (name.startswith(".") and name.endswith(_ASIDE)):
         return None
     whole = folder.with_name(name[1 : -len(_ASIDE)])
     return None if whole.exists() else whole
+
+
+def swap(new: Path, old: Path) -> None:
+    """Exchanges the names of two folders of one file system.
+
+    Where Linux and the file system can, there is always a folder at `old`. Elsewhere there is none for a moment, but
+    never after a failure, which moves the old folder back.
+
+    Raises:
+        OSError: the exchange failed; both folders have their old names.
+    """
+    try:
+        _exchange(new, old)
+    except OSError as error:
+        if error.errno not in _CANNOT_EXCHANGE:
+            raise
+        aside = aside_of(old)
+        old.rename(aside)
+        try:
+            new.rename(old)
+        except BaseException:
+            aside.rename(old)
+            raise
+        aside.rename(new)
 
 
 def _exchange(new: Path, old: Path) -> None:
@@ -200,26 +239,8 @@ def _exchange(new: Path, old: Path) -> None:
         raise OSError(number, os.strerror(number), str(new), None, str(old))
 
 
-def _swap_by_three_renames(new: Path, old: Path) -> None:
-    aside = aside_of(old)
-    old.rename(aside)
-    try:
-        new.rename(old)
-    except BaseException:
-        aside.rename(old)
-        raise
-    aside.rename(new)
-
-
-_OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})
-_SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
-_SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
-_VERSION = re.compile(r"[1-9][0-9]*")
-_SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
-
-
 def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False) -> None:
-    """Refuses to write where something stands that may not be replaced.
+    """Refuses to write to a name that is taken, unless by a dataset that may be replaced.
 
     Example:
         >>> import tempfile
@@ -234,18 +255,19 @@ def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False
     Args:
         output: the folder to be.
         overwrite: whether a prepared folder, ours or seqpack's, may be replaced. Nothing else ever is.
-        keeps_versions: whether what replaces it holds its earlier versions; without, a folder that has some stays.
+        keeps_versions: whether the new folder holds the earlier versions of the old one; else an old one that has some
+            is not replaced.
 
     Raises:
-        FileExistsError: something is there; the message says what stands in the way, and the way out.
+        FileExistsError: something is there; the message says what, and the way out.
     """
     if not os.path.lexists(output):
         return
     obstacle = _obstacle(output)
     if obstacle:
         raise FileExistsError(
-            f"{output} is there already and {obstacle}: overwrite=True replaces a prepared dataset and nothing else; give "
-            "another output, or move what is there away yourself"
+            f"{output} is there already and {obstacle}: overwrite=True replaces a prepared dataset and nothing else; "
+            "give another output, or move it away yourself"
         )
     if not overwrite:
         raise FileExistsError(f"{output} exists already; give another output, or overwrite=True to replace it")
@@ -254,13 +276,13 @@ def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False
         kept = sorted(path.name for path in versions.iterdir())
         flags = " ".join(f"--prune {name}" for name in kept)
         raise FileExistsError(
-            f"{output} keeps earlier versions ({', '.join(kept)}), which overwrite=True would remove; remove them first "
-            f"with packhorse inspect {output} {flags}, or give another output"
+            f"{output} keeps earlier versions ({', '.join(kept)}), which overwrite=True would remove; remove them "
+            f"first with `packhorse inspect {output} {flags}`, or give another output"
         )
 
 
 def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
-    """Refuses an output that is, or holds, something that is being read or worked in.
+    """Refuses an output that is, or holds, an input or the working directory.
 
     Example:
         >>> try:
@@ -287,7 +309,7 @@ def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
 
 
 def _obstacle(output: Path) -> str:
-    """Says what else than a prepared dataset is there; empty where it is one."""
+    """Says why a folder is not a prepared dataset alone; empty where it is."""
     if not output.is_dir():
         return "is not a folder"
     try:

@@ -1,6 +1,6 @@
 """seqpack's folder layout: the same facts as ours, with one pool file for each length and no checksums.
 
-Owns reading and writing it; leaves our own layout to `layout` and `load`.
+Owns reading and writing it, and `load_prepared`, which reads either layout. Leaves our own to `layout` and `load`.
 """
 
 import json

@@ -27,8 +27,9 @@ from packhorse.prepare._merging import (
 )
 from packhorse.prepare._records import gather_keys, write_inputs
 from packhorse.prepare._spills import Spill, SpillTask, write_spill
-from packhorse.prepare._work import Records, WorkFolder, plan_content, plan_of
+from packhorse.prepare._work import WorkFolder, plan_content, plan_of
 from packhorse.prepare.input import Opened
+from packhorse.storage import Records
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

@@ -11,10 +11,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, PlanOptions, PreparedDataset, create_array, sync
+from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, PlanOptions, PreparedDataset, create_array
 from packhorse.prepare._counting import CountTask, TaskCounts
 from packhorse.prepare.input import changed, map_array
 from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, fill_pool, sort_pairs
+from packhorse.storage import sync
 
 Entries = NDArray[np.uint32] | NDArray[np.int64]
 """An array file of entries, mapped: uint32 or int64 [n], or int64 [n, 2]."""

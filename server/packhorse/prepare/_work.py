@@ -1,11 +1,10 @@
-"""The work folder, hidden beside the output: what is worked on there, and which tasks are finished.
+"""The work folder, hidden beside the output: unfinished files, and records of finished tasks.
 
-Owns the records by which interrupted work goes on. Leaves what tasks write to `passes.passes`, and the lock, and how
-the output takes its place, to `packhorse.dataset`.
+Owns which interrupted work may be resumed. Leaves what tasks write to `_spills` and `_merging`, and the lock, and how
+the output gets its name, to `packhorse.dataset`.
 """
 
 import errno
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-import xxhash
+from typing import Any, TypeVar
 
 from packhorse.dataset import LOCK, PlanOptions, locked
 from packhorse.formats.files import absolute
@@ -23,6 +20,7 @@ from packhorse.jobs import held_signals
 from packhorse.packing import PackingPlan
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import Opened
+from packhorse.storage import Records, read_record, write_record
 
 _Result = TypeVar("_Result")
 
@@ -56,7 +54,7 @@ class WorkFolder:
         return self._as_begun("merging_workers", wanted)
 
     @property
-    def parts(self) -> "Records[str]":
+    def parts(self) -> Records[str]:
         """Names of folders beside the output that are prepared for it, each with a work folder of its own.
 
         These are cleared with this one.
@@ -65,11 +63,11 @@ class WorkFolder:
 
     def _as_begun(self, name: str, wanted: int) -> int:
         path = self.path / name
-        number: int = _read(path) or wanted
-        _write(path, number)
+        number: int = read_record(path) or wanted
+        write_record(path, number)
         return number
 
-    def records(self, name: str, save: Callable[[_Result], Any], load: Callable[[Any], _Result]) -> "Records[_Result]":
+    def records(self, name: str, save: Callable[[_Result], Any], load: Callable[[Any], _Result]) -> Records[_Result]:
         """Returns the records of one pass.
 
         Args:
@@ -78,34 +76,6 @@ class WorkFolder:
             load: turns it back.
         """
         return Records(self.path / name, save, load)
-
-
-@dataclass(frozen=True, slots=True)
-class Records(Generic[_Result]):
-    """The results of a pass's finished tasks, a file each."""
-
-    folder: Path
-    save: Callable[[_Result], Any]
-    load: Callable[[Any], _Result]
-
-    def add(self, task: int, result: _Result) -> None:
-        """Notes that a task is finished."""
-        self.folder.mkdir(exist_ok=True)
-        _write(self.folder / f"{task:06}", self.save(result))
-
-    def remove(self, task: int) -> None:
-        """Forgets a task that was finished."""
-        (self.folder / f"{task:06}").unlink(missing_ok=True)
-
-    def of(self, task: int) -> _Result | None:
-        """Returns the result of a task; None where it is not finished, or what was noted is damaged."""
-        content = _read(self.folder / f"{task:06}")
-        return None if content is None else self.load(content)
-
-    def all(self) -> list[_Result]:
-        """Returns the results of all finished tasks."""
-        names = sorted(path.name for path in self.folder.glob("[0-9]*[0-9]"))
-        return [result for name in names if (result := self.of(int(name))) is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +162,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
             if not goes_on:
                 _clear(folder)
             if job is not None:
-                _write(folder / _JOB, asdict(job))
+                write_record(folder / _JOB, asdict(job))
             shutil.rmtree(work.partial, ignore_errors=True)
             work.spills.mkdir(exist_ok=True)
             yield work
@@ -205,7 +175,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
 
 def _is_begun(work: WorkFolder, job: JobRecord) -> bool:
     """Whether there is work to go on with; a ValueError where it is of another job."""
-    content = _read(work.path / _JOB)
+    content = read_record(work.path / _JOB)
     if content is None:
         return False
     if content.get("release") == job.release:
@@ -246,23 +216,6 @@ def _clear_part(output: Path) -> None:
     if output.with_name(f".{output.name}.work").is_dir():
         with suppress(BlockingIOError), locked(output) as folder:
             _clear(folder)
-
-
-def _write(path: Path, content: Any) -> None:
-    """Writes JSON with a checksum, whole or not at all."""
-    body = json.dumps(content).encode()
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(xxhash.xxh3_64_hexdigest(body).encode() + b"\n" + body)
-    partial.rename(path)
-
-
-def _read(path: Path) -> Any | None:
-    """Reads what `_write` wrote; None where it is missing or damaged, as after the machine went down."""
-    try:
-        checksum, _, body = path.read_bytes().partition(b"\n")
-    except FileNotFoundError:
-        return None
-    return json.loads(body) if checksum == xxhash.xxh3_64_hexdigest(body).encode() else None
 
 
 def plan_content(plan: PackingPlan) -> dict[str, Any]:

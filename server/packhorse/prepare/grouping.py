@@ -1,7 +1,6 @@
 """Groups of rows: which rows are a group, and reading them with no group cut in two.
 
-Owns the three ways to say it, and the cut between groups. Leaves counting groups, and what comes twice,
-to `groups._tally`, and the tables to `groups.tables`.
+Leaves counting groups, and their tables, to `_groups`.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""The compiled loops of preparing: lengths, runs, pairs, segments, and levels of Parquet pages.
+"""The compiled loops of preparing, which run once for every sequence, without the GIL.
 
-Owns what runs once for every sequence, without the GIL; leaves checks of values to `input` and meaning to
-`passes.passes`.
+Leaves checks of values to `input`, and meaning to `_counting`, `_spills` and `_merging`.
 """
 
 from typing import Any

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import KeyRows
 from packhorse.formats import require
-from packhorse.formats.columns import column_type, evident_column, is_token_list, listed, nulls_of, values_of
+from packhorse.formats.arrow import column_type, evident_column, is_token_list, listed, nulls_of, values_of
 from packhorse.formats.keys import MOST_KEY_BYTES
 from packhorse.prepare.input._rows import InputColumns, RawRows
 

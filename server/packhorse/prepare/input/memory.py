@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.formats.columns import values_of
+from packhorse.formats.arrow import values_of
 from packhorse.prepare.input._base import BATCH_ROWS, Opened, RowRange, cut
 from packhorse.prepare.input._rows import InputColumns, RawRows
 from packhorse.prepare.input._tables import KeyChunk, KeyColumn, arrow_lengths, arrow_rows, chosen_columns, is_tokens

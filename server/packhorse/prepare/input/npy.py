@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import is_seqpack_layout, load_seqpack_layout
-from packhorse.formats.columns import listed
+from packhorse.formats.arrow import listed
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, changed, cut

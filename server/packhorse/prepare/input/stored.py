@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from packhorse.formats import FlatTokens, MdsShards, MegatronIndex, megatron_paths
-from packhorse.formats.arrow import open_arrow
-from packhorse.formats.columns import evident_column, listed
+from packhorse.formats.arrow import evident_column, listed, open_arrow
 from packhorse.formats.files import FileStamp, exists, is_file, open_binary
 from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
-from packhorse.formats.mds_index import INDEX, INTEGERS, array_type
+from packhorse.formats.mds import INDEX, INTEGERS, array_type
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import for_each, is_url, without_secrets
 from packhorse.prepare.input._base import (
