@@ -76,7 +76,7 @@ def test_over_length_names_the_first_their_number_and_the_flags(tmp_path: Path) 
     path = write(tmp_path / "x.parquet", {"n": [3, 11, 10, 99], "id": [70, 71, 72, 73]}, row_group_size=1)
     with pytest.raises(ValueError) as caught:
         run(path, tmp_path / "out", id_column="id")
-    for words in ("sequence 71", "row 1 of", "11 tokens", "10", "one of 2", "--max-seq-len", "drop", "truncate"):
+    for words in ("sequence 71", "row 1 of", "11 tokens", "10", "one of 2", "max_seq_len", "drop", "truncate"):
         assert words in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.parquet"]
 
@@ -143,7 +143,7 @@ def test_index_input_takes_no_columns_and_no_empty_sequences(tmp_path: Path) -> 
         ({"max_sequences_per_bin": 0}, "max_sequences_per_bin"),
         ({"workers": 0}, "workers"),
         ({"format": "zip"}, "format"),
-        ({"length_column": None}, "--length-column"),
+        ({"length_column": None}, "length_column"),
     ],
 )
 def test_arguments_are_checked_by_name(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:

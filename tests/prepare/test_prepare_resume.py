@@ -113,7 +113,7 @@ def test_merged_ranges_are_kept_but_those_that_were_damaged(folder: Path, monkey
     num_tasks = len(every)
     assert contents(folder / "pages") == contents(folder / "whole")
     interrupt(folder, monkeypatch, "merge_task", 7)
-    pool = folder / ".out.work" / "runs" / "pools.npy"
+    pool = folder / ".out.work" / "spills" / "pools.npy"
     content = bytearray(pool.read_bytes())
     content[600] ^= 1  # of the second range
     pool.write_bytes(content)
@@ -132,7 +132,7 @@ def test_arrays_that_lost_their_size_are_merged_again(
         patch.setattr(_sort, function, lambda *arguments, **options: (_ for _ in ()).throw(Stopped()))
         with pytest.raises(Stopped):
             prepare(folder / "in", output=folder / "out", **OPTIONS)
-    pool = folder / ".out.work" / "runs" / "pools.npy"
+    pool = folder / ".out.work" / "spills" / "pools.npy"
     assert pool.exists() == (function == "find_duplicate")
     if pool.exists():
         os.truncate(pool, 200)
@@ -159,10 +159,10 @@ def test_what_was_damaged_meanwhile_is_done_again(folder: Path, monkeypatch: pyt
     """As after the machine went down: records that are cut, and runs whose pages never reached the disk."""
     interrupt(folder, monkeypatch, "write_spill", 8)
     work = folder / ".out.work"
-    ids = work / "runs" / "000002.ids.npy"
+    ids = work / "spills" / "000002.ids.npy"
     ids.write_bytes(ids.read_bytes()[:128] + bytes(ids.stat().st_size - 128))
-    (work / "runs" / "000003.ids.npy").unlink()
-    os.truncate(work / "runs" / "000004.first_tokens.npy", 130)
+    (work / "spills" / "000003.ids.npy").unlink()
+    os.truncate(work / "spills" / "000004.first_tokens.npy", 130)
     os.truncate(work / "filled" / "000005", 10)
     os.truncate(work / "counts" / "000006", 0)
     called = stopping(monkeypatch, "write_spill", 10**9)
@@ -269,7 +269,7 @@ def test_a_killed_prepare_is_resumed(folder: Path) -> None:
         prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     process.send_signal(signal.SIGKILL)
     process.wait(60)
-    assert (folder / ".out.work" / "runs" / "pools.npy").exists()
+    assert (folder / ".out.work" / "spills" / "pools.npy").exists()
     prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     assert contents(folder / "out") == contents(folder / "whole")
     assert sorted(path.name for path in folder.iterdir()) == ["in", "out", "whole"]

@@ -159,6 +159,7 @@ KILLED = """
 import os, signal, sys
 from packhorse.cli import main
 from packhorse.storage import Records
+import packhorse.prepare.shard
 shard = sys.modules["packhorse.prepare.shard"]  # the package has a function of that name
 write, add, left = shard.write_job, Records.add, int(os.environ["WHOLE"])
 
@@ -271,8 +272,8 @@ def test_what_has_changed_since_is_not_resumed(table, tmp_path, written):
     killed(1, *flags[:-1], "--by", "language")
     before = contents(tmp_path / "root" / "web-de")
     for options, message in (
-        (("--by", "bucket"), "--by was language and is bucket"),
-        (("--sequences", 50), "--by was language and is None"),
+        (("--by", "bucket"), "by was language and is bucket"),
+        (("--sequences", 50), "by was language and is None"),
         (("--by", "language", "--align", 4), "align was 1 and is 4"),
     ):
         result = run(*flags, *options)

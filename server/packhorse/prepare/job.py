@@ -126,18 +126,11 @@ def checked_job(
         _refuse_holding(folder, [*sources, *(file.path for file in grouping.files)] if grouping else sources, found)
         opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone
         record = JobRecord.of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
-    if format == "seqpack" and opened.keys is not None:
-        raise ValueError(
-            f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use format 'packhorse', or leave the "
-            "id column out"
-        )
+    _check_opened(opened, source, format)
     if before is not None:
         refuse_growth(before, opened, plan, groups_by=grouping.said if grouping else None, adds=adds)
         if adds:
             opened, source = continued(before, opened), joined_names(before.manifest.source, source)
-    if not opened.num_rows:
-        where = f"{len(opened.files):,} files" if len(opened.files) > 1 else source
-        raise ValueError(f"the input holds no rows in {where}, so there is nothing to prepare")
     return Job(
         folder=folder,
         opened=opened,
@@ -179,6 +172,17 @@ def _check_input(
             "groups that Python holds are for lengths that it holds: for files give a column, a size, or a file of "
             "numbers"
         )
+
+
+def _check_opened(opened: Opened, source: str, format: Layout) -> None:
+    if format == "seqpack" and opened.keys is not None:
+        raise ValueError(
+            f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use format 'packhorse', or leave the "
+            "id column out"
+        )
+    if not opened.num_rows:
+        where = f"{len(opened.files):,} files" if len(opened.files) > 1 else source
+        raise ValueError(f"the input holds no rows in {where}, so there is nothing to prepare")
 
 
 def _version_before(folder: Path) -> PreparedDataset:

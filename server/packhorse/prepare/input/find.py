@@ -18,7 +18,7 @@ from packhorse.prepare.input._rows import InputColumns
 from packhorse.prepare.input.arrow import ArrowReader
 from packhorse.prepare.input.npy import NpyReader, SeqpackReader
 from packhorse.prepare.input.parquet import ParquetReader
-from packhorse.prepare.input.stored import FlatReader, MdsReader, MegatronReader
+from packhorse.prepare.input._stored import FlatReader, MdsReader, MegatronReader
 
 _LOOK_BYTES = 1 << 12
 
