@@ -108,8 +108,12 @@ def in_flags(message: str, options: Iterable[click.Option]) -> str:
         flag = max(option.opts, key=len)
         name = flag.removeprefix("--").replace("-", "_")
         before = r"""(?<![\w.'"-])"""
+        if name.startswith("no_"):
+            message = re.sub(rf"{before}(?:append_)?{name.removeprefix('no_')}=False\b", flag, message)
+        name += "s?" * (option.multiple and "_" in name)
         message = re.sub(rf"""{before}{name}=(?:True\b)?(?![\w"'-])""", flag, message)
-        message = re.sub(rf"""{before}{name}=["']?([\w-]+)["']?""", rf"{flag} \1", message)
+        message = re.sub(rf"""{before}{name}=(["'])([\w-]+)\1""", rf"{flag} \2", message)
+        message = re.sub(rf"""{before}{name}=([\w-]+|'[^']*')""", rf"{flag} \1", message)
         where = before if "_" in name else "^"
         message = re.sub(rf"{where}{name}(?![\w.'\"-])", flag, message)
     return message
