@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.epoch import Assignment
-from packhorse.epoch.assignment import assign as assignment_module
-from packhorse.epoch.assignment._last_step import fill_last_step
+from packhorse.epoch import assignment as assignment_module
+from packhorse.epoch.assignment import fill_last_step
 from packhorse.topology import ADDED, Balance, RemainderPolicy, Topology
 
 

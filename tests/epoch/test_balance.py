@@ -5,18 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch.assignment.balance import arrange
-from packhorse.topology import Balance
-
-import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from packhorse.epoch import Assignment
-from packhorse.epoch.assignment.waiting import Waiting, idle_share, waiting_of, waiting_of_costs, waiting_of_plan
+from packhorse.epoch.balance import Waiting, arrange, idle_share, waiting_of, waiting_of_costs, waiting_of_plan
 from packhorse.topology import Balance, Topology
-
 
 BALANCES = (Balance.MICRO_STEP, Balance.OPTIMIZER_STEP)
 
@@ -78,6 +69,7 @@ def test_steps_of_a_window_come_in_no_order_of_cost():
     sums = np.take_along_axis(costs, arranged.reshape(500, 64), axis=1).reshape(500, 16, 4).sum(axis=2)
     first_is = (sums < sums[:, :1]).sum(axis=1)  # how many steps cost less than the first
     assert 6.5 < first_is.mean() < 8.5  # 7.5 for random order, 0 or 15 for sorted
+
 
 COUNTS = {1: 400, 3: 300, 7: 200, 12: 90, 31: 40, 60: 9}
 

@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch import Permutation
-from packhorse.epoch.kernels.draws import BLOCK, no_draws, permute_pools, permute_positions, set_draws
-from packhorse.epoch.kernels.instructions import LANES
-from packhorse.epoch.kernels.permutation import OFFSET
-
-import pytest
-
-from packhorse.epoch import EpochView, PlanIndex, derive_key, independent_seed
+from packhorse.epoch import EpochView, Permutation, PlanIndex, derive_key, independent_seed
+from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, permute_positions, set_draws
+from packhorse.epoch.instructions import LANES
+from packhorse.epoch.permutation import OFFSET
 from packhorse.packing import seed_from_components
-
 
 KEY = 0x0123456789ABCDEF
 
@@ -189,6 +184,7 @@ def permute_one_of_each(rows, which, firsts, words, entries):
     for s in range(len(which)):
         set_draws(draws, np.uint64(s), rows, which[s], np.uint64(firsts[s]))
     permute_pools(draws, np.uint64(len(which)), entries)
+
 
 def test_keys_of_different_coordinates_differ():
     """Sums of seed and epoch would meet within this grid many times over."""

@@ -1,6 +1,6 @@
 """How much GPU time passes in waiting, by context length and number of ranks.
 
-Owns the sweep. Leaves measuring to `epoch.assignment.waiting`, and the table and the advice to `cli/shared/tables`.
+Owns the sweep. Leaves measuring to `epoch.balance`, and the table and the advice to `cli/shared/tables`.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Values that are permuted together, each under parameters of its own: draws from pools, and positions.
 
-Owns the blocks in which they go through the rounds of `permutation`, many at once; leaves the rounds to it, and what is
-drawn to the kernels.
+Owns the blocks in which many values go through the rounds of `permutation` at once. Leaves a round to `permutation`,
+and which values are drawn to `plan_kernels`.
 """
 
 from typing import Any, NamedTuple
@@ -10,8 +10,8 @@ import numba
 import numpy as np
 
 from packhorse.compiling import kernel, kernel_part
-from packhorse.epoch.kernels.instructions import count_lanes, fill_lanes
-from packhorse.epoch.kernels.permutation import (
+from packhorse.epoch.instructions import count_lanes, fill_lanes
+from packhorse.epoch.permutation import (
     FORM,
     KEYS,
     OFFSET,
@@ -24,8 +24,8 @@ from packhorse.epoch.kernels.permutation import (
     flipped,
     line_of,
     rotated,
+    rotation_of,
     round_key,
-    turn_of,
     walked,
 )
 
@@ -33,7 +33,7 @@ BLOCK = 512
 """Values that are permuted together: their parameters then fit a core's first cache."""
 
 MOST_IN_NARROW_WORDS = 2**31
-"""Pools of up to so many entries are permuted in words of 32 bits: a permutation's rectangle is a little larger."""
+"""The largest pool that is permuted in words of 32 bits: a permutation's rectangle is a little larger."""
 
 _LOOKED_AT_ONCE = np.uint64(16)
 """A divisor of BLOCK."""
@@ -64,35 +64,35 @@ def _value(block: Any, s: Any) -> Any:
 
 @kernel_part
 def _six_rounds_each(block: Any, num: Any, rounds: Any) -> None:
-    """Six rounds of the first values of a block; `rounds` says so, lest the compiler writes each out.
+    """Six rounds of the first values of a block. `rounds` is an argument, lest the compiler unrolls the rounds.
 
-    One loop for each round: its iterations are short and independent, so they compile to vector instructions and many
-    are in flight at once, which takes a fraction of the time of one loop over all six.
+    Each round is a loop of its own: its iterations are short and independent, so they compile to vector instructions
+    and overlap, which takes a fraction of the time of one loop over all six.
     """
     for number in range(0, rounds, 2):
         for s in range(num):
             key, num_lines = round_key(block[_KEYS + s], block[_STEPS + s], number), block[_NUM_LINES + s]
-            block[_LINES + s] = rotated(block[_LINES + s], turn_of(block[_COLUMNS + s], key, num_lines), num_lines)
+            block[_LINES + s] = rotated(block[_LINES + s], rotation_of(block[_COLUMNS + s], key, num_lines), num_lines)
         for s in range(num):
             key = round_key(block[_KEYS + s], block[_STEPS + s], number + 1)
             block[_COLUMNS + s] ^= flipped(block[_LINES + s], key, block[_SHIFTS + s])
 
 
 class Draws(NamedTuple):
-    """Draws from pools that are permuted together; made once a call of a kernel by `no_draws`."""
+    """Draws from pools that are permuted together; a kernel makes it once a call by `no_draws`."""
 
     block: Any
     """See _LINES: uint32 [6 * BLOCK]."""
     words: Any
-    """Each draw's pool's size and where it begins, and the draw, then what it is permuted to: see _SIZES.
+    """Size and start of each draw's pool, and the draw, which its permuted value replaces: see _SIZES.
 
-    Words are uint32 where the pools' sizes and starts fit 31 bits, so that twice as many fit a vector instruction, or
-    else uint64.
+    Words are uint32 where the pools' sizes and starts fit 31 bits, so that twice as many fit a vector instruction, else
+    uint64.
     """
-    turns: Any
-    """How many times six rounds were done in this pass: uint32 [BLOCK]."""
+    passes: Any
+    """Which six rounds of its permutation each value has had last: uint32 [BLOCK]."""
     still: Any
-    """Values that are not at their end: uint64 [BLOCK]."""
+    """Indices of values that need more rounds: uint64 [BLOCK]."""
 
 
 @numba.njit(inline="always")
@@ -119,7 +119,7 @@ def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
         s: uint64, at most BLOCK - LANES.
         table: uint64 [n, ROW_WIDTH], parameter rows.
         row: uint64, the pool's row.
-        first: uint64, the first draw. Those beyond what the caller wants are overwritten, or left out of `num`.
+        first: uint64, the first draw. Draws that are too many are overwritten, or left out of `num`.
     """
     block, words = draws.block, draws.words
     form, keys = table[row, FORM], table[row, KEYS]
@@ -137,10 +137,9 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     """Writes the first draws' indices into the pool array, offset + σ(draw): words [num]. Overwrites the draws.
 
     Values that need more rounds, because their permutation is small or because they landed beyond its size, are
-    collected and go through the same loops again. Most have few of them around, so they are looked for
-    _LOOKED_AT_ONCE at a time.
+    collected and go through the same loops again. They are rare, so they are looked for _LOOKED_AT_ONCE at a time.
     """
-    block, words, turns, still = draws
+    block, words, passes, still = draws
     for s in range(num):
         _set_value(block, s, words[_VALUES + s])
     _six_rounds_each(block, num, _ROUNDS)
@@ -148,20 +147,20 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
         words[_VALUES + s] = _value(block, s)
     middle, last, least = num >> _U1, (num - _U1) & _LAST, SMALL
     if (words[_SIZES] < SMALL) & (words[_SIZES + middle] < SMALL) & (words[_SIZES + last] < SMALL):
-        _six_more_where_small(block, words, turns, num)  # most of them will be
+        _six_more_where_small(block, words, passes, num)  # most of them will be
         least = TINY
-    num_still = _collect(words, turns, still, num, least)
+    num_still = _collect(words, passes, still, num, least)
     for i in range(num_still):
         s = still[i]
-        turns[s] = _move(block, i, s, turns[s], words[_SIZES + s])
+        passes[s] = _move(block, i, s, passes[s], words[_SIZES + s])
     while num_still:
         _six_rounds_each(block, num_still, _ROUNDS)
         num_left = _U0
         for i in range(num_still):
             s = still[i]
             words[_VALUES + s] = _value(block, i)
-            is_last = turns[s] >= extra_passes(words[_SIZES + s])
-            turns[s] = _move(block, num_left, i, turns[s], words[_SIZES + s])
+            is_last = passes[s] >= extra_passes(words[_SIZES + s])
+            passes[s] = _move(block, num_left, i, passes[s], words[_SIZES + s])
             still[num_left] = s
             num_left += np.uint64((not is_last) | (words[_VALUES + s] >= words[_SIZES + s]))
         num_still = num_left
@@ -170,29 +169,29 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
 
 
 @kernel_part
-def _six_more_where_small(block: Any, words: Any, turns: Any, num: Any) -> None:
-    """The second six rounds of small permutations, where their values are; the others' values stay as they are.
+def _six_more_where_small(block: Any, words: Any, passes: Any, num: Any) -> None:
+    """The second six rounds of small permutations, in place; other values do not change.
 
-    For many of them that takes half the time of collecting them.
+    Where most permutations are small, this takes half the time of collecting their values.
     """
     for s in range(num):
-        turns[s] = np.uint32(words[_SIZES + s] < SMALL)
-        block[_KEYS + s] = round_key(block[_KEYS + s], block[_STEPS + s], _6 * turns[s])
+        passes[s] = np.uint32(words[_SIZES + s] < SMALL)
+        block[_KEYS + s] = round_key(block[_KEYS + s], block[_STEPS + s], _6 * passes[s])
     _six_rounds_each(block, num, _ROUNDS)
     for s in range(num):
-        words[_VALUES + s] = _value(block, s) if turns[s] else words[_VALUES + s]
+        words[_VALUES + s] = _value(block, s) if passes[s] else words[_VALUES + s]
         _set_value(block, s, words[_VALUES + s])
 
 
 @numba.njit(inline="always")
-def _collect(words: Any, turns: Any, still: Any, num: Any, least: Any) -> Any:
+def _collect(words: Any, passes: Any, still: Any, num: Any, least: Any) -> Any:
     """Finds the values that need more rounds, and returns how many there are.
 
     Args:
         words: of the draws.
-        turns: gets how many times six rounds they have had after the first.
-        still: gets them.
-        num: uint64, how many draws there are.
+        passes: gets which six rounds each of them has had last.
+        still: gets their indices.
+        num: uint64, number of draws.
         least: uint64; permutations of at least this size have had all their rounds.
     """
     num_still = _U0
@@ -204,21 +203,21 @@ def _collect(words: Any, turns: Any, still: Any, num: Any, least: Any) -> Any:
         if is_any:
             for s in range(first, min(first + _LOOKED_AT_ONCE, num)):
                 size = words[_SIZES + s]
-                turns[s] = np.uint32((size < SMALL) & (least != SMALL))
+                passes[s] = np.uint32((size < SMALL) & (least != SMALL))
                 still[num_still] = s
                 num_still += np.uint64((size < least) | (words[_VALUES + s] >= size))
     return num_still
 
 
 @kernel_part
-def _move(block: Any, to: Any, s: Any, turn: Any, size: Any) -> Any:
-    """Moves a value of a block, with the keys of its next six rounds, and returns which these are."""
-    following = turn + _1 if turn < extra_passes(size) else _0
+def _move(block: Any, to: Any, s: Any, which: Any, size: Any) -> Any:
+    """Moves a value of a block, with the keys of its next six rounds, and returns which rounds these are."""
+    following = which + _1 if which < extra_passes(size) else _0
     block[_LINES + to], block[_COLUMNS + to] = block[_LINES + s], block[_COLUMNS + s]
     block[_SHIFTS + to], block[_NUM_LINES + to] = block[_SHIFTS + s], block[_NUM_LINES + s]
     step = block[_STEPS + s]
     block[_STEPS + to] = step
-    block[_KEYS + to] = round_key(block[_KEYS + s], step, _6 * np.uint32(following - turn))
+    block[_KEYS + to] = round_key(block[_KEYS + s], step, _6 * np.uint32(following - which))
     return np.uint32(following)
 
 
@@ -234,9 +233,9 @@ def permute_positions(row: Any, positions: Any, out: Any) -> None:
         num = np.uint64(min(BLOCK, len(positions) - first))
         for s in range(num):
             _set_value(block, s, np.uint64(positions[first + s]))
-        for turn in range(extra_passes(row[SIZE]) + 1):
+        for which in range(extra_passes(row[SIZE]) + 1):
             for s in range(num):
-                block[_KEYS + s] = round_key(key, step, 6 * turn)
+                block[_KEYS + s] = round_key(key, step, 6 * which)
             _six_rounds_each(block, num, _ROUNDS)
         for s in range(num):
             out[first + s] = np.int64(walked(row, _value(block, s)))

@@ -1,7 +1,7 @@
-"""Instructions that the compiler does not find by itself, as functions for kernels.
+"""Vector and prefetch instructions that the compiler does not find by itself, as functions for kernels.
 
-Owns how several equal or consecutive numbers are written at once (a loop over so few would become as many stores), and
-how memory is asked for ahead. Leaves what for to the kernels.
+Owns writing several equal or consecutive numbers at once (a loop over so few would become as many stores), copying
+them, and prefetching memory.
 """
 
 from typing import Any
@@ -10,13 +10,13 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-_intrinsic: Any = intrinsic  # its type counts the first parameter, which callers do not give
+_intrinsic: Any = intrinsic  # its type counts the first parameter, which Numba passes
 
 LANES = 8
 """Numbers that are written at once."""
 
 WIDE_LANES = 16
-"""Numbers that are copied at once: more than most bins have sequences."""
+"""Numbers that are copied at once; most bins have fewer sequences."""
 
 _INT32 = ir.IntType(32)
 _READ, _INTO_SECOND_CACHE, _DATA = (ir.Constant(_INT32, number) for number in (0, 2, 1))
@@ -64,9 +64,9 @@ def copy_lanes(_: Any, values: Any, index: Any, array: Any, to: Any) -> Any:
 
 @_intrinsic
 def prefetch(_: Any, array: Any, index: Any) -> Any:
-    """Asks for the memory of array[index], for an unsigned index; nothing is checked.
+    """Prefetches the memory of array[index], for an unsigned index; nothing is checked.
 
-    It comes into the second cache: what waits on its way into the first holds up every other read.
+    It goes into the second cache: misses of the first cache hold up every other read.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -80,7 +80,7 @@ def prefetch(_: Any, array: Any, index: Any) -> Any:
 
 
 def _store(context: Any, builder: Any, signature: Any, arguments: Any, added: list[int]) -> None:
-    """Stores the third argument, plus what is added in each lane, from the second one's index on into the first."""
+    """Stores the third argument, plus a number for each lane, in the first one from the second one's index on."""
     kind = signature.args[0].dtype
     element = context.get_value_type(kind)
     lanes = ir.VectorType(element, LANES)
@@ -94,7 +94,7 @@ def _store(context: Any, builder: Any, signature: Any, arguments: Any, added: li
 
 
 def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, first: int = 0) -> Any:
-    """Returns where an element is, of the array that is the argument of that number; the next one is the index."""
+    """Returns the address of an element; the array is the argument number `first`, and the next one is the index."""
     array = context.make_array(signature.args[first])(context, builder, arguments[first])
     index = context.cast(builder, arguments[first + 1], signature.args[first + 1], types.uint64)
     return builder.gep(array.data, [index])

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.epoch import EpochView, compile_kernels
-
-import numpy as np
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from packhorse.epoch import EpochView, PlanIndex, materialize_epoch
+from packhorse.epoch import EpochView, PlanIndex, compile_kernels, materialize_epoch
 from packhorse.packing import pack_histogram
 
 
@@ -207,6 +200,7 @@ def test_no_view_waits_for_a_compiler_once_kernels_are_compiled(plans):
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "True []"
+
 
 def pools_of(lengths):
     array = np.asarray(lengths)

@@ -1,11 +1,4 @@
-"""Ranges left out and short bins joined, against lists of the whole epoch; mixtures of them are in test_compositions."""
-
-import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from packhorse.epoch import Assignment, SkipSource
-from packhorse.topology import ADDED, RemainderPolicy, Skips
+"""Ranges left out and short bins joined, against lists of the whole epoch; mixtures are in test_compositions."""
 
 import numpy as np
 import pytest
@@ -20,10 +13,10 @@ from packhorse.epoch import (
     Groups,
     JoinedSource,
     Mixture,
+    SkipSource,
     Stage,
 )
-from packhorse.topology import RoomRule, Topology
-
+from packhorse.topology import ADDED, RemainderPolicy, RoomRule, Skips, Topology
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda r: (r[0], r[0] + r[1])), max_size=4)
 
@@ -77,6 +70,7 @@ def test_every_topology_and_balance_holds_with_skips(epochs, topologies, bins_of
         assert sorted(i for _, ids, _ in bins for i in ids) == sorted(expected)
 
     check()
+
 
 def joined_lists(small, seed, epoch, rows_per_bin):
     """(ids, lengths, rows) of every long bin, from the definition of the short ones."""
@@ -182,7 +176,7 @@ def test_what_cannot_be_joined_is_refused(prepared):
     with pytest.raises(ValueError, match=r"rows_per_bin must be an integer in \[1, 65536\], got 0"):
         JoinedSource(small.view(), 0)
     mixture = Mixture([Component.of("one", lambda epoch: small.view(1, epoch))], [Stage({"one": 1})], seed=1)
-    with pytest.raises(ValueError, match="join its components, and mix them then"):
+    with pytest.raises(ValueError, match="join the bins of its components, then mix them"):
         JoinedSource(mixture.epoch(0), 2).bins([0])
     with pytest.raises(ValueError, match=r"positions must be in \[0, 1\), got 1"):
         JoinedSource(small.view(), 2).bins([1])

@@ -1,21 +1,22 @@
 """Positions split between components, two by two, so that each stays near its exact share after every position.
 
-Owns the tree of splits, how many of the first n positions each component gets, and the kernel that deals a stretch of
-them. Leaves what is kept of it, and what is due, to `_dealing`.
+Owns the tree of splits, how many of the first n positions each component gets, and the kernel that deals the positions
+that follow. Leaves remembering them to `_component_order`, and what is due to each component to `stages`.
 
-Of two components, the lesser has a share p ≤ 1/2 of their cells. Let T(m) = debt + m·p be what is due to it after m
+Of two components, the lesser has a share p ≤ 1/2 of their cells. Let T(m) = debt + m·p be the bins due to it after m
 cells, and stratum k the cells in which T goes from k to k + 1. Each stratum holds exactly one of its bins, in a cell
-that a key chooses. So after m cells it has had ⌊T(m)⌋ or ⌈T(m)⌉ bins, and is never off by one. A cell that lies in
-two strata is given by one of them at most: a hash of k and one of k - 1 decide, so that each cell is given with the
-probability p. Hence no period: all positions with one remainder, whatever the divisor, have the same shares.
+that a key chooses. So after m cells it has had ⌊T(m)⌋ or ⌈T(m)⌉ bins, and is off by less than one. A cell that lies in
+two strata is taken by one of them at most: hashes of k and of k - 1 decide, so that each cell is taken with probability
+p. Hence no period: for every divisor, all remainders of positions have the same shares.
 
-More components are split in a Huffman tree: the two of the least weights are one from there on. Where the cells of a
-node are off by e, a side of share p is off by less than 1 + p·e after its split. An inner node's p is at most 2/3,
+More components are split in a Huffman tree, which merges the two nodes of least weight again and again. Where the cells
+of a node are off by e, a side of share p is off by less than 1 + p·e after its split. An inner node's p is at most 2/3,
 since its sibling is as heavy as either of its own sides. So two components are off by less than 1, three by less than
-2, four by less than 3, and however many there are by less than 4.
+2, four by less than 3, and any number by less than 4.
 
-Debts: what a component was due before, and has not had. A split begins with T(0) = debt; where that is 1 or more, its
-first cells are the lesser's. Caps: what each can give at most. Where one has given all, the other gets the cells.
+A debt is what was due to a component before and it has not had. A split begins with T(0) = debt; where that is 1 or
+more, its first cells are the lesser's. A cap is the most that a component gives. Where one side reaches its cap, the
+other gets the cells.
 """
 
 import heapq
@@ -27,16 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
-from packhorse.epoch.kernels.permutation import GOLDEN, mix
+from packhorse.epoch.permutation import GOLDEN, mix
 
 NO_CAP = 2**62
-"""More than anything gives."""
+"""Above every cap."""
 
 DEBT_UNITS = 2**32
-"""Of a bin, in which debts are counted."""
+"""Units of a bin in which debts are counted."""
 
 _BITS = 59
-"""Weights of a split are scaled to so many bits. Where their sum has more, they are rounded: a share is wrong by less
+"""Bits to which the weights of a split are scaled. Where their sum has more, they are rounded: a share is wrong by less
 than 2^-59, which is a hundredth of a bin after 5 · 10^15."""
 
 _MASK = 2**64 - 1
@@ -53,25 +54,25 @@ class _Split(NamedTuple):
     lesser: int
     greater: int
     part: int
-    """What becomes due to the lesser in a cell, in units; at most half of `whole`."""
+    """Units that become due to the lesser in a cell; at most half of `whole`."""
     whole: int
     """Units of a bin."""
     debt: int
-    """What is due to the lesser at first, in units; below `whole`. Strata are counted from where it is 0."""
+    """Units due to the lesser at first; below `whole`. Strata are counted from where it is 0."""
     forced: int
-    """How many cells are the lesser's before anything else."""
+    """Number of cells that are the lesser's before strata begin."""
     caps: tuple[int, int]
-    """What the lesser and the greater give at most."""
+    """The most bins that the lesser and the greater give."""
 
 
-class Splits:
+class SplitTree:
     """C components that share positions [0, ∞), or as many as their caps allow.
 
     Args:
         weights: at least 0.
-        debts: what each is due at first, in `DEBT_UNITS` of a bin.
+        debts: due to each at first, in `DEBT_UNITS` of a bin.
         key: of the choices.
-        caps: what each gives at most; None where there is no limit. Those with neither weight nor debt have 0.
+        caps: the most bins that each gives; None for no limit. Components with neither weight nor debt have 0.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class Splits:
 
     def _grow(self, weights: Sequence[int], debts: Sequence[int], caps: Sequence[int] | None) -> int:
         """Makes the splits, and returns the root."""
-        whose = [c for c, weight in enumerate(weights) if (weight if caps is None else caps[c])]
-        heap = [(weights[c], order, ~c, debts[c], NO_CAP if caps is None else caps[c]) for order, c in enumerate(whose)]
+        components = [c for c, weight in enumerate(weights) if (weight if caps is None else caps[c])]
+        heap = [
+            (weights[c], order, ~c, debts[c], NO_CAP if caps is None else caps[c]) for order, c in enumerate(components)
+        ]
         heapq.heapify(heap)
         order = len(heap)
         while len(heap) > 1:
@@ -105,8 +108,7 @@ class Splits:
 
     def before(self, n: int) -> list[int]:
         """Returns how many of the first n positions each component gets; n may be of any size."""
-        given, _, _ = self._walk(n)
-        return given
+        return self._walk(n)[0]
 
     def before_of(self, component: int, n: int) -> int:
         """Returns how many of the first n positions one component gets."""
@@ -116,38 +118,38 @@ class Splits:
         return n if component in self._paths else 0
 
     def state_at(self, n: int) -> tuple[list[int], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
-        """Returns `before`, and what `deal` needs to go on from there.
+        """Returns `before(n)`, and the arguments with which `deal` continues from there.
 
-        States int64 [splits, 8], strata uint64 [splits], and what either side may give still: int64 [splits, 2].
+        States int64 [splits, 7], strata uint64 [splits], and the bins that either side may yet give: int64 [splits, 2].
         """
-        given, cells, states = self._walk(n)
+        counts, cells, states = self._walk(n)
         strata = np.array([stratum & _MASK for stratum, _ in states], dtype=np.uint64)
         table = np.array([state for _, state in states], dtype=np.int64).reshape(len(states), _WIDTH)
         rests = [
             [NO_CAP if cap >= NO_CAP else cap - num for cap, num in zip(split.caps, nums, strict=True)]
             for split, nums in zip(self._splits, cells, strict=True)
         ]
-        return given, table, strata, np.array(rests, dtype=np.int64).reshape(len(states), 2)
+        return counts, table, strata, np.array(rests, dtype=np.int64).reshape(len(states), 2)
 
     def _walk(self, n: int) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, tuple[int, ...]]]]:
         """Returns how many positions each component gets, either side of every split, and the splits' states."""
-        given = [0] * self._num_components
+        counts = [0] * self._num_components
         cells = [(0, 0)] * len(self._splits)
         states: list[tuple[int, tuple[int, ...]]] = [(0, ())] * len(self._splits)
-        waiting = [(self._root, n)]
-        while waiting:
-            node, m = waiting.pop()
+        pending = [(self._root, n)]
+        while pending:
+            node, m = pending.pop()
             if node < 0:
-                given[~node] = m
+                counts[~node] = m
                 continue
             split = self._splits[node]
             num, states[node] = self._lessers(node, m)
             cells[node] = (num, m - num)
-            waiting += [(split.lesser, num), (split.greater, m - num)]
-        return given, cells, states
+            pending += [(split.lesser, num), (split.greater, m - num)]
+        return counts, cells, states
 
     def _lessers(self, node: int, m: int) -> tuple[int, tuple[int, tuple[int, ...]]]:
-        """Returns how many of m cells of a split are the lesser's, and (stratum, state) of the next one."""
+        """Returns how many of m cells of a split are the lesser's, and (stratum, state) of the next cell."""
         lesser_cap, greater_cap = self._splits[node].caps
         num, stratum, state = _state(self._splits[node], self.keys[node], m)
         if lesser_cap < NO_CAP:
@@ -158,15 +160,15 @@ class Splits:
 
 
 def _paths(splits: Sequence[_Split], root: int) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Returns for every component the splits down to it, and which side of them it is on."""
+    """Returns for every component the splits from the root to it, each with 1 where it is on the greater side."""
     paths = {}
-    waiting: list[tuple[int, tuple[tuple[int, int], ...]]] = [(root, ())]
-    while waiting:
-        node, path = waiting.pop()
+    pending: list[tuple[int, tuple[tuple[int, int], ...]]] = [(root, ())]
+    while pending:
+        node, path = pending.pop()
         if node < 0:
             paths[~node] = path
         else:
-            waiting += [(splits[node].lesser, (*path, (node, 0))), (splits[node].greater, (*path, (node, 1)))]
+            pending += [(splits[node].lesser, (*path, (node, 0))), (splits[node].greater, (*path, (node, 1)))]
     return paths
 
 
@@ -187,7 +189,7 @@ def _split_of(lesser: tuple[Any, ...], greater: tuple[Any, ...]) -> _Split:
 
 
 def _state(split: _Split, key: np.uint64, m: int) -> tuple[int, int, tuple[int, ...]]:
-    """Returns how many of m cells are the lesser's, the stratum of the next one, and the split's row of states."""
+    """Returns how many of m cells are the lesser's, the stratum of the next cell, and the split's row of states."""
     part, whole, forced = split.part, split.whole, max(split.forced - m, 0)
     num, m = min(m, split.forced), max(m - split.forced, 0)
     if not part:
@@ -232,12 +234,12 @@ def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is
         part: units of a cell; at most half of `whole`.
         whole: units of a stratum.
         key: of the split.
-        cut: of a stratum that begins within: how many of its cells are before the first; -1 for all others.
-        is_taken: whether the stratum before gives the cell that lies in both.
+        cut: number of a stratum's cells that are before the first position; -1 where there is none.
+        is_taken: whether the previous stratum takes the cell that lies in both.
 
     Returns:
-        The cell, -1 for the one that lies in the stratum before as well; how many cells begin in the stratum; and how
-        far into the next one the first cell after them begins.
+        The cell, -1 for the one that lies in the previous stratum as well; the number of cells that begin in the
+        stratum; and how far into the next stratum the first cell after them begins.
     """
     length = (whole - rest + part - 1) // part
     return _chosen(stratum, rest, part, whole, key, cut, is_taken, length)
@@ -245,11 +247,11 @@ def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is
 
 @numba.njit(inline="always")
 def _chosen(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is_taken: Any, length: Any) -> Any:
-    """As `_item`, given how many cells begin in the stratum."""
+    """As `_item`, from the number of cells that begin in the stratum."""
     over = rest + length * part - whole
     word = mix(key ^ (stratum * GOLDEN))
     at = np.float64(word >> _U32) * _OF_32_BITS * whole  # how far into the stratum
-    inner = np.float64(word & _LOW_32) * _OF_32_BITS  # which of its inner cells, were they one
+    inner = np.float64(word & _LOW_32) * _OF_32_BITS  # how far into its inner cells
     if cut >= 0:
         return min(cut + np.int64(inner * (length - cut)), length - 1), length, over
     if over > 0 and at >= whole - (part - over):
@@ -274,21 +276,21 @@ def deal(
 ) -> None:
     """Deals the positions that follow a state.
 
-    Every split parts the positions that it has, in order: the lesser's to the front, the greater's after them.
+    Every split partitions its positions and keeps their order: the lesser's first, then the greater's.
 
     Args:
-        root: of the splits, or ~component where there is one component.
+        root: of the tree, or ~component where there is one component.
         children: of every split, which come before it: int64 [splits, 2].
         units: int64 [splits, 2].
         keys: uint64 [splits].
-        states: as `Splits.state_at` returns them.
-        strata: from there as well.
-        rests: from there as well.
+        states: from `SplitTree.state_at`.
+        strata: from `SplitTree.state_at`.
+        rests: from `SplitTree.state_at`.
         components_out: gets the component of each position: int32 [N].
-        numbers_out: gets how many of the component's come before: uint32 [N].
+        numbers_out: gets the number of the component's earlier positions: uint32 [N].
     """
     num = len(components_out)
-    positions, parted = np.arange(num).astype(np.uint32), np.empty(num, np.uint32)
+    positions, buffer = np.arange(num).astype(np.uint32), np.empty(num, np.uint32)
     is_lesser = np.empty(num, np.uint8)
     begins, ends = np.zeros(len(children), np.int64), np.zeros(len(children), np.int64)
     _give(root, 0, num, positions, begins, ends, components_out, numbers_out)
@@ -300,7 +302,7 @@ def deal(
         _mark(states[node], strata[node], units[node, 0], units[node, 1], keys[node], ours)
         if min(rests[node, 0], rests[node, 1]) < end - begin:
             _cap(rests[node, 0], rests[node, 1], ours)
-        middle = _part(positions, begin, end, ours, parted)
+        middle = _partition(positions, begin, end, ours, buffer)
         _give(children[node, 0], begin, middle, positions, begins, ends, components_out, numbers_out)
         _give(children[node, 1], middle, end, positions, begins, ends, components_out, numbers_out)
 
@@ -333,7 +335,7 @@ def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: 
 
 @kernel
 def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
-    """Gives one side's cells to the other after so many."""
+    """Gives one side's cells to the other once it has reached its cap."""
     for i in range(len(is_lesser)):
         if is_lesser[i]:
             is_lesser[i] = lesser > 0
@@ -346,17 +348,17 @@ def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
 
 
 @kernel
-def _part(positions: Any, begin: Any, end: Any, is_lesser: Any, parted: Any) -> Any:
-    """Brings the lesser's of a split's positions to the front, and returns where the greater's begin."""
+def _partition(positions: Any, begin: Any, end: Any, is_lesser: Any, buffer: Any) -> Any:
+    """Moves the lesser's of a split's positions to the front, and returns where the greater's begin."""
     num_lesser, num_greater = np.uint64(0), np.uint64(0)
     for i in range(end - begin):
         position, side = positions[begin + i], np.uint64(is_lesser[i])
         positions[np.uint64(begin) + num_lesser] = position  # overwritten by the next one, unless it is the lesser's
-        parted[num_greater] = position
+        buffer[num_greater] = position
         num_lesser += side
         num_greater += _U1 - side
     middle = begin + np.int64(num_lesser)
-    positions[middle:end] = parted[: end - middle]
+    positions[middle:end] = buffer[: end - middle]
     return middle
 
 
@@ -364,7 +366,7 @@ def _part(positions: Any, begin: Any, end: Any, is_lesser: Any, parted: Any) -> 
 def _give(
     node: Any, begin: Any, end: Any, positions: Any, begins: Any, ends: Any, components_out: Any, numbers_out: Any
 ) -> None:
-    """Gives positions to a component, or to the split that deals them on."""
+    """Gives positions to a component, or to a split that is dealt later."""
     if node >= 0:
         begins[node], ends[node] = begin, end
         return

@@ -1,7 +1,7 @@
-"""Short bins joined into long ones: a source each of whose bins is several bins of another, one after the other.
+"""Sources that number the bins of another source otherwise.
 
-Owns the arithmetic between the two numberings, and which row, that is which of the short bins, a sequence is in. So
-components of different max_seq_len become bins of one size, and whatever counts bins goes on counting equal tokens.
+Owns `SkipSource`, which leaves ranges of positions out, and `JoinedSource`, which joins several short bins into a long
+one, so that components of different max_seq_len have bins of one size.
 """
 
 from dataclasses import replace
@@ -10,17 +10,82 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.epoch.bins import Bins, PoolArray
-from packhorse.epoch.sources.found import Columns, Found, Outline, find_in, made
-from packhorse.epoch.sources.source import Locations, Source, checked_positions
-from packhorse.topology import checked_integer
+from packhorse.epoch.bins import Bins
+from packhorse.epoch.sources.source import (
+    Columns,
+    FoundBins,
+    Locations,
+    Outline,
+    Source,
+    bins_at,
+    checked_positions,
+    find_in,
+)
+from packhorse.topology import Skips, checked_integer
 
 MAX_ROWS = 1 << 16
 """The most short bins in a long one: rows are numbered in 16 bits."""
 
+_ROWS = np.dtype(np.uint16)
+
+
+class SkipSource:
+    """A source without some ranges of positions; the others are numbered from 0, without a gap.
+
+    Args:
+        source: any epoch.
+        skips: ranges of its positions; those beyond its end skip nothing.
+    """
+
+    def __init__(self, source: Source, skips: Skips) -> None:
+        self._source = source
+        ranges = np.array(skips.within(source.num_bins).ranges, dtype=np.int64).reshape(-1, 2)
+        self._firsts, self._ends = ranges[:, 0], ranges[:, 1]
+        self._skipped = np.concatenate(([0], np.cumsum(self._ends - self._firsts)))
+        self._gaps = self._firsts - self._skipped[:-1]
+
+    @property
+    def num_bins(self) -> int:
+        """Bins that are left."""
+        return self._source.num_bins - int(self._skipped[-1])
+
+    @property
+    def max_seq_len(self) -> int:
+        """A bin's capacity in tokens."""
+        return self._source.max_seq_len
+
+    @property
+    def max_sequences_per_bin(self) -> int:
+        """The most sequences in any bin."""
+        return self._source.max_sequences_per_bin
+
+    def bins(self, positions: ArrayLike) -> Bins:
+        """Returns the bins at the given new positions; a ValueError where one is outside."""
+        wanted = checked_positions(positions, self.num_bins)
+        return replace(self._source.bins(self._old(wanted)), positions=wanted)
+
+    def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
+        """Returns the cost of the bins at the given new positions: int64 [N]."""
+        return self._source.costs(self._old(checked_positions(positions, self.num_bins)), cost_linear)
+
+    def locate(self, ids: ArrayLike) -> Locations:
+        """Returns the new positions of ids; -1 where their bin is skipped."""
+        found = self._source.locate(ids)
+        num_ranges = np.searchsorted(self._firsts, found.positions, side="right")  # that begin at or before it
+        is_skipped = (num_ranges > 0) & (found.positions < np.append(self._ends, 0)[num_ranges - 1])
+        is_gone = is_skipped | (found.positions < 0)
+        return replace(
+            found,
+            positions=np.where(is_gone, -1, found.positions - self._skipped[num_ranges]),
+            index_in_bin=np.where(is_gone, -1, found.index_in_bin),
+        )
+
+    def _old(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return positions + self._skipped[np.searchsorted(self._gaps, positions, side="right")]
+
 
 class JoinedSource:
-    """An epoch of long bins; the last one has less where the short ones do not come out even.
+    """An epoch of long bins, each several short bins in a row; the last one may have fewer.
 
     Example:
         >>> from packhorse.epoch import EpochView, PlanIndex
@@ -61,27 +126,24 @@ class JoinedSource:
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order, with rows; a ValueError where one is outside."""
-        wanted = checked_positions(positions, self.num_bins)
-        outline = Outline.of(len(wanted))
-        return made(outline, self.find(wanted, outline), wanted)
+        return bins_at(self, positions)
 
-    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> Found:
-        """Finds the bins at the given positions, as `EpochView.find` does; they are of no template.
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> FoundBins:
+        """Finds the bins at the given positions, as `FindingSource.find`; they have no templates.
 
         Raises:
-            ValueError: the source is a mixture: components are joined each by itself, and mixed then.
+            ValueError: the source is a mixture.
         """
         short, ends = self._short(positions)
         found, own = self._find_short(short)
         bounds = own.bounds()
         outline.sizes[:] = np.diff(bounds[ends], prepend=0)
         outline.templates[:] = -1
-        rows = np.repeat((short % self._rows_per_bin).astype(np.uint16), own.sizes)
-        return Found(
+        rows = np.repeat((short % self._rows_per_bin).astype(_ROWS), own.sizes)
+        return FoundBins(
             fill=partial(_fill, found, bounds, rows),
             num_bins=len(positions),
-            ids_dtype=found.ids_dtype,
-            columns={**found.columns, "rows": rows.dtype},
+            dtypes={**found.dtypes, "rows": _ROWS},
             have_templates=False,
         )
 
@@ -92,25 +154,20 @@ class JoinedSource:
         return np.diff(up_to[ends], prepend=0)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids are in the epoch; indices are among the sequences of the whole long bin.
-
-        Args:
-            ids: int [n].
-        """
+        """Returns where ids are in the epoch; indices are among the sequences of the whole long bin."""
         found = self._source.locate(ids)
         is_there = found.positions >= 0
         positions, index_in_bin = found.positions.copy(), found.index_in_bin.copy()
         rows = positions[is_there] % self._rows_per_bin
         positions[is_there] //= self._rows_per_bin
-        asked, which = np.unique(positions[is_there], return_inverse=True)
-        short, ends = self._short(asked)
+        unique, which = np.unique(positions[is_there], return_inverse=True)
+        short, ends = self._short(unique)
         up_to = self._find_short(short)[1].bounds()
-        firsts = np.concatenate(([0], ends[:-1]))[which] if len(asked) else which
+        firsts = np.concatenate(([0], ends))[which]
         index_in_bin[is_there] += up_to[firsts + rows] - up_to[firsts]
         return replace(found, positions=positions, index_in_bin=index_in_bin)
 
-    def _find_short(self, positions: NDArray[np.int64]) -> tuple[Found, Outline]:
-        """Returns short bins, and what is known of them."""
+    def _find_short(self, positions: NDArray[np.int64]) -> tuple[FoundBins, Outline]:
         outline = Outline.of(len(positions))
         return find_in(self._source, positions, outline, 0), outline
 
@@ -124,14 +181,12 @@ class JoinedSource:
 
 
 def _fill(
-    found: Found,
+    found: FoundBins,
     own_bounds: NDArray[np.int64],
     rows: NDArray[np.uint16],
     bounds: NDArray[np.int64],
-    ids: PoolArray,
-    lengths: NDArray[np.int32],
     columns: Columns,
 ) -> int:
-    """Makes long bins: short ones that were found, within bounds of their own, and the row of every sequence."""
+    """Fills long bins: found short ones, within bounds of their own, and the row of every sequence."""
     columns["rows"][bounds[0] : bounds[-1]] = rows
-    return found.fill(own_bounds + bounds[0], ids, lengths, columns)
+    return found.fill(own_bounds + bounds[0], columns)
