@@ -140,7 +140,7 @@ def test_bad_texts_are_named(text, message):
 def test_tokens_count_full_bins_as_megatron_does():
     schedule = BatchSchedule.parse("0:768 250B:1536")
     assert schedule.of_epoch(0, num_bins=10**9, max_seq_len=4096).phases[1].begin == 250 * 10**9 // 4096
-    with pytest.raises(ValueError, match=r"4K comes to 1 bins of 2048 tokens, and the phase before it begins at 5"):
+    with pytest.raises(ValueError, match=r"4K is 1 bins of 2048 tokens, and the phase before it begins at 5"):
         BatchSchedule.parse("0:8 5:4 4K:2").of_epoch(0, num_bins=10, max_seq_len=2048)
     with pytest.raises(ValueError, match="ask of_epoch"):
         Topology(batch_schedule="0:8 1K:4").num_steps(9)

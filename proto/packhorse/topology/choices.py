@@ -17,12 +17,12 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
 
     Args:
         name: what the message calls the value.
-        value: any Python or NumPy integer; bool is none.
+        value: any Python or NumPy integer, but no bool.
         least: smallest value allowed.
         most: largest value allowed; None for no limit.
 
     Raises:
-        ValueError: it is no integer, or outside [least, most].
+        ValueError: the value is no integer, or outside [least, most].
     """
     wanted = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
@@ -56,13 +56,13 @@ class RemainderPolicy(StrEnum):
     """What happens to a last step that is not full; every rank always gets the same number of steps."""
 
     SPREAD = "spread"
-    """Its sequences are dealt over all its bins: none is lost, none repeated."""
+    """The last step's sequences are dealt over all its bins; none is lost or repeated."""
     DROP = "drop"
-    """It is left out, and its size reported."""
+    """The last step is left out, and its size reported."""
     REPEAT = "repeat"
-    """It is filled from the epoch's first positions."""
+    """The last step is filled from the epoch's first positions."""
     EMPTY = "empty"
-    """It is filled with empty bins."""
+    """The last step is filled with empty bins."""
 
 
 class StreamMode(StrEnum):
@@ -78,11 +78,11 @@ class Balance(StrEnum):
     """Where ranks wait for each other, and so what is made equal. Positions never leave their optimizer step."""
 
     NONE = "none"
-    """Nothing: every rank takes bins in the epoch's order."""
+    """Every rank takes bins in the epoch's order."""
     MICRO_STEP = "micro-step"
     """At every step (FSDP, expert parallelism): in each step all ranks' bins cost about the same."""
     OPTIMIZER_STEP = "optimizer-step"
-    """Once in `accumulation` steps (DDP, ZeRO-1): over an optimizer step all ranks' bins cost the same in sum."""
+    """Once in `accumulation` steps (DDP, ZeRO-1): over an optimizer step the bins of every rank cost about the same."""
 
 
 def as_choice(name: str, kind: type[_Choice], value: object) -> _Choice:
@@ -98,7 +98,7 @@ def as_choice(name: str, kind: type[_Choice], value: object) -> _Choice:
         value: a member, or its value.
 
     Raises:
-        ValueError: it is none; the message lists those there are.
+        ValueError: there is no such member; the message lists them.
     """
     try:
         return kind(str(value).lower().replace("_", "-"))

@@ -1,4 +1,4 @@
-"""A batch size that changes as training goes on: the global batch size as a function of the run's position.
+"""A batch size that changes during training: the global batch size as a function of the run's position.
 
 Owns the phases, their text form, and where they lie in an epoch. Leaves ranks, and the steps that follow, to
 `Topology`.
@@ -16,7 +16,7 @@ _SUFFIXES = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
 class BatchPhase(NamedTuple):
-    """From where on which global batch size holds.
+    """A global batch size, and where in the run it begins to hold.
 
     Example:
         >>> BatchPhase(begin=250_000_000_000, in_tokens=True, size=1536)
@@ -35,8 +35,8 @@ class BatchPhase(NamedTuple):
 class BatchSchedule:
     """Global batch sizes, each from some point of the run on.
 
-    A point is a number of bins that the run has taken since its beginning, over all epochs, or with a suffix K, M, B or
-    T a number of tokens, where every bin counts max_seq_len of them, as Megatron counts. An optimizer step has the
+    A phase begins after a number of bins, counted from the run's beginning over all epochs, or with a suffix K, M, B or
+    T after a number of tokens, where every bin counts max_seq_len of them, as in Megatron. An optimizer step has the
     size of the phase in which it begins.
 
     Example:
@@ -103,7 +103,7 @@ class BatchSchedule:
         for (before, after), phase in zip(pairwise(begins), self.phases[1:], strict=True):
             if after <= before:
                 raise ValueError(
-                    f"batch_schedule has phases that do not ascend: {_written(phase.begin, phase.in_tokens)} comes to "
+                    f"batch_schedule has phases that do not ascend: {_written(phase.begin, phase.in_tokens)} is "
                     f"{after} bins of {max_seq_len} tokens, and the phase before it begins at {before}"
                 )
         of_epoch = [begin - epoch * num_bins for begin in begins]

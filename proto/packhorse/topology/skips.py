@@ -1,6 +1,6 @@
 """Ranges of positions that a run leaves out: a spike in the loss, a takedown.
 
-Owns the ranges, and the arithmetic between positions of the whole epoch and positions of what is left.
+Owns the ranges, and the arithmetic between positions of the whole epoch and positions of the rest.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,10 +14,10 @@ from packhorse.topology.choices import checked_integer, quoted
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """Ranges of positions of the whole epoch, each [first, end): ascending, apart from each other, none empty.
+    """Ranges of positions of the whole epoch, each [first, end): ascending, separate, none empty.
 
-    What is left is numbered again from 0, so that everything which counts positions (steps, cursors, streams) goes on
-    counting without a gap. Positions before the first range keep their numbers.
+    The rest is renumbered from 0, so that everything that counts positions (steps, cursors, streams) counts without a
+    gap. Positions before the first range keep their numbers.
 
     Example:
         >>> skips = Skips.parse(["1200:1300", "10:12"])
@@ -30,7 +30,7 @@ class Skips:
 
     @classmethod
     def of(cls, ranges: Iterable[Sequence[int]]) -> "Skips":
-        """Makes skips of any ranges: they are sorted, and those that touch become one.
+        """Returns skips of any ranges. They are sorted, and those that touch are merged.
 
         Raises:
             ValueError: a range is empty or begins below 0.
@@ -105,15 +105,15 @@ class Skips:
         return Skips(tuple((first, end) for first, end in left if first < end))
 
     def before(self, position: int) -> "Skips":
-        """Returns the ranges that a cursor at `position`, of what is left, has behind it."""
+        """Returns the ranges before a cursor at `position` of the rest."""
         return Skips(self.ranges[: bisect_left(self.gaps(), position)])
 
     def gaps(self) -> list[int]:
-        """Where each range was taken out, as a position of what is left: behind it everything has moved up."""
+        """Returns the position of the rest at which each range was taken out."""
         skipped = accumulate((end - first for first, end in self.ranges), initial=0)
         return [first - before for (first, _), before in zip(self.ranges, skipped, strict=False)]
 
     def to_whole(self, position: int) -> int:
-        """Returns the position of the whole epoch at which `position` of what is left lies."""
-        behind = self.ranges[: bisect_right(self.gaps(), position)]
-        return position + sum(end - first for first, end in behind)
+        """Returns the position of the whole epoch for a `position` of the rest."""
+        passed = self.ranges[: bisect_right(self.gaps(), position)]
+        return position + sum(end - first for first, end in passed)

@@ -21,7 +21,7 @@ DEFAULT_COST_LINEAR = 24_576
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Steps in a row that have the same size.
+    """Consecutive steps of the same size.
 
     Example:
         >>> Topology(world_size=2, batch_size=3).stretches
@@ -53,9 +53,8 @@ class Topology:
     With a `balance`, bins are exchanged within the positions of an optimizer step, which has `accumulation` steps.
 
     With a `batch_schedule`, the first optimizer step that begins at or after a phase's first position has the phase's
-    size. A schedule counts from the run's beginning, so ask `of_epoch` for the topology of an epoch before asking for
-    steps. Steps of one size in a row are a stretch; in each, step s and position
-    are the formula above, counted from the stretch's beginning.
+    size. A schedule counts from the run's beginning, so call `of_epoch` for the topology of an epoch before you ask for
+    steps. Consecutive steps of one size are a stretch; the formula above holds in each, counted from its beginning.
 
     Example:
         >>> shape = Topology(world_size=4, batch_size=2)
@@ -106,7 +105,7 @@ class Topology:
             raise ValueError("batch_schedule cannot be given where mode is independent: ranks share no global batch")
 
     def __repr__(self) -> str:
-        """What differs from one rank with one worker and one bin a step."""
+        """The fields that differ from their defaults."""
         given = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         differs = (
             f"{name}={value}" if isinstance(value, int) else f"{name}={str(value)!r}"
@@ -117,7 +116,7 @@ class Topology:
 
     @cached_property
     def stretches(self) -> tuple[Stretch, ...]:
-        """Steps of the same size in a row, from step 0 on; the last one has no end.
+        """Consecutive steps of the same size, from step 0; the last stretch has no end.
 
         Raises:
             ValueError: a phase's size does not divide among the ranks, or begins at a number of tokens.

@@ -1,17 +1,9 @@
-"""What both ends of the wire share beside its messages: the form of bins, checksums, addresses for plain text.
+"""What server and client share beside the messages: the form of bins, checksums, and addresses for plain text.
 
-Beside v1, because server and client must agree on it to the bit; except `keep_freed_memory`, which both simply use.
+Both ends must agree on all of it to the bit, except `keep_freed_memory`, which both merely use.
 """
 
 from packhorse.wire.addresses import is_local
-from packhorse.wire.bins import (
-    ADDED_OFFSET,
-    KEPT_TEMPLATES,
-    MASKED_TOKEN,
-    PLAIN_WIRE_VERSION,
-    WIRE_VERSION,
-    stream_positions,
-)
 from packhorse.wire.checksums import (
     BIN_ARRAYS,
     HeaderChecksums,
@@ -21,11 +13,20 @@ from packhorse.wire.checksums import (
     block_context,
     get_bins_context,
     header_checksum,
+    ids_sum,
     is_of_version_1,
 )
 from packhorse.wire.freed_memory import give_back_freed_memory, keep_freed_memory
-from packhorse.wire.ids import ids_sum
-from packhorse.wire.progress import EpochKey, steps_of_ranks
+from packhorse.wire.streams import (
+    ADDED_OFFSET,
+    KEPT_TEMPLATES,
+    MASKED_TOKEN,
+    PLAIN_WIRE_VERSION,
+    WIRE_VERSION,
+    EpochKey,
+    steps_of_ranks,
+    stream_positions,
+)
 
 __all__ = [
     "ADDED_OFFSET",

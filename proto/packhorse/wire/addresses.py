@@ -1,4 +1,7 @@
-"""Which addresses never leave the machine, so that plain text on them can be read by nobody else."""
+"""When plain text is safe, and when a certificate expires.
+
+Owns which addresses never leave the machine, and reading a certificate's end from its file.
+"""
 
 import ipaddress
 import ssl
@@ -11,7 +14,7 @@ _UNIX = ("unix:", "unix-abstract:")
 def is_local(address: str) -> bool:
     """Whether an address is a unix socket or of loopback.
 
-    A name other than localhost counts as another machine, whatever it stands for today.
+    A name other than localhost counts as another machine, whatever it resolves to today.
 
     Example:
         >>> [is_local(address) for address in ("127.0.0.1:50051", "[::1]:5", "unix:/run/s", "0.0.0.0:5", "trainer:5")]
@@ -39,7 +42,7 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _VERSION = 0xA0
 """The tag of a certificate's first field, which the oldest ones lack."""
 _TWO_DIGITS_OF_YEAR = 0x17
-"""The tag of a time that is written so; others have four."""
+"""The tag of a time whose year has two digits; in others it has four."""
 
 
 def end_of(path: str | Path) -> datetime:
@@ -66,12 +69,12 @@ def end_of(path: str | Path) -> datetime:
 
 
 def days_until(end: datetime) -> float:
-    """Returns how many days are left, below 0 where it is over."""
+    """Returns how many days are left; below 0 after the end."""
     return (end - datetime.now(UTC)).total_seconds() / 86_400
 
 
 def _elements(data: bytes) -> list[tuple[int, bytes]]:
-    """Returns the elements that lie one after the other in DER: (tag, content) each."""
+    """Returns the consecutive elements of DER data: (tag, content) each."""
     elements, at = [], 0
     while at < len(data):
         tag, length, begin = data[at], data[at + 1], at + 2

@@ -1,15 +1,18 @@
-"""Checksums of what travels: XXH3-64 of a message's arrays, seeded with what the message answers.
+"""Checksums of messages, and fingerprints of sets of ids.
 
-Bytes that change on the way are noticed because the arrays' hash changes. A *request* that changes on the way is
-noticed too: the server answers what it received, the client expects an answer to what it sent; the seeds differ.
-Owns what is hashed, and in which order; leaves what follows from a mismatch to the client.
+A message's checksum is the XXH3-64 of its arrays, seeded with a hash of the request. It therefore also reveals a
+*request* that was altered on the way: the server seeds with what it received, the client with what it sent.
+Owns what is hashed, and in which order. Leaves what follows from a mismatch to the client.
 """
 
 import struct
 from array import array
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from packhorse.v1 import packing_pb2 as pb
 
@@ -30,17 +33,21 @@ BIN_ARRAYS = (
 """The arrays of a message of bins, in the order in which they are hashed."""
 
 _LATER = ("group_ids", "redacted", "redacted_tokens", "rows")
-"""Those of them that are hashed only where they are not empty, so that bins without have the checksum that they had
-before these were there."""
+"""Arrays that were added later. They are hashed only where they are not empty, so that other bins keep their earlier
+checksum."""
+
+_ID_KEYS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
+_START_KEY = np.uint64(0x8CB92BA72F3D8DD7)
+_CHUNK = 1 << 16
 
 _LOCATION = struct.Struct("<q?qqqq?qiii")
-"""A SequenceLocation in the order of its fields, as little-endian bytes; its stream location comes last."""
+"""A SequenceLocation in the order of its fields, little-endian; its stream location comes last."""
 
 
 def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> int:
-    """Returns the checksum of a stream's header, as an answer to a request; in [0, 2^64).
+    """Returns the checksum of a stream's header, seeded with its request; in [0, 2^64).
 
-    `first_step` and `expected_digest` are left out of the request: they change when a stream is reopened.
+    The request's `first_step` and `expected_digest` are left out, because they change when a stream is reopened.
 
     Example:
         >>> request, header = pb.StreamBinsRequest(dataset="corpus", epoch=1), pb.StreamHeader(digest="d")
@@ -53,7 +60,7 @@ def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> i
 
 
 class HeaderChecksums:
-    """The header checksums of all streams of a run, which differ by rank and worker alone.
+    """The header checksums of all streams of a run, which differ only by rank and worker.
 
     Example:
         >>> request, header = pb.StreamBinsRequest(dataset="corpus", rank=3), pb.StreamHeader(digest="d")
@@ -62,12 +69,12 @@ class HeaderChecksums:
 
     Args:
         request: of any stream of the run.
-        header: likewise.
+        header: of any stream of the run.
     """
 
     def __init__(self, request: pb.StreamBinsRequest, header: pb.StreamHeader) -> None:
         self._before = _lines((request.dataset, request.epoch, request.seed, *_topology(request.topology)))
-        self._behind = _lines(
+        self._after = _lines(
             (
                 _ranges(request.skip),
                 header.digest,
@@ -88,12 +95,12 @@ class HeaderChecksums:
         )
 
     def of(self, rank: int, worker: int) -> int:
-        """Returns the checksum of one stream's header, as `header_checksum` does."""
-        return _hash((self._before, rank, worker, self._behind))
+        """Returns the checksum of one stream's header, in [0, 2^64)."""
+        return _hash((self._before, rank, worker, self._after))
 
 
 def block_context(checksum_of_header: int, block: pb.StreamBlock) -> int:
-    """Returns what a stream's block answers, for `bins_checksum`: the stream, the steps, and how much they hold.
+    """Returns the `context` of a stream's block for `bins_checksum`: its stream, its steps, and how much they hold.
 
     Example:
         >>> one, other = pb.StreamBlock(first_step=0, num_steps=2), pb.StreamBlock(first_step=2, num_steps=2)
@@ -102,13 +109,13 @@ def block_context(checksum_of_header: int, block: pb.StreamBlock) -> int:
 
     Args:
         checksum_of_header: of the stream.
-        block: the message; its bins do not count.
+        block: the message; its bins are left out.
     """
     return _hash((checksum_of_header, block.first_step, block.num_steps, block.num_sequences, block.num_tokens))
 
 
 def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> int:
-    """Returns what the bins of a GetBins answer, for `bins_checksum`.
+    """Returns the `context` of a GetBins response for `bins_checksum`.
 
     Example:
         >>> one, other = pb.GetBinsRequest(positions=[1, 2]), pb.GetBinsRequest(positions=[2, 1])
@@ -123,9 +130,9 @@ def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> i
 
 
 class LocationsChecksum:
-    """The checksum of where sequences stand, as an answer to a request; locations are added one by one, in order.
+    """The checksum of a LocateSequences response, seeded with its request. Locations are added one by one, in order.
 
-    `expected_digest` is left out of the request: an answer does not depend on it.
+    The request's `expected_digest` is left out, because the response does not depend on it.
 
     Example:
         >>> location = pb.SequenceLocation(id=7, found=True, position=3)
@@ -137,12 +144,12 @@ class LocationsChecksum:
         False
 
     Args:
-        request: what the locations answer.
+        request: the request.
         digest: of the response.
     """
 
     def __init__(self, request: pb.LocateSequencesRequest, digest: str) -> None:
-        # Hashed only where they are asked for, so that other answers have the checksum that they had before keys.
+        # Keys are hashed only where they are requested, so that other responses keep the checksum of before.
         keys: tuple[str | int, ...] = ()
         if request.with_keys or request.keys:
             keys = (request.with_keys, *request.keys)
@@ -195,14 +202,14 @@ def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
         False
 
     Args:
-        bins: the message; its own `checksum` does not count.
-        context: the hash's seed: what the bins answer.
+        bins: the message; its own `checksum` is left out.
+        context: the hash's seed, from `block_context` or `get_bins_context`.
     """
     return arrays_checksum((getattr(bins, name) for name in BIN_ARRAYS), bins.base_position, context)
 
 
 def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 0) -> int:
-    """Returns the XXH3-64 of bins' arrays, each behind its size, and of base_position: all little-endian, of 64 bits.
+    """Returns the XXH3-64 of bins' arrays, each after its size, and of base_position, all little-endian, of 64 bits.
 
     Example:
         >>> arrays_checksum([b"abcd", *[b""] * 7], 0) == bins_checksum(pb.Bins(ids=b"abcd"))
@@ -211,7 +218,7 @@ def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 
     Args:
         arrays: in the order of `BIN_ARRAYS`.
         base_position: as in the message.
-        context: the hash's seed: what the bins answer.
+        context: the hash's seed, as for `bins_checksum`.
     """
     state = xxhash.xxh3_64(seed=context)
     for name, part in zip(BIN_ARRAYS, arrays, strict=False):
@@ -242,7 +249,7 @@ def _component(component: pb.Component) -> tuple[str | int, ...]:
 
 
 def is_of_version_1(bins: pb.Bins, context: int = 0) -> bool:
-    """Whether a server of wire version 1 made a message: it knew no templates, and hashed five arrays.
+    """Whether a server of wire version 1 made a message. It knew no templates, and hashed five arrays.
 
     Example:
         >>> is_of_version_1(pb.Bins(ids=b"abcd")), is_of_version_1(pb.Bins(ids=b"abcd", templates=b"abcd"))
@@ -250,7 +257,7 @@ def is_of_version_1(bins: pb.Bins, context: int = 0) -> bool:
 
     Args:
         bins: the message.
-        context: what the bins answer.
+        context: as for `bins_checksum`.
     """
     if bins.templates:
         return False
@@ -292,3 +299,35 @@ def _hash(fields: Iterable[str | int]) -> int:
 
 def _lines(fields: Iterable[str | int]) -> str:
     return "\n".join(map(str, fields))
+
+
+def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None) -> tuple[int, int]:
+    """Returns two sums modulo 2^64 of hashes of the ids, each under a key of its own.
+
+    Sums of parts add up (modulo 2^64) to the sum of the whole, in any order. An id that is missing, repeated or altered
+    goes unnoticed with a probability of 2^-128.
+
+    Example:
+        >>> ids_sum(np.array([3, 1, 2])) == ids_sum(np.array([1, 2, 3])) != ids_sum(np.array([1, 2, 2]))
+        True
+
+    Args:
+        ids: integers [n].
+        starts: each piece's first token, where ids are those of pieces: integers [n]. Start 0 equals no start.
+    """
+    sums = [0, 0]
+    for first in range(0, len(ids), _CHUNK):
+        chunk = np.asarray(ids[first : first + _CHUNK], dtype=np.int64).view(np.uint64)
+        if starts is not None:
+            begins = np.asarray(starts[first : first + _CHUNK], dtype=np.int64).view(np.uint64)
+            chunk = chunk ^ np.where(begins == 0, np.uint64(0), _mixed(begins, _START_KEY))
+        for which, key in enumerate(_ID_KEYS):
+            sums[which] += int(np.sum(_mixed(chunk, key), dtype=np.uint64))
+    return sums[0] % 2**64, sums[1] % 2**64
+
+
+def _mixed(values: Any, key: np.uint64) -> Any:
+    values = values + key
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

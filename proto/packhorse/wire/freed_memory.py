@@ -1,7 +1,8 @@
-"""Freed memory that stays with the process, because the next block of a stream wants as much again.
+"""Freed memory that stays with the process, because the next block of a stream needs as much again.
 
-Owns the settings of the C library's allocator. By itself glibc gives the memory of large messages back to the kernel as
-soon as they are freed, and gets it back page by page, zeroed: in a stream of blocks that costs as much as making them.
+Owns the settings of the C library's allocator. By default glibc returns the memory of large messages to the kernel as
+soon as they are freed, and gets it back page by page, zeroed. For a stream of blocks that costs as much as making
+them.
 """
 
 import ctypes
@@ -11,13 +12,13 @@ KEPT_BYTES = 16 << 20
 """What the allocator keeps of freed memory at the end of each of its heaps."""
 
 MAPPED_BYTES = 4 << 20
-"""Allocations from this size on still are mapped by themselves, and given back when they are freed."""
+"""Allocations of this size and more are still mapped by themselves, and returned when they are freed."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def give_back_freed_memory() -> bool:
-    """Gives all freed memory back to the kernel once, where the C library is glibc: behind work that is not repeated.
+    """Returns all freed memory to the kernel once, where the C library is glibc: for use after work done only once.
 
     Returns:
         Whether there was any.
@@ -35,8 +36,7 @@ def give_back_freed_memory() -> bool:
 def keep_freed_memory() -> bool:
     """Lets the process keep freed memory for its next blocks, where the C library is glibc.
 
-    Where the environment sets glibc's allocator (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_` or
-    `GLIBC_TUNABLES`), it stays as it is set. Another C library is left alone.
+    Settings of the environment (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, `GLIBC_TUNABLES`) take precedence.
 
     Returns:
         Whether it was set.

@@ -4,7 +4,6 @@ Owns the decorators, what happens when the cache cannot be read or written, and 
 compiler's memory is theirs. Which loops they compile is up to the modules that they run.
 """
 
-import fcntl
 import logging
 import os
 import subprocess
@@ -12,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numba
 from numba.core import caching
+
+from packhorse.storage import hold_lock
 
 _LOG = logging.getLogger(__name__)
 
@@ -195,11 +196,7 @@ def _warn(what: str, folder: Path) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Holds the lock of a cache folder, for which other processes wait; without a lock where no file can be made."""
-    try:
-        lock = (folder / _LOCK).open("w")
-    except OSError:
-        yield
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(hold_lock(folder / _LOCK))
         yield

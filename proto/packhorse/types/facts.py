@@ -1,0 +1,312 @@
+"""Each fact that crosses the wire: a dataset, what a file takes away from it, and a stream of its bins.
+
+Owns the classes, and `Fact`, which reads each from its message by the names of the fields.
+"""
+
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from packhorse.topology import Skips
+from packhorse.topology.choices import counted
+from packhorse.v1 import packing_pb2 as pb
+
+
+class Fact:
+    """A frozen dataclass that is read from a message.
+
+    Its fields have the names of the message's fields. A field that is unset, or zero, has the default of the class.
+
+    Example:
+        >>> from packhorse.types import Stage
+        >>> from packhorse.v1 import packing_pb2 as pb
+        >>> Stage.from_proto(pb.Stage(digest="3fa1", shares=["1"]))
+        Stage(first_position=0, digest='3fa1', shares=('1',), bins_per_draw=1)
+    """
+
+    __slots__ = ()
+
+    MESSAGE: ClassVar[Any]
+    """Class of its message."""
+    _classes: ClassVar[dict[str, type["Fact"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Remembers which class reads which message, for messages inside messages."""
+        Fact._classes[cls.MESSAGE.DESCRIPTOR.full_name] = cls
+
+    @classmethod
+    def computed(cls, message: Any) -> dict[str, Any]:
+        """Returns what the message holds in another form, by field of the class; nothing by default."""
+        return {}
+
+    @classmethod
+    def from_proto(cls, message: Any) -> Self:
+        """Returns the facts of a message, which is one of `MESSAGE`."""
+        values = cls.computed(message)
+        own: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type] # each subclass is a dataclass
+        return cls(**{each.name: _value(message, each) for each in own if each.name not in values}, **values)
+
+
+def _value(message: Any, field: Field[Any]) -> Any:
+    declared = message.DESCRIPTOR.fields_by_name[field.name]
+    value = getattr(message, field.name)
+    if declared.has_presence and not message.HasField(field.name):
+        return None
+    nested = declared.message_type and Fact._classes[declared.message_type.full_name].from_proto
+    if not declared.has_presence and not isinstance(value, bool | int | float | str | bytes):
+        return tuple(map(nested, value) if nested else value)
+    if nested:
+        return nested(value)
+    return value if value or declared.has_presence or field.default is MISSING else field.default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redaction(Fact):
+    """Sequences whose tokens are masked from the loss, or replaced; fields as in the protocol's Redaction.
+
+    Example:
+        >>> str(Redaction(num_ids=2, seed=7, from_position=500, reason="private", component="web"))
+        '2 ids of web masked, in the run of seed 7 from position 500 on: private'
+    """
+
+    MESSAGE: ClassVar = pb.Redaction
+
+    num_ids: int
+    """How many ids the file names."""
+    component: str = ""
+    """Of a mixture, the component that they are of."""
+    token: int | None = None
+    """What replaces each of their tokens; None where they are masked from the loss only."""
+    seed: int | None = None
+    """The seed of a run that had trained on them before `from_position`."""
+    from_position: int = 0
+    """A position of that run: epoch · num_bins + position."""
+    reason: str = ""
+    """Why."""
+    digest: str = ""
+    """Of this redaction and those before it in the file."""
+
+    def __str__(self) -> str:
+        """The redaction in one line."""
+        of_component = f" of {self.component}" if self.component else ""
+        action = "masked" if self.token is None else f"replaced by token {self.token}"
+        since = (
+            f", in the run of seed {self.seed} from position {self.from_position:,} on" if self.seed is not None else ""
+        )
+        return f"{counted(self.num_ids, 'id')}{of_component} {action}{since}" + (
+            f": {self.reason}" if self.reason else ""
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenPositions(Fact):
+    """Positions that a file leaves out; fields as in the protocol's TakedownSkip.
+
+    Example:
+        >>> TakenPositions(positions=Skips.parse(["1200:1300"]), epoch=2).positions.num_skipped
+        100
+    """
+
+    MESSAGE: ClassVar = pb.TakedownSkip
+
+    positions: Skips
+    """Of the whole epoch."""
+    epoch: int | None = None
+    """Of this epoch; None for every one."""
+    seed: int | None = None
+    """Of the run of this seed; None for every run."""
+    reason: str = ""
+    """Why."""
+
+    @classmethod
+    def computed(cls, message: Any) -> dict[str, Any]:
+        """Returns what the message holds in another form."""
+        return {"positions": Skips(((message.first, message.end),))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takedown(Fact):
+    """What NAME.takedown.toml takes away.
+
+    Example:
+        >>> Takedown(redactions=(Redaction(num_ids=2),)).redactions[0].num_ids
+        2
+    """
+
+    MESSAGE: ClassVar = pb.Takedown
+
+    digest: str = ""
+    """Of all redactions; streams append it to their digests."""
+    redactions: tuple[Redaction, ...] = ()
+    """In order: where two name an id, the later one holds."""
+    skips: tuple[TakenPositions, ...] = ()
+    """Positions that are left out, in the file's order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component(Fact):
+    """One of a mixture's prepared datasets; fields as in the protocol's Component.
+
+    Example:
+        >>> Component(name="web", num_bins=100, first_epoch=1, first_position=30, num_taken=90).end
+        120
+    """
+
+    MESSAGE: ClassVar = pb.Component
+
+    name: str
+    """The dataset's name."""
+    digest: str = ""
+    """Its digest."""
+    max_seq_len: int = 0
+    """Capacity of a bin that it was prepared with, in tokens."""
+    num_bins: int = 0
+    """Bins of the mixture that each of its own epochs makes."""
+    num_sequences: int = 0
+    """Sequences in each of its own epochs."""
+    own_tokens: int = 0
+    """Tokens of these sequences themselves."""
+    over_length: str = ""
+    """What was done at prepare with sequences that do not fit a bin."""
+    keep: str = "head"
+    """Which end of a truncated sequence is in the plan."""
+    id_column: str = ""
+    """The input's column that ids come from; empty where an id is a row number."""
+    key_column: str = ""
+    """The input's column that keys come from; empty where sequences have ids only."""
+    first_epoch: int = 0
+    """In a stream's header: its own epoch when the mixture's epoch begins."""
+    first_position: int = 0
+    """The position there."""
+    num_taken: int = 0
+    """In a stream's header: how many of its bins from there on the mixture's epoch takes, over all ranks."""
+    rows_per_bin: int = 1
+    """How many of the bins that it was prepared with are joined into one of the mixture, each a row of it."""
+
+    @property
+    def end(self) -> int:
+        """Where the taken bins end, counted from the beginning of `first_epoch`."""
+        return self.first_position + self.num_taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage(Fact):
+    """Positions of a mixture's run with the same weights.
+
+    Example:
+        >>> Stage(first_position=0, digest="3fa1", shares=("7/10", "3/10")).shares
+        ('7/10', '3/10')
+    """
+
+    MESSAGE: ClassVar = pb.Stage
+
+    first_position: int
+    """Its first position of the run, which is epoch · num_bins + position."""
+    digest: str
+    """Of the run up to the end of this stage."""
+    shares: tuple[str, ...]
+    """Share of the bins that each component has, exactly."""
+    bins_per_draw: int = 1
+    """How many consecutive bins are of one component: those of a step, where whole steps are drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInfo(Fact):
+    """A prepared dataset and its plan; fields as in the protocol's Dataset.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     info = client.get_dataset("corpus")
+        >>> info.num_sequences, info.num_bins, info.efficiency
+        (4, 2, 1.0)
+    """
+
+    MESSAGE: ClassVar = pb.Dataset
+
+    name: str
+    digest: str
+    max_seq_len: int
+    num_sequences: int
+    num_bins: int
+    total_tokens: int
+    efficiency: float
+    lower_bound: int
+    num_lengths: int
+    num_templates: int
+    max_sequences_per_bin: int
+    algorithm: str
+    ids_sum: tuple[int, int]
+    over_length: str
+    align: int = 1
+    extra_tokens: int = 0
+    keep: str = "head"
+    id_column: str = ""
+    key_column: str = ""
+    """The input's column that keys come from; empty where sequences have ids only, and of a mixture."""
+    plan_cut_off: bool = False
+    own_tokens: int = 0
+    over_length_sequences: int = 0
+    over_length_source_tokens: int = 0
+    over_length_tokens: int = 0
+    source: str = ""
+    skipped_rows: int = 0
+    num_groups: int = 0
+    """Groups of sequences that share a bin; 0 where every sequence is planned by itself."""
+    older_digests: tuple[str, ...] = ()
+    components: tuple[Component, ...] = ()
+    """Of a mixture, its components, in the order of `component_ids`; empty for a prepared dataset."""
+    stages: tuple[Stage, ...] = ()
+    """Of a mixture, its stages."""
+    takedown: Takedown | None = None
+    """Its takedown file; None where there is none."""
+
+    @classmethod
+    def computed(cls, message: Any) -> dict[str, Any]:
+        """Returns what the message holds in another form."""
+        return {"ids_sum": (message.ids_sum_a, message.ids_sum_b)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHeader(Fact):
+    """Facts about a stream.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.stream_bins("corpus") as stream:
+        ...     stream.header.num_steps, stream.header.max_seq_len
+        (2, 8)
+    """
+
+    MESSAGE: ClassVar = pb.StreamHeader
+
+    digest: str
+    """Digest of the dataset."""
+    num_steps: int
+    """Steps that every rank takes from start_position to the epoch's end."""
+    num_bins: int
+    """Bins of the whole epoch, over all ranks."""
+    num_bins_dropped: int
+    """Bins that the DROP policy leaves out of this epoch; 0 under every other policy."""
+    max_seq_len: int
+    """A bin's capacity in tokens."""
+    max_sequences_per_bin: int
+    """The most sequences in any bin."""
+    align: int
+    """A sequence's room in its bin is a multiple of this many tokens."""
+    extra_tokens: int
+    """Tokens kept free in every room beside the sequence's own, before rounding."""
+    over_length: str
+    """What was done at prepare with sequences that do not fit a bin: error, drop, truncate or split."""
+    keep: str
+    """Which end of a truncated sequence is in the plan: head or tail."""
+    id_column: str
+    """The input's column that ids come from; empty where an id is a row number."""
+    components: tuple[Component, ...] = ()
+    """Of a mixture, its components, with the bins that the epoch takes of each; empty for a prepared dataset."""
+    skipped: Skips = field(default_factory=Skips)
+    """Positions that are left out of the epoch: those of the request and those of a takedown file."""
+
+    @classmethod
+    def computed(cls, message: Any) -> dict[str, Any]:
+        """Returns what the message holds in another form."""
+        return {"skipped": Skips.of((each.first, each.end) for each in message.skipped)}
