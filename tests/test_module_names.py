@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("jobs", "packing", "epoch", "dataset", "prepare", "tokenize")
+PACKAGES = ("storage", "jobs", "packing", "epoch", "dataset", "prepare", "tokenize")
 ROOMS = (
     *("batches", "loading", "losses", "masks", "pictures", "presets", "proof"),
     *("rollouts", "sources", "streams", "transport"),

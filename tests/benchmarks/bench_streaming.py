@@ -14,8 +14,7 @@ from harness import Row, Sample, interleaved
 from workload import Workspace, in_words, serving, serving_recorded
 
 from packhorse.client import connect
-from packhorse.client.streams._templates import Templates
-from packhorse.client.streams.blocks import decode_bins
+from packhorse.client.streams.blocks import Templates, decode_bins
 from packhorse.client.transport.requests import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb

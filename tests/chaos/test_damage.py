@@ -12,7 +12,7 @@ from packhorse.client.errors import DamagedAnswerError
 from packhorse.client.streams import blocks as blocks_module
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.transport import grpc_channels as transport
-from packhorse.client.transport.transport import STREAM_BINS
+from packhorse.client.transport.requests import STREAM_BINS
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import KEPT_TEMPLATES, bins_checksum, block_context

@@ -321,7 +321,7 @@ def test_faults_are_named_beside_skips_and_balance(embedded, fault):
     )
     report = streams.audit()
     assert any(problem.startswith(("missing: ", "repeated: ")) for problem in report.problems)
-    assert report.left_out["--skip"].bins == 5
+    assert report.left_out["skip"].bins == 5
 
 
 def test_tokens_are_compared(packhorse, target, corpus):

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tests.certificates import Authority
 
-from packhorse.client.proof.diagnose import STEPS
+from packhorse.client.proof.doctor import STEPS
 from packhorse.server.access.tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

@@ -1,12 +1,11 @@
 """The lock of a folder to be: one holder at a time, named; let go of by whoever ends."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from packhorse.dataset import lock, locked
+from packhorse.dataset import locked
 
 
 def test_the_holder_is_named_and_the_next_one_gets_it(tmp_path: Path) -> None:
@@ -32,22 +31,3 @@ def test_a_link_has_the_lock_of_what_it_leads_to(tmp_path: Path) -> None:
         assert work == tmp_path / "deep" / ".set.work"
         with pytest.raises(BlockingIOError):
             locked(tmp_path / "deep" / "set").__enter__()
-
-
-def test_a_lock_in_a_folder_that_was_removed_meanwhile_is_taken_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flock = lock.fcntl.flock
-    calls: list[int] = []
-
-    def removed_first(descriptor: int, how: int) -> None:
-        calls.append(how)
-        if len(calls) == 1:
-            shutil.rmtree(tmp_path / ".out.work")
-        flock(descriptor, how)
-
-    monkeypatch.setattr(lock.fcntl, "flock", removed_first)
-    with locked(tmp_path / "out") as work:
-        assert (work / "lock").read_text().startswith(f"process {os.getpid()} on ")
-    assert len(calls) == 2
-    assert not list(tmp_path.iterdir())

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from packhorse.formats import MdsShards, mds
-from packhorse.formats import mds_index as mds_arrays
 
 DATA = Path(__file__).parents[1] / "data"
 SEQUENCES = [7 * np.arange(n) + 1000 * i for i, n in enumerate((5, 1, 9, 3, 300))]
@@ -35,11 +34,11 @@ def test_every_column_of_the_real_shards():
     assert len(shards) == 5
     assert shards.columns["input_ids"] == "ndarray:uint16"
     for i, tokens in enumerate(SEQUENCES):
-        assert mds_arrays.read_array(shards.cell(i, "input_ids"), "ndarray:uint16").tolist() == tokens.tolist()
-        assert mds_arrays.read_array(shards.cell(i, "any_type"), "ndarray").tolist() == tokens.tolist()
-        assert mds_arrays.read_array(shards.cell(i, "fixed"), "ndarray:int32:4").tolist() == [-i, 1 - i, 2 - i, 3 - i]
-        assert mds_arrays.read_array(shards.cell(i, "grid"), "ndarray:int64:2,2").tolist() == [[i, i]] * 2
-        assert mds_arrays.read_array(shards.cell(i, "floats"), "ndarray:float32").tolist() == tokens.tolist()
+        assert mds.read_array(shards.cell(i, "input_ids"), "ndarray:uint16").tolist() == tokens.tolist()
+        assert mds.read_array(shards.cell(i, "any_type"), "ndarray").tolist() == tokens.tolist()
+        assert mds.read_array(shards.cell(i, "fixed"), "ndarray:int32:4").tolist() == [-i, 1 - i, 2 - i, 3 - i]
+        assert mds.read_array(shards.cell(i, "grid"), "ndarray:int64:2,2").tolist() == [[i, i]] * 2
+        assert mds.read_array(shards.cell(i, "floats"), "ndarray:float32").tolist() == tokens.tolist()
         assert np.frombuffer(shards.cell(i, "raw"), "<u4").tolist() == tokens.tolist()
         assert json.loads(bytes(shards.cell(i, "listed"))) == tokens.tolist()
         assert bytes(shards.cell(i, "text")) == b"x" * i
@@ -72,7 +71,7 @@ def test_integers_behind_other_columns(shards):
 def test_cells_are_views():
     cell = MdsShards(DATA / "mds").cell(4, "input_ids")
     assert cell.readonly
-    assert not mds_arrays.read_array(cell, "ndarray:uint16").flags.owndata
+    assert not mds.read_array(cell, "ndarray:uint16").flags.owndata
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_cells_are_views():
      ("ndarray:float64:3,4", (np.dtype("<f8"), (3, 4))), ("int", None), ("bytes", None), ("ndarrays", None)],
 )  # fmt: skip
 def test_names_of_encodings(encoding, found):
-    assert mds_arrays.array_type(encoding) == found
+    assert mds.array_type(encoding) == found
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_names_of_encodings(encoding, found):
 )
 def test_names_of_no_encoding(encoding):
     with pytest.raises(ValueError, match="no MDS encoding"):
-        mds_arrays.array_type(encoding)
+        mds.array_type(encoding)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +98,13 @@ def test_names_of_no_encoding(encoding):
 )  # fmt: skip
 def test_bytes_that_are_no_array(data, encoding):
     with pytest.raises(ValueError, match="are no array of encoding"):
-        mds_arrays.read_array(memoryview(data), encoding)
+        mds.read_array(memoryview(data), encoding)
 
 
 def test_an_array_longer_than_its_extents_fit_in_a_byte():
     values = np.arange(70_000, dtype="<u4")
     data = bytes([32, 1 << 2 | 2]) + struct.pack("<I", 70_000) + values.tobytes()
-    assert np.array_equal(mds_arrays.read_array(memoryview(data), "ndarray"), values)
+    assert np.array_equal(mds.read_array(memoryview(data), "ndarray"), values)
 
 
 @pytest.mark.parametrize(

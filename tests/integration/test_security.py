@@ -19,8 +19,8 @@ from tests.flat_words import packed_dataloader, packed_dataset
 
 from packhorse.client import Access, RetryPolicy, connect
 from packhorse.client.errors import AccessDeniedError, DatasetNotFoundError, InvalidRequestError, UnauthenticatedError
-from packhorse.client.transport import targets as _targets
-from packhorse.client.transport.transport import Method
+from packhorse.client.transport import access as _targets
+from packhorse.client.transport.requests import Method
 from packhorse.server.access.tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

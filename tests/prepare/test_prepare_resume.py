@@ -289,6 +289,6 @@ def test_two_writers_of_one_output_are_kept_apart(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(_sort, "pack_histogram", lambda *a, **o: (prepared_by_another if not said else plan)(*a, **o))
     prepare(folder / "in", output=folder / "out", **OPTIONS)
     assert f"by process {os.getpid()} on " in said[0]
-    assert "another --output" in said[0]
+    assert "another output" in said[0]
     assert contents(folder / "out") == contents(folder / "whole")
     open_prepared(folder / "other")

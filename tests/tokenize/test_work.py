@@ -1,7 +1,6 @@
 """Work in parts: the same files with any number of workers, resumed or not, and what an interruption leaves."""
 
 import errno
-import fcntl
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from tests.flat_words import tokenize, tokenize_fine_tuning
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from packhorse.storage import hold_lock
 from packhorse.tokenize import ChatColumns, PairColumns, _parts, _work
 
 ROWS = [{"text": "a b " * (i % 7 + 1), "q": "a " * (i % 5 + 1), "r": "b " * (i % 3 + 1)} for i in range(120)]
@@ -147,10 +147,9 @@ def test_an_input_that_changes_while_it_is_read_is_refused(
 def test_two_writers_keep_apart(rows: Path) -> None:
     folder = rows.parent / "x.tokenizing"
     folder.mkdir()
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(BlockingIOError, match=r"another process is writing to .*x\.tokenizing"):
-            tokenize(rows, rows.parent / "x", tokenizer=rows.parent, progress=False)
+    is_busy = pytest.raises(BlockingIOError, match=r"process \d+ on .* is writing to .*x\.tokenizing")
+    with hold_lock(folder / "lock"), is_busy:
+        tokenize(rows, rows.parent / "x", tokenizer=rows.parent, progress=False)
     tokenize(rows, rows.parent / "x", tokenizer=rows.parent, progress=False)
 
 

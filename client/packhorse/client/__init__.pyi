@@ -5,7 +5,7 @@ from .batches.batch import BatchAssembler as BatchAssembler
 from .batches.layout import PackLayout as PackLayout
 from .batches.layout import as_layout as as_layout
 from .batches.packed_batch import PackedBatch as PackedBatch
-from .batches.separators import Separators as Separators
+from .batches.row_format import Separators as Separators
 from .connecting import Server as Server
 from .connecting import connect as connect
 from .errors import DigestMismatchError as DigestMismatchError
@@ -24,6 +24,7 @@ from .options import Run as Run
 from .options import Skips as Skips
 from .options import StreamMode as StreamMode
 from .options import Topology as Topology
+from .options import cost_linear_of as cost_linear_of
 from .presets import BatchFormat as BatchFormat
 from .presets import get_preset as get_preset
 from .presets import list_presets as list_presets
@@ -31,14 +32,13 @@ from .sources import StoreCache as StoreCache
 from .sources import StoreOptions as StoreOptions
 from .sources import TokenSource as TokenSource
 from .sources import as_token_source as as_token_source
-from .streams.answers import DatasetInfo as DatasetInfo
+from .streams import DatasetInfo as DatasetInfo
 from .streams.blocks import BinBlock as BinBlock
-from .streams.costs import cost_linear_of as cost_linear_of
 from .streams.cursor import Cursor as Cursor
 from .streams.pack_stream import PackStream as PackStream
 from .streams.stream import BinStream as BinStream
 from .trainers.separation import sees_other_sequences as sees_other_sequences
 from .transport.access import Access as Access
-from .transport.memory_datasets import MemoryDatasets as MemoryDatasets
+from .transport.embedded import MemoryDatasets as MemoryDatasets
 
 __version__: str

@@ -1,7 +1,7 @@
 """`Client`: the service's methods as Python calls.
 
-Owns their arguments. Leaves making a client to `connecting`, what answers mean to `answers`, connections to the
-transports, resuming to `stream`.
+Owns their arguments. Leaves making a client to `connecting`, messages to `transport/requests`, connections to
+the transports, resuming to `stream`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,28 +14,28 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import PackhorseError
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
-from packhorse.client.streams.answers import SequenceLocation, read_locations, read_packing
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport.requests import (
-    balance_message,
-    integers,
-    message,
-    skip_message,
-    texts,
-    topology_message,
-)
-from packhorse.client.transport.retries import with_retries
-from packhorse.client.transport.transport import (
     APPEND_STAGE,
     GET_BINS,
     GET_DATASET,
     LIST_DATASETS,
     LOCATE_SEQUENCES,
     PACK_SEQUENCES,
+    SequenceLocation,
     Transport,
+    balance_message,
+    integers,
+    message,
+    read_locations,
+    read_packing,
+    skip_message,
+    texts,
+    topology_message,
 )
+from packhorse.client.transport.retries import with_retries
 from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology
 from packhorse.types import DatasetInfo

@@ -1,7 +1,7 @@
 """`connect` and `Server`: from a target to a client.
 
 Owns which transport a target gets, and how a process asks before it forks its workers. Leaves addresses to
-`transport/targets`, and what a client does to `api`.
+`transport/access`, and what a client does to `api`.
 """
 
 import os
@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from packhorse.client.api import Client
-from packhorse.client.transport.access import NO_ACCESS, Access
-from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, MemoryTransport
+from packhorse.client.transport.access import NO_ACCESS, Access, hosts_of
+from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, MemoryDatasets, MemoryTransport
 from packhorse.client.transport.grpc_channels import GrpcTransport, has_used_grpc
-from packhorse.client.transport.memory_datasets import MemoryDatasets
-from packhorse.client.transport.requests import invalid, shortened
+from packhorse.client.transport.requests import Transport, invalid, shortened
 from packhorse.client.transport.retries import policy_of
-from packhorse.client.transport.targets import hosts_of
-from packhorse.client.transport.transport import Transport
 from packhorse.formats.asking import RetryPolicy
 
 if TYPE_CHECKING:

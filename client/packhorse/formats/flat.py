@@ -4,7 +4,6 @@ Owns the two files' layout, reading and writing. The boundaries are int64, littl
 document 0 is `[0, boundaries[0])`.
 """
 
-import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from packhorse.formats.atomic import AtomicFiles
-from packhorse.formats.mapping import check_index, first_descent, map_file, resolve_slice
+from packhorse.formats.mapped import MappedTokens, first_descent, map_file
+from packhorse.storage import AtomicFiles
 
 _DTYPES = (np.dtype("<u2"), np.dtype("<u4"))
 
 
-class FlatTokens:
+class FlatTokens(MappedTokens):
     """The sequences of a flat token file, memory-mapped. Legend: S sequences.
 
     Pickles by path and reopens when first used; a fork shares the read-only map.
@@ -30,6 +29,8 @@ class FlatTokens:
         >>> tokens.lengths.tolist(), tokens.read(0, start=1).tolist()
         ([3, 1], [2, 3])
     """
+
+    index: "FlatBoundaries"
 
     def __init__(self, path: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> None:
         """Opens and checks the two files; O(S) once.
@@ -42,24 +43,12 @@ class FlatTokens:
             FileNotFoundError: one of the two files is missing.
             ValueError: the two do not fit each other or the dtype; the message names the file and the fault.
         """
-        name = os.fspath(path)
-        self.path = Path(name.removesuffix(".boundaries"))
-        self.boundaries_path = Path(f"{self.path}.boundaries")
+        tokens = Path(os.fspath(path).removesuffix(".boundaries"))
         wanted = None if dtype is None else _flat_dtype(dtype)
-        self._size_bytes = self.path.stat().st_size
-        self._boundaries: NDArray[np.int64] | None = None
-        self._mapped: mmap.mmap | bytes | None = None
-        self._num_sequences: int | None = None
-        ends, self.dtype = read_boundaries(self.boundaries_path, self._size_bytes, str(self.path), wanted)
-        self._num_sequences = len(ends)
-        self._boundaries = ends
-
-    def __len__(self) -> int:
-        """Number of sequences, S."""
-        return self._num_sequences or 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_mapped": None, "_boundaries": None}
+        size_bytes = tokens.stat().st_size
+        super().__init__(
+            tokens, FlatBoundaries(Path(f"{tokens}.boundaries"), size_bytes, str(tokens), wanted), size_bytes
+        )
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -68,84 +57,79 @@ class FlatTokens:
         Raises:
             ValueError: a sequence has 2^31 tokens or more.
         """
-        lengths = np.diff(self._ends(), prepend=0)
+        lengths = np.diff(self.boundaries, prepend=0)
         if len(lengths) and int(lengths.max()) >= 1 << 31:
             at = int(lengths.argmax())
-            raise ValueError(f"{self.boundaries_path}: sequence {at} has {lengths[at]} tokens; int32 lengths end below")
+            raise ValueError(f"{self.index.path}: sequence {at} has {lengths[at]} tokens; int32 lengths end below")
         return lengths.astype(np.int32)
 
     @property
     def boundaries(self) -> NDArray[np.int64]:
         """Exclusive end of every sequence, in tokens: int64 [S], a read-only view of the file."""
-        return self._ends()
+        return self.index.ends
 
-    def read(self, index: int, start: int = 0, length: int | None = None) -> NDArray[Any]:
-        """Returns tokens of one sequence, a read-only view of the file: `dtype` [length].
+
+class FlatBoundaries:
+    """The memory-mapped boundaries of a flat token file. Pickles by path and reopens when first used."""
+
+    def __init__(self, path: Path, size_bytes: int, tokens: str, wanted: np.dtype[Any] | None = None) -> None:
+        """Maps the boundaries and checks them against their tokens.
 
         Args:
-            index: the sequence, in [0, S).
-            start: its first token wanted.
-            length: how many tokens; None for all from `start`.
+            path: the boundaries.
+            size_bytes: of the token file.
+            tokens: the token file, for messages.
+            wanted: the type that it must have; None for the one that its size shows.
 
         Raises:
-            IndexError: there is no such sequence.
-            ValueError: the slice leaves the sequence, or the files have been replaced since they were first opened.
+            FileNotFoundError: there is no such file.
+            ValueError: the two do not fit each other or the type.
         """
-        check_index(index, len(self), self.path)
-        ends = self._ends()
-        first = int(ends[index - 1]) if index else 0
-        count = resolve_slice(int(ends[index]) - first, index, start, length)
-        return np.frombuffer(self._buffer(), self.dtype, count, (first + start) * self.dtype.itemsize)
+        mapped = map_file(path)
+        if len(mapped) % 8:
+            raise ValueError(f"{path} has {len(mapped)} bytes, not a multiple of 8: it is truncated")
+        ends = np.frombuffer(mapped, "<i8")
+        descent = first_descent(ends)
+        if descent is not None or (len(ends) and ends[0] < 0):
+            raise ValueError(f"{path}: boundary {descent or 0} is below the one before it")
+        num_tokens = int(ends[-1]) if len(ends) else 0
+        known_dtypes = _DTYPES if wanted is None else (wanted,)
+        fitting = [known for known in known_dtypes if num_tokens * known.itemsize == size_bytes]
+        if not fitting:
+            names = " or ".join(known.name for known in known_dtypes)
+            raise ValueError(
+                f"{tokens} has {size_bytes} bytes, but {path} ends at {num_tokens} tokens, "
+                f"which do not take that as {names}: one of the two is truncated, from elsewhere or of another dtype"
+            )
+        self.path = path
+        self.dtype = fitting[0]
+        self._num_sequences = len(ends)
+        self._ends: NDArray[np.int64] | None = ends
 
-    def _ends(self) -> NDArray[np.int64]:
-        """Exclusive end of every sequence, in tokens: int64 [S]."""
-        if self._boundaries is None:
-            mapped = map_file(self.boundaries_path)
-            if self._num_sequences is not None and len(mapped) != 8 * self._num_sequences:
-                raise ValueError(f"{self.boundaries_path} has been replaced since it was first opened; open it again")
-            self._boundaries = np.frombuffer(mapped, "<i8")
-        return self._boundaries
+    def __len__(self) -> int:
+        return self._num_sequences
 
-    def _buffer(self) -> mmap.mmap | bytes:
-        if self._mapped is None:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ends": None}
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Exclusive end of every sequence, in tokens: int64 [S], a read-only view of the file."""
+        if self._ends is None:
             mapped = map_file(self.path)
-            if len(mapped) != self._size_bytes:
+            if len(mapped) != 8 * self._num_sequences:
                 raise ValueError(f"{self.path} has been replaced since it was first opened; open it again")
-            self._mapped = mapped
-        return self._mapped
+            self._ends = np.frombuffer(mapped, "<i8")
+        return self._ends
 
-
-def read_boundaries(
-    path: Path, size_bytes: int, tokens: str, wanted: np.dtype[Any] | None = None
-) -> tuple[NDArray[np.int64], np.dtype[Any]]:
-    """Maps a boundaries file and checks it against its tokens: every sequence's end, int64 [S], and a token's type.
-
-    Args:
-        path: the boundaries.
-        size_bytes: of the token file.
-        tokens: the token file, for messages.
-        wanted: the type that it must have; None for the one that its size shows.
-
-    Raises:
-        ValueError: the two do not fit each other or the type.
-    """
-    mapped = map_file(path)
-    if len(mapped) % 8:
-        raise ValueError(f"{path} has {len(mapped)} bytes, not a multiple of 8: it is truncated")
-    ends = np.frombuffer(mapped, "<i8")
-    descent = first_descent(ends)
-    if descent is not None or (len(ends) and ends[0] < 0):
-        raise ValueError(f"{path}: boundary {descent or 0} is below the one before it")
-    num_tokens = int(ends[-1]) if len(ends) else 0
-    known_dtypes = _DTYPES if wanted is None else (wanted,)
-    fitting = [known for known in known_dtypes if num_tokens * known.itemsize == size_bytes]
-    if not fitting:
-        names = " or ".join(known.name for known in known_dtypes)
-        raise ValueError(
-            f"{tokens} has {size_bytes} bytes, but {path} ends at {num_tokens} tokens, "
-            f"which do not take that as {names}: one of the two is truncated, from elsewhere or of another dtype"
-        )
-    return ends, fitting[0]
+    def ranges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See `TokenIndex.ranges`."""
+        if not len(rows):
+            return rows, rows
+        ends = self.ends
+        firsts = ends[rows - 1]
+        firsts *= rows > 0  # row 0 has no row before it, and rows - 1 wraps around
+        return firsts * self.dtype.itemsize, ends[rows] - firsts
 
 
 def write_flat_tokens(

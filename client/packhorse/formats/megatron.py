@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.mapping import CHUNK_ELEMENTS, check_index, first_descent, map_file, resolve_slice
+from packhorse.formats.mapped import CHUNK_ELEMENTS, MappedTokens, first_descent, map_file
 
 MAGIC = b"MMIDIDX\0\0"
 VERSION = 1
@@ -93,21 +93,20 @@ class MegatronIndex:
             ValueError: it is not a valid index, or does not fit the `.bin`; the message names the file and the fault.
         """
         self.path = megatron_paths(path)[1]
-        self._mapped: mmap.mmap | bytes | None
-        self._mapped, self._num_sequences, self._num_document_indices, self._dtype_code = _open_index(self.path)
+        self._mapped: mmap.mmap | bytes | None = map_file(self.path)
+        self._header = read_header(self._mapped[: HEADER.size], len(self._mapped), str(self.path))
+        self._num_sequences, self._num_document_indices, code = self._header
+        self.dtype = DTYPES[code]
+        """Type of the tokens in `.bin`."""
+        self._ranges: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None
         self._check_contents(bin_size_bytes)
 
     def __len__(self) -> int:
         """Number of sequences, S."""
         return self._num_sequences
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore_index, (self.path, self._num_sequences, self._num_document_indices, self._dtype_code)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the tokens in `.bin`."""
-        return DTYPES[self._dtype_code]
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None, "_ranges": None}
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -124,10 +123,17 @@ class MegatronIndex:
         """The first sequence of each document, and S at the end: int64 [D]."""
         return np.frombuffer(self._buffer(), "<i8", self._num_document_indices, HEADER.size + 12 * self._num_sequences)
 
+    def ranges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns where sequences begin in `.bin`, in bytes, and their lengths in tokens: int64 [len(rows)] each."""
+        if self._ranges is None:
+            self._ranges = self.offsets, self.lengths
+        offsets, lengths = self._ranges
+        return offsets[rows], lengths[rows].astype(np.int64)
+
     def _buffer(self) -> mmap.mmap | bytes:
         if self._mapped is None:
-            mapped, *found = _open_index(self.path)
-            if found != [self._num_sequences, self._num_document_indices, self._dtype_code]:
+            mapped = map_file(self.path)
+            if read_header(mapped[: HEADER.size], len(mapped), str(self.path)) != self._header:
                 raise ValueError(f"{self.path} has been replaced since it was first opened; open it again")
             self._mapped = mapped
         return self._mapped
@@ -167,8 +173,8 @@ class MegatronIndex:
             raise ValueError(f"{self.path}: document index {descent} is below the one before it")
 
 
-class MegatronTokens:
-    """The sequences of a Megatron `.bin`/`.idx` pair, memory-mapped.
+class MegatronTokens(MappedTokens):
+    """The sequences of a Megatron `.bin`/`.idx` pair, memory-mapped. Legend: S sequences.
 
     Pickles by path and reopens when first used, so it goes to spawned DataLoader workers for a few bytes; a fork
     shares the read-only map.
@@ -178,6 +184,8 @@ class MegatronTokens:
         >>> len(tokens), tokens.read(0, start=3).tolist()
         (4, [3, 4])
     """
+
+    index: MegatronIndex
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Opens and checks the pair; O(S) once.
@@ -189,61 +197,14 @@ class MegatronTokens:
             FileNotFoundError: one of the two files is missing.
             ValueError: the index is not valid or does not fit the `.bin`.
         """
-        self.path = megatron_paths(path)[0]
-        self._size_bytes = self.path.stat().st_size
-        self.index = MegatronIndex(path, bin_size_bytes=self._size_bytes)
-        self._mapped: mmap.mmap | bytes | None = None
-
-    def __len__(self) -> int:
-        """Number of sequences, S."""
-        return len(self.index)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_mapped": None}
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of a token."""
-        return self.index.dtype
+        tokens = megatron_paths(path)[0]
+        size_bytes = tokens.stat().st_size
+        super().__init__(tokens, MegatronIndex(path, bin_size_bytes=size_bytes), size_bytes)
 
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Lengths in tokens: int32 [S], read-only and not aligned."""
         return self.index.lengths
-
-    def read(self, index: int, start: int = 0, length: int | None = None) -> NDArray[Any]:
-        """Returns tokens of one sequence, a read-only view of the file: `dtype` [length].
-
-        Args:
-            index: the sequence, in [0, S).
-            start: its first token wanted.
-            length: how many tokens; None for all from `start`.
-
-        Raises:
-            IndexError: there is no such sequence.
-            ValueError: the slice leaves the sequence, or the files have been replaced since they were first opened.
-        """
-        check_index(index, len(self.index), self.path)
-        count = resolve_slice(int(self.index.lengths[index]), index, start, length)
-        offset = int(self.index.offsets[index]) + start * self.dtype.itemsize
-        return np.frombuffer(self._buffer(), self.dtype, count, offset)
-
-    def _buffer(self) -> mmap.mmap | bytes:
-        if self._mapped is None:
-            mapped = map_file(self.path)
-            if len(mapped) != self._size_bytes:
-                raise ValueError(
-                    f"{self.path} had {self._size_bytes} bytes and now has {len(mapped)}: it has been replaced since "
-                    "it was first opened; open it again"
-                )
-            self._mapped = mapped
-        return self._mapped
-
-
-def _open_index(path: Path) -> tuple[mmap.mmap | bytes, int, int, int]:
-    """Maps an index and checks header and size: the map, S, D, dtype code."""
-    mapped = map_file(path)
-    return mapped, *read_header(mapped[: HEADER.size], len(mapped), str(path))
 
 
 def read_header(header: bytes, size_bytes: int, path: str) -> tuple[int, int, int]:
@@ -275,13 +236,3 @@ def read_header(header: bytes, size_bytes: int, path: str) -> tuple[int, int, in
             f"document indices take {size} (or {size + num_sequences} with modes): it is truncated or altered"
         )
     return num_sequences, num_document_indices, code
-
-
-def _restore_index(path: Path, num_sequences: int, num_document_indices: int, dtype_code: int) -> MegatronIndex:
-    index = MegatronIndex.__new__(MegatronIndex)
-    index.path = path
-    index._num_sequences = num_sequences
-    index._num_document_indices = num_document_indices
-    index._dtype_code = dtype_code
-    index._mapped = None
-    return index

@@ -1,29 +1,120 @@
-"""Megatron `.bin`/`.idx` token files, written.
+"""Megatron `.bin`/`.idx` token files, written; with loss masks beside them where sequences have them.
 
-Owns streaming a corpus into the pair; leaves the layout's constants and reading to `megatron`.
+Owns checking sequences and streaming them into files that appear together or not at all; leaves the layout and reading
+to `formats.megatron`. A loss mask is a pair with the same ids and lengths: `X.loss_mask.bin`/`X.loss_mask.idx` hold a
+uint8 for each token, 1 where it is trained on.
 """
 
 import os
 import shutil
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.formats.mapping import CHUNK_ELEMENTS
-from packhorse.formats.megatron import (
-    DTYPES,
-    HEADER,
-    MAGIC,
-    VERSION,
-    MegatronTokens,
-)
-from packhorse.formats.sequence_writer import SequenceWriter
+from packhorse.formats.mapped import CHUNK_ELEMENTS
+from packhorse.formats.megatron import DTYPES, HEADER, MAGIC, VERSION, MegatronTokens, megatron_paths, token_dtype
+from packhorse.storage import AtomicFiles
 
-COPIED_BYTES = 1 << 22
-"""How much is copied at once where one file takes up another."""
+LOSS_MASK_SUFFIX = ".loss_mask"
+"""Between the tokens' prefix and `.bin`, `.idx`."""
+_MASK_DTYPE = np.dtype("u1")
+_COPIED_BYTES = 1 << 22
 _BUFFERED_TOKENS = 1 << 18
+
+
+class SequenceWriter(ABC):
+    """A context manager that writes a Megatron pair of tokens, and perhaps more; after an exception nothing is left."""
+
+    def __init__(self, path: str | os.PathLike[str], *, vocab_size: int, overwrite: bool = False) -> None:
+        """Begins the files.
+
+        Args:
+            path: `X`, `X.bin` or `X.idx`.
+            vocab_size: token ids are in [0, vocab_size); below 65,500 they take 2 bytes each, else 4.
+            overwrite: whether files already there are replaced.
+
+        Raises:
+            FileExistsError: one of the files is there and overwrite is False.
+            ValueError: vocab_size is out of range.
+        """
+        self.dtype = token_dtype(vocab_size)
+        self.bin_path, self.idx_path = megatron_paths(path)
+        self._vocab_size = vocab_size
+        self._written = array("i")
+        self._num_tokens = 0
+        self._files = AtomicFiles(self._paths(), overwrite=overwrite)
+
+    @abstractmethod
+    def _paths(self) -> Sequence[Path]:
+        """Returns the files; the tokens' index last, since it is what a reader looks for."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Writes what is still to be written when all sequences are there."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._files.discard()
+        else:
+            self.close()
+
+    def __len__(self) -> int:
+        """Number of sequences written."""
+        return len(self._written)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens written."""
+        return self._num_tokens
+
+    def close(self) -> None:
+        """Writes what is left, syncs and renames all files; the context manager calls it."""
+        try:
+            self._finish()
+        except BaseException:
+            self._files.discard()
+            raise
+        self._files.publish()
+
+    @property
+    def _lengths(self) -> NDArray[np.intc]:
+        """Of the sequences written: intc [n]."""
+        return np.frombuffer(self._written, dtype=np.intc) if len(self) else np.empty(0, dtype=np.intc)
+
+    def _checked(self, tokens: ArrayLike) -> NDArray[np.integer]:
+        """Returns one sequence as an array; a ValueError where it is none."""
+        values = np.asarray(tokens)
+        if values.ndim != 1 or not 1 <= len(values) < 1 << 31 or not np.issubdtype(values.dtype, np.integer):
+            raise ValueError(
+                f"sequence {len(self)} is a {values.dtype} array of shape {values.shape}; "
+                "a sequence is a list of at least one and fewer than 2^31 integers"
+            )
+        self._check_ids(values, f"sequence {len(self)} holds")
+        return values
+
+    def _check_ids(self, values: NDArray[Any], what: str) -> None:
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high >= self._vocab_size:
+            raise ValueError(
+                f"{what} the token id {low if low < 0 else high}; "
+                f"with vocab_size {self._vocab_size} ids are in [0, {self._vocab_size})"
+            )
+
+    def _count(self, lengths: NDArray[np.integer]) -> None:
+        """Notes that sequences of these lengths were written."""
+        self._written.frombytes(lengths.astype(np.intc).tobytes())
+        self._num_tokens += int(lengths.sum(dtype=np.int64))
 
 
 class MegatronWriter(SequenceWriter):
@@ -104,7 +195,7 @@ class MegatronWriter(SequenceWriter):
             raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
         self._flush()
         with tokens.path.open("rb") as file:
-            shutil.copyfileobj(file, self._files.files[0], COPIED_BYTES)
+            shutil.copyfileobj(file, self._files.files[0], _COPIED_BYTES)
         self._count(np.array(tokens.lengths))
 
     def _finish(self) -> None:
@@ -123,6 +214,88 @@ class MegatronWriter(SequenceWriter):
     def _flush(self) -> None:
         self._files.files[0].write(self._buffer[: self._buffered].tobytes())
         self._buffered = 0
+
+
+class MaskedTokenWriter(SequenceWriter):
+    """Writes sequences with their loss masks one by one, as a context manager; after an exception nothing is left.
+
+    Memory is 4 bytes a sequence and the files' buffers.
+
+    Example:
+        >>> with MaskedTokenWriter("chats", vocab_size=32_000) as writer:
+        ...     writer.append([5, 7, 2], [False, True, True])
+        >>> writer.num_tokens, writer.num_trained_tokens
+        (3, 2)
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, vocab_size: int, overwrite: bool = False) -> None:
+        super().__init__(path, vocab_size=vocab_size, overwrite=overwrite)
+        self.loss_mask_idx_path = masked_paths(path)[1]
+        self._num_trained_tokens = 0
+
+    def _paths(self) -> list[Path]:
+        return masked_paths(self.idx_path)
+
+    @property
+    def num_trained_tokens(self) -> int:
+        """Number of tokens written whose mask is 1."""
+        return self._num_trained_tokens
+
+    def append(self, tokens: ArrayLike, loss_mask: ArrayLike) -> None:
+        """Adds one sequence.
+
+        Args:
+            tokens: integers [n], n at least 1, each in [0, vocab_size).
+            loss_mask: bool [n].
+
+        Raises:
+            ValueError: the tokens or the mask are not such a list.
+        """
+        ids, mask = self._checked(tokens), np.asarray(loss_mask)
+        if mask.shape != ids.shape or mask.dtype != np.bool_:
+            raise ValueError(
+                f"sequence {len(self)} has {len(ids)} tokens and a loss mask of {mask.dtype} of shape {mask.shape}; "
+                "a loss mask is one bool for each token"
+            )
+        mask_bin, _, token_bin, _ = self._files.files
+        token_bin.write(ids.astype(self.dtype).tobytes())
+        mask_bin.write(mask.astype(_MASK_DTYPE).tobytes())
+        self._written.append(len(ids))
+        self._num_tokens += len(ids)
+        self._num_trained_tokens += int(np.count_nonzero(mask))
+
+    def extend(self, path: str | os.PathLike[str]) -> None:
+        """Adds all sequences of other files that were written with the same vocab_size.
+
+        Args:
+            path: their prefix.
+
+        Raises:
+            ValueError: tokens are of another type.
+        """
+        tokens, mask_path = MegatronTokens(path), masked_paths(path)[0]
+        if tokens.dtype != self.dtype:
+            raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.idx_path} is to hold {self.dtype}")
+        mask_bin, _, token_bin, _ = self._files.files
+        with tokens.path.open("rb") as file:
+            shutil.copyfileobj(file, token_bin, _COPIED_BYTES)
+        with mask_path.open("rb") as file:
+            while chunk := file.read(_COPIED_BYTES):
+                mask_bin.write(chunk)
+                self._num_trained_tokens += int(np.count_nonzero(np.frombuffer(chunk, _MASK_DTYPE)))
+        self._count(np.array(tokens.lengths))
+
+    def _finish(self) -> None:
+        _, mask_index, _, token_index = self._files.files
+        write_index(mask_index, self._lengths, _MASK_DTYPE)
+        write_index(token_index, self._lengths, self.dtype)
+
+
+def masked_paths(path: str | os.PathLike[str]) -> list[Path]:
+    """Returns the four files of a prefix in the order in which they appear: with the tokens' index all are there."""
+    token_bin, token_index = megatron_paths(path)
+    prefix = os.fspath(token_bin)[: -len(".bin")]
+    return [*megatron_paths(prefix + LOSS_MASK_SUFFIX), token_bin, token_index]
 
 
 def write_index(file: BinaryIO, lengths: NDArray[Any], dtype: np.dtype[Any]) -> None:

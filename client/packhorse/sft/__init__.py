@@ -4,11 +4,11 @@ Only re-exports; each idea has a file of its own. NumPy alone is imported; `toke
 are first needed.
 """
 
+from packhorse.formats.megatron_writer import LOSS_MASK_SUFFIX, MaskedTokenWriter
 from packhorse.sft.chat import ChatEncoder, encode_chat
 from packhorse.sft.pairs import PairEncoder, encode_prompt_response
 from packhorse.sft.sequence import EncodedSequence, NoTargetsError, truncate_pair, truncate_turns
 from packhorse.sft.tokenizer import ChatTokenizer, load_chat_tokenizer
-from packhorse.sft.writer import LOSS_MASK_SUFFIX, MaskedTokenWriter
 
 __all__ = [
     "LOSS_MASK_SUFFIX",

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packhorse.formats import require
-from packhorse.sft.messages import TrainedTurns, Turns, check_conversation, plain_data
+from packhorse.sft.messages import TrainedTurns, Turns, as_messages, check_contents, check_conversation, plain_data
 from packhorse.sft.sequence import EncodedSequence, token_spans, truncate_turns
-from packhorse.sft.sharegpt import as_messages
 from packhorse.sft.tokenizer import load_chat_tokenizer
 
 if TYPE_CHECKING:
@@ -67,8 +66,7 @@ class ChatEncoder:
         """
         chat = check_conversation(as_messages(messages), self._wanted)
         require("jinja2", "sft")
-        from packhorse.sft.contents import check_contents, fitted
-        from packhorse.sft.template import compile_template
+        from packhorse.sft.template import compile_template, with_known_contents
         from packhorse.sft.turns import render_chat
 
         check_contents(chat.messages)
@@ -82,7 +80,7 @@ class ChatEncoder:
             )
         variables = {**(given or {}), **self._options, "tools": _plain_tools(tools)}
         special_texts = {*self._tokenizer.special_texts, *filter(None, [(given or {}).get("eos_token")])}
-        chat = fitted(template, chat, variables)
+        chat = with_known_contents(template, chat, variables)
         return render_chat(template, chat, variables, sorted(special_texts, key=len, reverse=True))
 
     def encode(self, chats: Sequence["RenderedChat"]) -> list[EncodedSequence]:

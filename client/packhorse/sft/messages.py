@@ -1,6 +1,7 @@
 """Messages as a chat template may see them.
 
-Owns checking a conversation and what of it is trained on; leaves rendering to `template`.
+Owns checking a conversation, reading ShareGPT's form (`{"from": "human", "value": "…"}`), and which messages are
+trained on; leaves rendering to `sft.template`.
 """
 
 import json
@@ -18,6 +19,26 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names that data has for what the model thinks before it answers."""
 OPEN_MARK, CLOSE_MARK, PLACE_MARK = "\ufdd0", "\ufdd1", "\ufdd2"
 """Code points that Unicode keeps out of any text; the search for turns puts them into its own renderings."""
+
+_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "system": "system",
+    "observation": "tool",
+    "tool": "tool",
+    "function_response": "tool",
+    "function_call": "assistant",
+}
+"""Who speaks, as ShareGPT's data sets name it → role."""
+_SPEAKER, _WORDS, _CALL = "from", "value", "function_call"
+
+_EXAMPLE = '{"type": "text", "text": "…"}'
 
 _NAMES: dict[type, str] = {
     str: "text",
@@ -97,6 +118,84 @@ def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTur
     return Conversation(
         plain, tuple(own), frozenset(number for number, train in zip(own, is_wanted, strict=True) if train)
     )
+
+
+def as_messages(conversation: Any) -> Any:
+    """Returns a conversation's messages with role and content; one that is not in ShareGPT's form as it is.
+
+    What else a message says of itself, such as `weight` or `train`, stays. A `function_call`, which is JSON text,
+    becomes the tool calls of an assistant's message.
+
+    Example:
+        >>> as_messages([{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello", "weight": 1}])
+        [{'role': 'user', 'content': 'hi'}, {'role': 'assistant', 'content': 'hello', 'weight': 1}]
+
+    Args:
+        conversation: a list of messages.
+
+    Raises:
+        ValueError: one speaks under a name that is not known, or a call is not JSON.
+    """
+    if not isinstance(conversation, Sequence) or isinstance(conversation, str) or not conversation:
+        return conversation
+    if not all(isinstance(message, Mapping) and _is_sharegpt(message) for message in conversation):
+        return conversation
+    return [_as_message(number, message) for number, message in enumerate(conversation)]
+
+
+def _is_sharegpt(message: Mapping[str, Any]) -> bool:
+    return message.get("role") is None and isinstance(message.get(_SPEAKER), str) and _WORDS in message
+
+
+def _as_message(number: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    speaker, words = message[_SPEAKER], message[_WORDS]
+    role = _ROLES.get(speaker)
+    if role is None:
+        raise ValueError(
+            f"message {number} is from {speaker!r}; in ShareGPT's form it is from one of {', '.join(_ROLES)}"
+        )
+    rest = {name: value for name, value in message.items() if name not in (_SPEAKER, _WORDS)}
+    if speaker == _CALL:
+        return {"role": role, "content": "", "tool_calls": _calls(number, words), **rest}
+    return {"role": role, "content": words, **rest}
+
+
+def _calls(number: int, words: Any) -> list[dict[str, Any]]:
+    try:
+        calls = json.loads(words) if isinstance(words, str) else words
+    except json.JSONDecodeError as error:
+        raise ValueError(f"message {number} is a function_call that is not JSON: {json_fault(error)}") from None
+    calls = calls if isinstance(calls, list) else [calls]
+    if not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):
+        raise ValueError(f"message {number} is a function_call without a name; it is {{'name': …, 'arguments': …}}")
+    return [
+        {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
+        for call in calls
+    ]
+
+
+def check_contents(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses messages without content, and content that is neither text nor a list of parts nor a mapping.
+
+    Args:
+        messages: plain data; nothing of it is None.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for number, message in enumerate(messages):
+        content, where = message.get("content"), f"message {number}, of the {message['role']},"
+        if content is None:
+            if not any(message.get(name) for name in ("tool_calls", *REASONING)):
+                raise ValueError(f"{where} has no content; leave the message out, or give it a text")
+        elif isinstance(content, list):
+            for part in content:
+                if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
+                    raise ValueError(f"{where} has a content whose parts have no type; a part is {_EXAMPLE}")
+                if part["type"] == "text" and not isinstance(part.get("text"), str):
+                    raise ValueError(f"{where} has a part of type 'text' without a text; a part is {_EXAMPLE}")
+        elif not isinstance(content, str | Mapping):
+            raise ValueError(f"{where} has a content that is a number or true or false; write it as text")
 
 
 def with_other_words(message: Mapping[str, Any], words: str) -> dict[str, Any]:

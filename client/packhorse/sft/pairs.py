@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from packhorse.sft.chat import check_max_tokens
-from packhorse.sft.messages import called, plain_data
+from packhorse.sft.messages import as_messages, called, plain_data
 from packhorse.sft.sequence import EncodedSequence, truncate_pair
-from packhorse.sft.sharegpt import as_messages
 from packhorse.sft.tokenizer import load_chat_tokenizer
 
 

@@ -1,7 +1,7 @@
 """Chat templates: Jinja, sandboxed, as Hugging Face's tokenizers carry them.
 
-Owns compiling and rendering one; leaves finding a turn in the text to `turns`. Imported when the first template is
-used, since it needs jinja2.
+Owns compiling and rendering one, and joining parts of a content that it does not know; leaves finding a turn in the
+text to `sft.turns`. Imported when the first template is used, since it needs jinja2.
 
 What a template may use beyond Jinja is what transformers' `apply_chat_template` gives it, so that the same template
 gives the same text: `tojson`, `raise_exception`, `strftime_now`, loop controls, trimmed blocks, and `{% generation %}`
@@ -10,6 +10,7 @@ around what the model writes.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -22,7 +23,7 @@ import jinja2.parser
 import jinja2.sandbox
 import jinja2.utils
 
-from packhorse.sft.messages import CLOSE_MARK, OPEN_MARK
+from packhorse.sft.messages import CLOSE_MARK, OPEN_MARK, Conversation
 
 _SPECIAL_TOKEN_NAMES = frozenset({"bos_token", "eos_token"})
 
@@ -109,6 +110,40 @@ def compile_template(source: str) -> ChatTemplate:
         TemplateRefusal: it is not a Jinja template.
     """
     return ChatTemplate(source)
+
+
+def with_known_contents(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]) -> Conversation:
+    """Returns a conversation as the template can write it: parts stay where it knows them, else their texts are joined.
+
+    Raises:
+        ValueError: a template that does not know parts meets one that is no text.
+    """
+    nested = [number for number, message in enumerate(chat.messages) if isinstance(message.get("content"), list | dict)]
+    if not nested:
+        return chat
+    try:
+        text = template.render(chat.messages, variables)
+        unknown = [number for number in nested if str(chat.messages[number]["content"]) in text]
+    except TemplateRefusal:
+        unknown = nested
+    messages = list(chat.messages)
+    for number in unknown:
+        messages[number] = {**messages[number], "content": _joined(number, messages[number]["content"])}
+    return replace(chat, messages=messages)
+
+
+def _joined(number: int, content: Any) -> str:
+    if isinstance(content, Mapping):
+        raise ValueError(
+            f"message {number} has a content that is a mapping, which the chat template does not write; give it as text"
+        )
+    for part in content:
+        if part["type"] != "text":
+            raise ValueError(
+                f"message {number} holds a part of type {part['type']!r}, which the chat template does not write; "
+                "leave it out, or take a template that does"
+            )
+    return "".join(part["text"] for part in content)
 
 
 def _render(

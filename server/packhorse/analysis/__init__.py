@@ -1,8 +1,8 @@
 """Figures about prepared datasets, plans and servers: what commands print, for Python and other pages as well.
 
-Start with `dataset_report`, `compare_packers` and `activity_between`. Names are listed in `__init__.pyi` and loaded when
-first used, because `activity_between` needs no package of the server. `packhorse.analysis.plots` needs Matplotlib, and
-is imported by name.
+Start with `dataset_report`, `compare_packers` and `activity_between`. Names are listed in `__init__.pyi` and loaded
+when first used, because `activity_between` needs no package of the server. `packhorse.analysis.plots` needs Matplotlib,
+and is imported by name.
 """
 
 import lazy_loader

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from packhorse.client.proof import TokenAudit, TokenReport
 
 
+_FLAGS = {
+    "start_position": "--start-position",
+    'remainder="drop"': "--remainder drop",
+    "skip": "--skip",
+    "until": "--until",
+}
 _TIMES = {1: "once", 2: "twice"}
 
 
@@ -103,8 +109,8 @@ def command(
         f"{counted(report.num_steps, 'step')} each"
     )
     for option, left_out in report.left_out.items():
-        why = "not reached by" if option == "--until" else "left out on purpose by"
-        click.echo(f"{why} {option}: {left_out.sequences:,} sequences in {left_out.bins:,} bins")
+        why = "not reached by" if option == "until" else "left out on purpose by"
+        click.echo(f"{why} {_FLAGS.get(option, option)}: {left_out.sequences:,} sequences in {left_out.bins:,} bins")
     for count, what in (
         (report.empty_bins, "empty bins"),
         (report.repeated, "sequences repeated to fill the last step"),
@@ -122,7 +128,7 @@ def command(
         _print_tokens(token_report, info)
     problems = report.problems if token_report is None else token_report.problems
     for problem in problems:
-        click.echo(f"WRONG: {problem}", err=True)
+        click.echo(f"WRONG: {problem.replace('against=', '--against')}", err=True)
     click.echo(_verdict(report))
     if token_report is not None:
         click.echo(f"every token as in its source: {'no' if token_report.problems else 'yes'}")

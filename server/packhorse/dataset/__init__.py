@@ -24,7 +24,7 @@ from packhorse.dataset.files.takedown_file import (
     TakedownFile,
     parse_ids,
 )
-from packhorse.dataset.files.text_files import locked_folder, replace_text, text_of
+from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.keys import DuplicateKeyError, KeyRows, Keys, write_keys
 from packhorse.dataset.layout import (
     DROPPED_GROUPS,
@@ -134,7 +134,6 @@ __all__ = [
     "link_versions",
     "load_seqpack_layout",
     "locked",
-    "locked_folder",
     "open_prepared",
     "parse_ids",
     "parts_at",
@@ -146,7 +145,6 @@ __all__ = [
     "refuse_holding",
     "refuse_output",
     "render_stage",
-    "replace_text",
     "seal",
     "sync",
     "takedown_text",

@@ -4,16 +4,14 @@ Owns who holds it, and that it is let go of however its holder ends. Leaves what
 `prepare`.
 """
 
-import fcntl
 import os
 import shutil
-import socket
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from packhorse.jobs import held_signals
+from packhorse.storage import LockHeldError, hold_lock
 
 LOCK = "lock"
 """The file of the work folder that is locked, and says by whom."""
@@ -44,46 +42,20 @@ def locked(output: Path) -> Iterator[Path]:
     """
     work = output.resolve()
     work = work.with_name(f".{work.name}.work")
-    descriptor = _lock(work, output)
-    try:
-        yield work
-    except OSError as error:  # of a disk that is full, say: users know the output, and not the folder beside it
-        if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
-            error.filename = str(output)
-        raise
-    finally:
-        with held_signals():
-            if os.listdir(work) == [LOCK]:
-                shutil.rmtree(work)
-            os.close(descriptor)
-
-
-def _lock(work: Path, output: Path) -> int:
-    while True:
-        work.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
         try:
-            descriptor = os.open(work / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:  # its last holder has just removed the folder
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
-            os.close(descriptor)
+            stack.enter_context(hold_lock(work / LOCK, wait_seconds=0))
+        except LockHeldError as error:
             raise BlockingIOError(
-                f"{output} is being prepared already, by {holder}; wait until it is done, or give another --output"
+                f"{output} is being prepared already, by {error.holder}; wait until it is done, or give another output"
             ) from None
-        if _is_at(descriptor, work / LOCK):
-            since = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.truncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
-            return descriptor
-        os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether a path still leads to an open file, or it was removed between opening and locking."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+        try:
+            yield work
+        except OSError as error:  # of a disk that is full, say: users know the output, and not the folder beside it
+            if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
+                error.filename = str(output)
+            raise
+        finally:
+            with held_signals():
+                if os.listdir(work) == [LOCK]:
+                    shutil.rmtree(work)

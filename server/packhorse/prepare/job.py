@@ -20,7 +20,6 @@ from packhorse.dataset import (
     refuse_holding,
     refuse_output,
 )
-from packhorse.formats.atomic import refuse_url
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, open_chosen_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
@@ -31,6 +30,7 @@ from packhorse.prepare.input import InputColumns, Opened, find_inputs, open_held
 from packhorse.prepare.input.records import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.prepare.passes.sort import Sort
 from packhorse.prepare.work import JobRecord
+from packhorse.storage import refuse_url
 from packhorse.topology import checked_integer
 
 Layout = Literal["packhorse", "seqpack"]

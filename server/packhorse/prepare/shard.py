@@ -23,14 +23,11 @@ from packhorse.dataset import (
     Manifest,
     PlanOptions,
     StageEntry,
-    locked_folder,
     open_prepared,
     refuse_output,
     render_stage,
-    replace_text,
 )
-from packhorse.formats.atomic import refuse_url
-from packhorse.formats.columns import nulls_of, values_of
+from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Execution, Progress, open_chosen_engine, show_progress
 from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
@@ -39,6 +36,7 @@ from packhorse.prepare.job import Job, default_workers, plan_and_columns
 from packhorse.prepare.passes.keys import gather_keys
 from packhorse.prepare.pipeline import write_job
 from packhorse.prepare.work import JobRecord, Records, working
+from packhorse.storage import hold_lock, refuse_url, replace_bytes
 from packhorse.topology import checked_integer
 
 MOST_SHARDS = 10_000
@@ -171,8 +169,8 @@ def shard(
             manifests[each.folder.name] = manifest
             advance(1)
         stage = StageEntry(weights={shard_name: manifest.n_bins for shard_name, manifest in manifests.items()})
-        with locked_folder(root):
-            replace_text(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}")
+        with hold_lock(root):
+            replace_bytes(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}".encode())
     return manifests
 
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from packhorse.formats import require
 from packhorse.formats.arrow import open_arrow, record_batches
-from packhorse.formats.atomic import AtomicFiles
 from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, check_key, keys_path
+from packhorse.storage import AtomicFiles
 
 
 class KeyedText(str):

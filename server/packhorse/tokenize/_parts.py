@@ -10,8 +10,8 @@ from typing import BinaryIO, Literal
 from packhorse.formats.files import FileStamp, open_binary
 from packhorse.formats.object_store import for_each, is_url
 from packhorse.tokenize._inputs import Kind, compression_of
+from packhorse.tokenize._rows import parquet_group_sizes
 from packhorse.tokenize._spans import Span
-from packhorse.tokenize._tables import parquet_group_sizes
 
 Cut = Literal["line", "paragraph"]
 """Where a text may be cut: before any line, or behind a blank one."""

@@ -5,21 +5,20 @@ to the recipes of `text` and `fine_tuning`.
 """
 
 import errno
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from packhorse.formats import megatron_paths
-from packhorse.formats.atomic import AtomicFiles, refuse_url
 from packhorse.formats.files import FileStamp, absolute, as_path
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import EngineKind, Execution, Progress, open_chosen_engine
+from packhorse.storage import LockHeldError, hold_lock, refuse_url, replace_bytes
 from packhorse.tokenize._parts import Part, Weighed
 from packhorse.tokenize._spans import Span
 from packhorse.tokenize.gate import MOST_NAMED, Skipped
@@ -263,8 +262,7 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
             )
         else:
             _clear(folder)
-            with AtomicFiles([folder / _JOB], overwrite=True) as files:
-                files.files[0].write(json.dumps(description).encode())
+            replace_bytes(folder / _JOB, json.dumps(description).encode())
         try:
             yield Work(folder, job, description)
         except BaseException as error:
@@ -303,8 +301,7 @@ def _run(task: _Task) -> Tally:
         os.environ["TOKENIZERS_PARALLELISM"] = "false" if task.threads == 1 else "true"
         os.environ["RAYON_NUM_THREADS"] = str(task.threads)
     tally = task.recipe.write(task.spans, task.prefix)
-    with AtomicFiles([_report_path(task.prefix)], overwrite=True) as files:  # last: it says that the others are there
-        files.files[0].write(json.dumps(asdict(tally)).encode())
+    replace_bytes(_report_path(task.prefix), json.dumps(asdict(tally)).encode())  # last: the others are there now
     return tally
 
 
@@ -333,22 +330,12 @@ def _clear(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Makes a folder and keeps other processes out of it; they see the lock end with this process, however it ends."""
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
+    """Makes a folder and keeps other processes out of it."""
+    with ExitStack() as stack:
         try:
-            lock = (folder / _LOCK).open("w")
-        except FileNotFoundError:  # who held it removed the folder meanwhile
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
+            stack.enter_context(hold_lock(folder / _LOCK, wait_seconds=0))
+        except LockHeldError as error:
             raise BlockingIOError(
-                f"another process is writing to {folder}; wait for it, or choose another --output"
+                f"{error.holder} is writing to {folder}; wait for it, or choose another output"
             ) from None
-        if (folder / _LOCK).exists() and os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / _LOCK)):
-            break
-        lock.close()
-    with lock:
         yield

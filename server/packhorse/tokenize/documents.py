@@ -15,9 +15,8 @@ from packhorse.sft.messages import called
 from packhorse.tokenize._inputs import Found, Kind, find_inputs
 from packhorse.tokenize._keys import keyed
 from packhorse.tokenize._parts import Cut, whole_files
-from packhorse.tokenize._rows import json_rows
+from packhorse.tokenize._rows import json_rows, table_rows
 from packhorse.tokenize._spans import Line, Span, lines_of, whole_of
-from packhorse.tokenize._tables import table_rows
 from packhorse.tokenize.gate import Gate, Skipped, Undecodable
 
 Split = Literal["file", "line", "paragraph"]

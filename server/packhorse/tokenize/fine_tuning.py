@@ -12,12 +12,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from packhorse.formats.atomic import refuse_existing
 from packhorse.formats.files import FileStamp
+from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, show_progress
 from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
-from packhorse.sft.writer import masked_paths
+from packhorse.storage import refuse_existing
 from packhorse.tokenize._inputs import listed
 from packhorse.tokenize._parts import cut_into_parts, whole_files
 from packhorse.tokenize._row_encoders import RowEncoder, row_encoder

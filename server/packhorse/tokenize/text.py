@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from packhorse.formats import MegatronTokens, MegatronWriter, token_dtype
-from packhorse.formats.atomic import refuse_existing
 from packhorse.formats.keys import keys_path
 from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.storage import refuse_existing
 from packhorse.tokenize._encoder import Encoder, SpecialTokens
 from packhorse.tokenize._inputs import Found, listed
 from packhorse.tokenize._keys import KeysFile, remove_keys

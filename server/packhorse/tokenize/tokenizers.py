@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.formats import require
-from packhorse.formats.atomic import AtomicFiles
 from packhorse.sft.tokenizer import read_tokenizer_json, tokenizer_json_path
+from packhorse.storage import AtomicFiles
 
 DEFAULT_VOCAB_SIZE = 16_384
 """Tokens of a trained tokenizer."""

@@ -4,7 +4,7 @@ import pytest
 
 from packhorse.analysis import WaitingRow
 from packhorse.cli.shared.reports import advice
-from packhorse.epoch.assignment.waiting import Waiting
+from packhorse.epoch.balance import Waiting
 from packhorse.topology import Balance, Topology
 
 

@@ -22,7 +22,7 @@ def test_all_builders_are_known():
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name != "build_packing_attention_bias"])
 def test_causal_is_a_required_keyword(name):
-    """The bias alone has a default, for labels; `test_bias` holds what it means."""
+    """The bias alone has a default, for labels; `test_dense` holds what it means."""
     causal = inspect.signature(getattr(masks, name)).parameters["causal"]
     assert causal.kind is inspect.Parameter.KEYWORD_ONLY
     assert causal.default is inspect.Parameter.empty

@@ -1,8 +1,9 @@
-"""Variable-length attention through kernels that do what those on a GPU document, and through these themselves."""
+"""Calls into variable-length kernels and xformers, against dense attention and against recorded calls."""
 
 import importlib.util
 import inspect
 import sys
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -13,7 +14,13 @@ import torch.nn.attention.varlen
 from torch.nn.functional import scaled_dot_product_attention
 
 from packhorse.client.batches.layout import PackLayout
-from packhorse.client.masks import build_unpadding, build_varlen_offsets, varlen, varlen_attention
+from packhorse.client.masks import (
+    build_block_diagonal_mask,
+    build_unpadding,
+    build_varlen_offsets,
+    varlen,
+    varlen_attention,
+)
 
 CASES = [(causal, window) for causal in (True, False) for window in (None, 1, 3)]
 
@@ -184,3 +191,55 @@ def test_real_kernels(kernel, causal, window):
     expected = attend_one_by_one(query.float(), key.float(), value.float(), layout, **choices)
     result = varlen_attention(query, key, value, offsets, kernel=kernel, **choices)
     torch.testing.assert_close(result.float(), expected, rtol=2e-2, atol=2e-2)
+
+
+@dataclass
+class BlockDiagonalMask:
+    """`from_seqlens` takes the lengths of sequences laid end to end; `materialize` gives the additive bias."""
+
+    seqlens: list[int]
+    causal: bool = False
+
+    @classmethod
+    def from_seqlens(cls, q_seqlen, kv_seqlen=None, *, device=None):
+        assert all(type(length) is int for length in q_seqlen)
+        return cls(q_seqlen)
+
+    def make_causal(self):
+        return BlockDiagonalMask(self.seqlens, causal=True)
+
+    def materialize(self, shape):
+        blocks = [torch.ones(length, length) for length in self.seqlens]
+        allowed = torch.block_diag(*blocks) != 0
+        if self.causal:
+            allowed = allowed.tril()
+        return torch.where(allowed, 0.0, -torch.inf)
+
+
+@pytest.fixture(params=["stand-in", *(["xformers"] if importlib.util.find_spec("xformers") else [])])
+def xformers(request, monkeypatch):
+    if request.param == "stand-in":
+        attn_bias = ModuleType("xformers.ops.fmha.attn_bias")
+        attn_bias.BlockDiagonalMask = BlockDiagonalMask
+        for name in ("xformers", "xformers.ops", "xformers.ops.fmha"):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        monkeypatch.setitem(sys.modules, attn_bias.__name__, attn_bias)
+
+
+@pytest.mark.usefixtures("xformers")
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_are_the_sequences(two_rows, causal):
+    mask = build_block_diagonal_mask(two_rows, causal=causal)
+    sequence = torch.arange(5).repeat_interleave(torch.tensor([5, 1, 7, 4, 6]))
+    allowed = sequence[:, None] == sequence
+    if causal:
+        allowed = allowed.tril()
+    assert torch.equal(mask.materialize((23, 23)) == 0, allowed)
+
+
+def test_without_xformers_the_way_out_is_named(two_rows, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "xformers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "xformers", None)
+    with pytest.raises(ImportError, match=r"install it.*varlen_attention or build_block_mask"):
+        build_block_diagonal_mask(two_rows, causal=True)

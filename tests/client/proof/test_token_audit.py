@@ -112,7 +112,7 @@ def test_bins_that_no_stream_carries_are_compared_too(audited, tokens):
     topology = Topology(world_size=4, batch_size=3, start_position=5, remainder="drop", balance="micro-step")
     report = audited("plain", topology=topology, skip="10:13")
     assert report.problems == []
-    assert set(report.streams.left_out) == {"--skip", "--start-position", "--remainder drop"}
+    assert set(report.streams.left_out) == {"skip", "start_position", 'remainder="drop"'}
     assert report.tokens == sum(map(len, tokens))
 
 
@@ -151,7 +151,7 @@ def test_tokens_that_hide_in_their_room_are_counted_and_found_against_the_right_
     (problem,) = audited("roomy", longer).problems
     own = sum(min(len(each), 62) for each in tokens)
     assert problem.startswith(f"batches hold {own + 1:,} tokens of the source; the dataset was prepared from {own:,}")
-    assert "as --against" in problem
+    assert "(against=)" in problem
     problems = audited("roomy", longer, against=tokens).problems
     assert problems[0].startswith("sequence 4, token 20: input_ids hold 77 instead of 0")
     shorter = changed(tokens, i4=tokens[4][:-1])

@@ -13,8 +13,14 @@ import pytest
 from tests.client.sources.faulty import FaultyFileSystem
 
 from packhorse.client import PackedDataset
-from packhorse.client.sources import RemoteSource, StoreOptions, TokenSourceError, TokenStoreError, as_token_source
-from packhorse.client.sources import fetched as _fetched_ahead
+from packhorse.client.sources import (
+    RemoteSource,
+    StoreOptions,
+    TokenSourceError,
+    TokenStoreError,
+    _node_cache,
+    as_token_source,
+)
 from packhorse.formats import MegatronTokens, MegatronWriter
 from packhorse.formats.asking import RetryPolicy
 
@@ -162,7 +168,7 @@ def test_a_block_that_was_altered_on_disk_is_fetched_again(make, expected, tmp_p
 
 
 def test_blocks_stay_within_their_limit(make, expected, monkeypatch, tmp_path):
-    defaults = _fetched_ahead.FetchedAhead.__init__.__kwdefaults__
+    defaults = _node_cache.FetchAhead.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "threads", 1)  # each of several may write a block while one of them looks
     limit = 6 * 4096
     source = make(cache_bytes=limit)
@@ -216,7 +222,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(make, expected, monkeypatc
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("packhorse.client.sources._blocks.os.replace", full)
+    monkeypatch.setattr("packhorse.client.sources._node_cache.os.replace", full)
     assert (all_tokens(source) == expected).all()
     assert "a block is not kept: [Errno 28] No space left on device" in caplog.text
     assert not list((tmp_path / "cache").rglob("*.block"))

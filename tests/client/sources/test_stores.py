@@ -21,8 +21,7 @@ from packhorse.client.sources import (
     TokenSourceError,
     as_token_source,
 )
-from packhorse.client.sources._blocks import BlockCache
-from packhorse.client.sources.fetched import FetchedAhead
+from packhorse.client.sources._node_cache import BlockCache, FetchAhead
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -112,28 +111,28 @@ def test_an_object_that_was_replaced_is_another(tmp_path, sequences, token_table
     memory.rm("/replaced", recursive=True)
 
 
-def test_pieces_are_fetched_before_they_are_asked_for():
+def test_items_are_fetched_before_they_are_asked_for():
     fetched: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def fetch(number):
         if number == 7:
             raise OSError("no seven")
         fetched.put(number)
-        return number * 10
+        return np.int64(number * 10)  # of 8 bytes
 
-    pieces = FetchedAhead(fetch, ahead=2, keep=2)
-    pieces.expect([3, 1, 2])
+    items = FetchAhead(fetch, ahead=2, keep_bytes=16)
+    items.expect([3, 1, 2])
     assert {fetched.get(timeout=30) for _ in range(2)} == {3, 1}
     assert fetched.empty()
-    assert pieces.get(3) == 30  # which makes room for one more
+    assert items.get(3) == 30  # which makes room for one more
     assert fetched.get(timeout=30) == 2
-    assert [pieces.get(1), pieces.get(2)] == [10, 20]
+    assert [items.get(1), items.get(2)] == [10, 20]
     assert fetched.empty()
-    assert pieces.get(3) == 30  # it was let go
+    assert items.get(3) == 30  # it was let go
     assert fetched.get(timeout=30) == 3
-    pieces.expect([7])
+    items.expect([7])
     with pytest.raises(OSError, match="no seven"):
-        pieces.get(7)
+        items.get(7)
 
 
 def test_files_kept_whole_are_evicted_when_nobody_has_them(tmp_path):

@@ -105,7 +105,7 @@ def test_positions_that_a_file_skips_are_left_out_as_those_of_a_request(root, cl
         skip=Skips.parse(["6:7"]),
     ).audit()
     assert report.problems == []
-    assert {name: each.bins for name, each in report.left_out.items()} == {"--skip": 1, "rows.takedown.toml": 4}
+    assert {name: each.bins for name, each in report.left_out.items()} == {"skip": 1, "rows.takedown.toml": 4}
 
 
 def test_what_no_trainer_got_is_told_apart_by_component(root, client):
@@ -116,7 +116,7 @@ def test_what_no_trainer_got_is_told_apart_by_component(root, client):
     streams = EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology, until=300)
     report = streams.audit()
     assert report.problems == []
-    assert {name: each.bins for name, each in report.left_out.items()} == {"staged.takedown.toml": 20, "--until": 180}
+    assert {name: each.bins for name, each in report.left_out.items()} == {"staged.takedown.toml": 20, "until": 180}
     positions = [*range(40), *range(60, 320)]
     trained = client.get_bins("staged", epoch=1, seed=7, positions=positions, is_whole=True)
     of_sequences = trained.component_of_sequences()

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client.streams._templates import Templates
-from packhorse.client.streams.blocks import decode_bins
+from packhorse.client.streams.blocks import Templates, decode_bins
 from packhorse.dataset import open_prepared
 from packhorse.epoch import Bins, Component, EpochView, Mixture, SkipSource, Stage, WindowedView
 from packhorse.server.methods import encoding

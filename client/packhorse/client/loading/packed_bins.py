@@ -1,7 +1,7 @@
 """`PackedBins`: an epoch's bins by position, for loaders and samplers of other people's making.
 
-Owns the rows that are handed out; leaves who reads which index to the sampler, what an index means,
-requests and reading ahead to `_bins_reader`, and tensors to `_batch_maker`.
+Owns the rows that are handed out. Leaves which index is read to the sampler, what an index means, requests and
+reading ahead to `_read_ahead`, and tensors to `_batch_maker`.
 """
 
 import os
@@ -20,9 +20,8 @@ from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._batch_maker import BatchMaker
-from packhorse.client.loading._bins_reader import BinAddress, BinsReader, Indices
 from packhorse.client.loading._progress import Progress
-from packhorse.client.loading._read_ahead import Rows
+from packhorse.client.loading._read_ahead import BinAddress, BinsReader, Indices, Rows
 from packhorse.client.options import Run, as_run, with_words
 from packhorse.client.presets import BatchFormat, Preset
 from packhorse.client.streams.blocks import BinBlock, joined

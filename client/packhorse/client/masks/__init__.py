@@ -1,16 +1,23 @@
-"""Masks and kernels' inputs, made from the offsets of a batch.
+"""Masks and inputs of attention kernels, made from the offsets of a batch.
 
-Re-exports what the files of this package own: each makes one kind of input, in the same words (`where`, `device`,
-`causal`, `window`), without looking at tokens and without waiting for a device.
+Every function takes the same arguments (`where`, `device`, `causal`, `window`), reads no token and waits for no device.
 """
 
-from packhorse.client.masks.bias import AttentionBiasBuffer, build_packing_attention_bias
-from packhorse.client.masks.block_diagonal import build_block_diagonal_mask
 from packhorse.client.masks.block_mask import build_block_mask
-from packhorse.client.masks.boolean import build_boolean_mask, build_labelled_mask
-from packhorse.client.masks.offsets import VarlenOffsets, build_packing_cu_seqlens, build_varlen_offsets
-from packhorse.client.masks.unpadding import Unpadding, build_unpadding
-from packhorse.client.masks.varlen import varlen_attention
+from packhorse.client.masks.dense import (
+    AttentionBiasBuffer,
+    build_boolean_mask,
+    build_labelled_mask,
+    build_packing_attention_bias,
+)
+from packhorse.client.masks.offsets import (
+    Unpadding,
+    VarlenOffsets,
+    build_packing_cu_seqlens,
+    build_unpadding,
+    build_varlen_offsets,
+)
+from packhorse.client.masks.varlen import build_block_diagonal_mask, varlen_attention
 
 __all__ = [
     "AttentionBiasBuffer",

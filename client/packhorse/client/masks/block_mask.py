@@ -1,21 +1,19 @@
 """FlexAttention's BlockMask, straight from the offsets.
 
 Owns which blocks of a row hold allowed pairs, and the lists that `BlockMask` keeps of them; leaves the rule inside a
-segment to `_band`.
+segment to `visibility`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from packhorse.client.batches.layout import PackLayout, as_layout
-from packhorse.client.masks._band import Band
+from packhorse.client.batches.layout import LayoutLike, PackLayout, as_layout
 from packhorse.client.masks.on_device import prefix_bounds, segment_index, transfer
-from packhorse.client.masks.prefixes import refuse_window
+from packhorse.client.masks.visibility import Band, refuse_window
 
 _HOST_ENTRIES = 1 << 13
 """Of one kind of list: 8 rows of 4,096 tokens in blocks of 128."""
@@ -25,7 +23,7 @@ MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tor
 
 
 def build_block_mask(
-    where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
+    where: LayoutLike,
     device: torch.device | str,
     *,
     causal: bool,
@@ -36,10 +34,10 @@ def build_block_mask(
     """Builds the BlockMask that `create_block_mask` makes of the same rule, without looking at any pair of tokens.
 
     Legend: B rows, L tokens in a row, H heads (1, which serves any number of them), Q and K blocks of queries and keys
-    in a row. Every tensor is the one of `create_block_mask`, the undefined ends of its lists included; the work grows
+    in a row. Every tensor equals that of `create_block_mask`, the undefined ends of its lists included; the work grows
     with B·Q·K, not with B·L². The host never waits for the device.
 
-    Where groups share prefixes (`shared_prefix`), `create_block_mask` itself makes it, from every pair.
+    Where groups share prefixes (`shared_prefix`), `create_block_mask` itself makes the mask, from every pair.
 
     A token attends to its own segment (see `PackLayout.segments`), so padding attends to itself alone and no softmax
     turns to NaN.
@@ -55,7 +53,7 @@ def build_block_mask(
         causal: whether a token sees none after it.
         window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
         block_size: tokens in a block, or (of queries, of keys).
-        num_heads: H, should it have to be said; None for 1.
+        num_heads: H, where a kernel needs it; None for 1.
 
     Returns:
         A mask for `flex_attention(query, key, value, block_mask=…)` with query [B, heads, L, head size].
@@ -74,12 +72,12 @@ def build_block_mask(
     refuse_window(layout, window)
     if layout.shared_prefix:
         return _with_prefixes(layout, torch.device(device), band, (q_block, kv_block), num_heads)
-    pieces = [
-        _list_pieces(layout, band, q_block, kv_block),
-        _list_pieces(layout, band.transposed(), kv_block, q_block),
+    ranges = [
+        _block_ranges(layout, band, q_block, kv_block),
+        _block_ranges(layout, band.transposed(), kv_block, q_block),
     ]
     device = torch.device(device)
-    kv_counts, kv_indices, q_counts, q_indices = _spelled_out(pieces, num_heads or 1, device)
+    kv_counts, kv_indices, q_counts, q_indices = _written_lists(ranges, num_heads or 1, device)
     return BlockMask(
         seq_lengths=(layout.row_tokens, layout.row_tokens),
         kv_num_blocks=kv_counts[0],
@@ -98,7 +96,7 @@ def build_block_mask(
 def _with_prefixes(
     layout: PackLayout, device: torch.device, band: Band, block_size: tuple[int, int], num_heads: int | None
 ) -> BlockMask:
-    """The mask of a batch whose groups share prefixes: queries see two ranges of keys, so pairs are looked at."""
+    """Looks at every pair, since queries that see a prefix see two ranges of keys."""
     own = _mask_mod(segment_index(layout, device), band)
     firsts, ends = prefix_bounds(layout, device)
 
@@ -117,7 +115,7 @@ def _with_prefixes(
 
 
 def _mask_mod(segments: torch.Tensor, band: Band) -> MaskMod:
-    """The rule for one pair; segments: int32 [B, L]."""
+    """Returns the rule for one pair, given segments int32 [B, L]."""
     least, most = band.least, band.most
 
     def mask_mod(row: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -131,17 +129,17 @@ def _mask_mod(segments: torch.Tensor, band: Band) -> MaskMod:
     return mask_mod
 
 
-def _list_pieces(layout: PackLayout, band: Band, block: int, other_block: int) -> NDArray[np.int64]:
-    """Finds, for each block of a row, which other blocks it has allowed pairs with, and with which it has no others.
+def _block_ranges(layout: PackLayout, band: Band, block: int, other_block: int) -> NDArray[np.int64]:
+    """Finds, for each block of a row, the other blocks with some allowed pairs, and those with allowed pairs only.
 
-    Told for blocks of queries and the keys they see; with the band transposed, blocks of keys and the queries that see
-    them. Query q sees the keys [see_from(q), see_to(q)): one range of its segment, with q in it, whose ends never go
-    back as q grows. So what a block's first and last query see gives both ends of what any of them sees (the blocks
-    [a, b), which are listed), and of what all see (the blocks [c, d), which are full, unless queries overhang the row).
-    Where two segments meet in a block, nothing is seen by all, and c ≥ d says so by itself.
+    The names are for blocks of queries and the keys that they see; a transposed band gives blocks of keys and the
+    queries that see them. Query q sees one range of keys of its segment, with q in it, whose ends never move back as q
+    grows. So the first and last query of a block give both ends of what any of its queries sees (blocks [a, b), which
+    are listed) and of what all see (blocks [c, d), which are full, unless queries overhang the row). Where two segments
+    meet in a block, no key is seen by all, and c ≥ d follows.
 
     Returns:
-        int64 [2, 8, B, number of blocks]: partial list, full list; see `_pieces`.
+        int64 [2, 8, B, number of blocks]: partial list, full list; see `_ordered`.
     """
     first = np.arange(0, layout.row_tokens, block)
     last = np.minimum(first + block, layout.row_tokens) - 1
@@ -151,11 +149,11 @@ def _list_pieces(layout: PackLayout, band: Band, block: int, other_block: int) -
     c, d = -(-from_last // other_block), to_first // other_block
     has_no_full = (c >= d) | (first + block > layout.row_tokens)
     c, d = np.where(has_no_full, b, c), np.where(has_no_full, b, d)
-    return np.stack([_pieces(a, c, d, b), _pieces(c, d, d, d)])
+    return np.stack([_ordered(a, c, d, b), _ordered(c, d, d, d)])
 
 
 def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First key and exclusive end of those that queries [k] of every row see: int64 [B, k] each."""
+    """Returns the first key that queries [k] of every row see, and the exclusive end: int64 [B, k] each."""
     row_starts = np.arange(layout.num_rows)[:, None] * layout.row_tokens
     segment = np.searchsorted(layout.segments, row_starts + queries, side="right")
     starts, ends = layout.segments[segment - 1] - row_starts, layout.segments[segment] - row_starts
@@ -166,51 +164,42 @@ def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[N
     return starts, ends
 
 
-def _pieces(
+def _ordered(
     a: NDArray[np.int64], c: NDArray[np.int64], d: NDArray[np.int64], b: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Writes the order of a list, first the blocks in [a, c) and [d, b), then all others, each part ascending.
+    """Describes a list that has the blocks of [a, c) and [d, b) first, then all others, each part ascending.
 
-    `create_block_mask` orders them so, by a stable sort. Such a list is a few ranges [a, c), [d, b), [0, a), [c, d),
-    and what follows b; in a range, index − slot is the same number.
+    This is the order of `create_block_mask`, which sorts stably. Such a list is the ranges [a, c), [d, b), [0, a),
+    [c, d) and everything from b on; within a range, index − slot is constant.
 
     Returns:
-        int64 [8, …]: ends of the first four ranges in the list, of which the second is how many blocks are listed; then
-        index − slot in them. Behind the fourth it is 0.
+        int64 [8, …]: the ends of the first four ranges in the list, the second being the number of listed blocks; then
+        index − slot in each of them. After the fourth it is 0.
     """
     listed = c - a + b - d
     return np.stack([c - a, listed, listed + a, b, a, d - c + a, -listed, d - b])
 
 
-def _spelled_out(pieces: list[NDArray[np.int64]], num_heads: int, device: torch.device) -> list[torch.Tensor]:
-    """Counts and indices of the queries' lists, then of the keys', on the device.
+def _written_lists(ranges: list[NDArray[np.int64]], num_heads: int, device: torch.device) -> list[torch.Tensor]:
+    """Returns counts and indices of the queries' lists, then of the keys', on the device.
 
-    Few entries are written in host memory, for starting a dozen kernels takes longer.
+    Short lists are written in host memory, because starting a dozen kernels takes longer.
     """
-    num_rows, num_queries, num_keys = pieces[0].shape[2], pieces[0].shape[3], pieces[1].shape[3]
+    num_rows, num_queries, num_keys = ranges[0].shape[2], ranges[0].shape[3], ranges[1].shape[3]
     is_small = num_rows * num_heads * num_queries * num_keys <= _HOST_ENTRIES
-    of_queries, of_keys = transfer(pieces, torch.device("cpu") if is_small else device)
+    of_queries, of_keys = transfer(ranges, torch.device("cpu") if is_small else device)
     lists = [*_lists(of_queries, num_keys, num_heads), *_lists(of_keys, num_queries, num_heads)]
     return transfer([part.numpy() for part in lists], device) if is_small else lists
 
 
-def _lists(pieces: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Spells lists out.
-
-    Args:
-        pieces: int32 [2, 8, B, n].
-        num_others: m, the entries of a list.
-        num_heads: H.
-
-    Returns:
-        Counts int32 [2, B, H, n] and indices int32 [2, B, H, n, m], contiguous.
-    """
-    slot = torch.arange(num_others, dtype=torch.int32, device=pieces.device)
-    parts = pieces[:, :, :, None, :, None].unbind(1)
+def _lists(ranges: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Writes lists of m entries from ranges int32 [2, 8, B, n]: counts int32 [2, B, H, n], indices [2, B, H, n, m]."""
+    slot = torch.arange(num_others, dtype=torch.int32, device=ranges.device)
+    parts = ranges[:, :, :, None, :, None].unbind(1)
     shift = torch.zeros_like(slot)
-    for end, of_run in reversed(list(zip(parts[:4], parts[4:], strict=True))):
-        shift = torch.where(slot < end, of_run, shift)
-    counts, indices = pieces[:, 1, :, None], slot + shift
+    for end, of_range in reversed(list(zip(parts[:4], parts[4:], strict=True))):
+        shift = torch.where(slot < end, of_range, shift)
+    counts, indices = ranges[:, 1, :, None], slot + shift
     return (
         counts.expand(-1, -1, num_heads, -1).contiguous(),
         indices.expand(-1, -1, num_heads, -1, -1).contiguous(),

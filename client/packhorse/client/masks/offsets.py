@@ -1,30 +1,27 @@
-"""Offsets for variable-length attention kernels: `cu_seqlens` and `max_seqlen`.
+"""Offsets for variable-length attention kernels, and the tokens that they count: those of all sequences end to end.
 
-Owns them on the device, in the plan's way and in seqpack's; leaves attention itself to `varlen`.
+Owns `cu_seqlens` and `max_seqlen` on the device, from the plan or from labels as seqpack finds them, and taking padding
+out of tensors and putting it back; leaves attention itself to `varlen`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from packhorse.client.batches.layout import PackLayout, as_layout
-from packhorse.client.masks.boolean import as_rows
+from packhorse.client.batches.layout import LayoutLike, as_layout
+from packhorse.client.masks.dense import as_rows
 from packhorse.client.masks.on_device import transfer
-from packhorse.client.masks.prefixes import refuse_prefixes
+from packhorse.client.masks.visibility import refuse_prefixes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VarlenOffsets:
-    """What a variable-length attention kernel asks for beside tokens. Legend: n sequences.
-
-    Queries and keys share them: packed training attends from a sequence to itself.
+    """What a variable-length attention kernel takes beside tokens, the same for queries and keys. Legend: n sequences.
 
     Example:
-        >>> layout = PackLayout.of_rows(np.array([2, 1, 3]), np.array([2, 3]), 4)  # rows of 2 + 1 and 3 tokens
+        >>> from packhorse.client import PackLayout
+        >>> layout = PackLayout.of_rows([2, 1, 3], [2, 3], 4)  # rows of 2 + 1 and 3 tokens
         >>> offsets = build_varlen_offsets(layout, "cpu")
         >>> offsets.cu_seqlens.tolist(), offsets.max_seqlen
         ([0, 2, 3, 6], 3)
@@ -38,12 +35,12 @@ class VarlenOffsets:
     max_seqlen: int
     """The longest sequence in tokens, or more: a host integer, so that no kernel waits for it."""
     cu_seqlens_padded: torch.Tensor
-    """Where sequences lie in the rows laid end to end, padding left in, as Transformer Engine's THD layout names it:
-    int32 [n + 1]."""
+    """Where sequences lie in the rows laid end to end, padding left in, as in Transformer Engine's THD layout: int32
+    [n + 1]."""
 
 
 def build_varlen_offsets(
-    where: PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
+    where: LayoutLike,
     device: torch.device | str,
     *,
     num_sequences: int | None = None,
@@ -51,8 +48,8 @@ def build_varlen_offsets(
 ) -> VarlenOffsets:
     """Brings a batch's offsets to the device, in one transfer that the host does not wait for.
 
-    CUDA graphs and `torch.compile` want the same shapes and integers at every step: say `num_sequences` and
-    `max_seqlen`, and have the last offset repeated, which makes empty sequences of the rest.
+    CUDA graphs and `torch.compile` want the same shapes and integers at every step: give `num_sequences` and
+    `max_seqlen`. The last offset is then repeated, which adds empty sequences.
 
     Example:
         >>> build_varlen_offsets(np.array([0, 2, 3]), "cpu", num_sequences=4).cu_seqlens.tolist()  # two are empty
@@ -71,8 +68,8 @@ def build_varlen_offsets(
     refuse_prefixes(layout, "a variable-length kernel's cu_seqlens")
     if num_sequences is not None and num_sequences < layout.num_sequences:
         raise ValueError(
-            f"the batch has {layout.num_sequences} sequences, more than num_sequences {num_sequences}; give them "
-            "room, or plan with max_sequences_per_bin"
+            f"the batch has {layout.num_sequences} sequences, more than num_sequences {num_sequences}; raise it, or "
+            "plan with max_sequences_per_bin"
         )
     if max_seqlen is not None and max_seqlen < layout.max_seqlen:
         raise ValueError(f"the batch has a sequence of {layout.max_seqlen} tokens, more than max_seqlen {max_seqlen}")
@@ -88,19 +85,96 @@ def build_varlen_offsets(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Unpadding:
+    """Takes padding out of a batch's tensors and puts it back, on one device. Legend: B rows, L tokens in a row.
+
+    Make it once for each batch, and use it for every tensor. Gradients pass both ways, and the host never waits.
+
+    Example:
+        >>> from packhorse.client import PackLayout
+        >>> unpadding = build_unpadding(PackLayout.of_rows([2], [1], 4), "cpu")
+        >>> tokens = unpadding.unpad(torch.tensor([[7, 8, 0, 0]]))
+        >>> tokens.tolist(), unpadding.pad(tokens).tolist()
+        ([7, 8], [[7, 8, 0, 0]])
+    """
+
+    num_rows: int
+    """B."""
+    row_tokens: int
+    """L."""
+    num_tokens: int
+    """Tokens of all sequences, padding left out."""
+    indices: torch.Tensor
+    """Where each token lies in the rows end to end: int32 [num_tokens], ascending."""
+
+    def unpad(self, padded: torch.Tensor) -> torch.Tensor:
+        """Returns the tokens [num_tokens, …] of padded rows [B, L, …].
+
+        Raises:
+            ValueError: the rows have another shape.
+        """
+        if padded.shape[:2] != (self.num_rows, self.row_tokens):
+            raise ValueError(
+                f"the tensor must have shape [{self.num_rows}, {self.row_tokens}, ...], as the layout says; "
+                f"got {list(padded.shape)}"
+            )
+        return padded.flatten(0, 1).index_select(0, self.indices)
+
+    def pad(self, tokens: torch.Tensor, *, fill: float = 0) -> torch.Tensor:
+        """Returns rows [B, L, …] of the tokens [num_tokens, …], padded with `fill`.
+
+        Raises:
+            ValueError: there are more tokens or fewer.
+        """
+        if tokens.shape[:1] != (self.num_tokens,):
+            raise ValueError(
+                f"the tensor must have shape [{self.num_tokens}, ...], as the layout says; got {list(tokens.shape)}"
+            )
+        rows = tokens.new_full((self.num_rows * self.row_tokens, *tokens.shape[1:]), fill)
+        rows = rows.index_copy(0, self.indices.long(), tokens)
+        return rows.view(self.num_rows, self.row_tokens, *tokens.shape[1:])
+
+
+def build_unpadding(where: LayoutLike, device: torch.device | str) -> Unpadding:
+    """Finds the tokens of a batch, from its offsets.
+
+    Example:
+        >>> from packhorse.client import PackLayout
+        >>> layout = PackLayout.of_rows([2, 1, 3], [2, 3], 4)  # rows of 2 + 1 and 3 tokens
+        >>> build_unpadding(layout, "cpu").indices.tolist()  # all positions but 3 and 7, which are padding
+        [0, 1, 2, 4, 5, 6]
+
+    Args:
+        where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
+        device: where the tensors are.
+
+    Raises:
+        ValueError: there is no layout in `where`.
+    """
+    layout = as_layout(where)
+    shifts = np.repeat(layout.starts - layout.cu_seqlens[:-1], layout.lengths)
+    (indices,) = transfer([np.arange(layout.num_tokens) + shifts], torch.device(device))
+    return Unpadding(
+        num_rows=layout.num_rows,
+        row_tokens=layout.row_tokens,
+        num_tokens=layout.num_tokens,
+        indices=indices,
+    )
+
+
 def build_packing_cu_seqlens(
     sequence_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, int]:
-    """Builds the offsets that variable-length attention kernels take (FlashAttention's `cu_seqlens`).
+    """Builds FlashAttention's `cu_seqlens` from labels of tokens; `build_varlen_offsets` knows them from the plan.
 
     Legend: B bins, L tokens in a row, n sequences. Sequence i covers [cu_seqlens[i], cu_seqlens[i + 1]) of the rows'
-    tokens laid end to end, those that `attention_mask` takes out left out, as in
+    tokens laid end to end, without those that `attention_mask` takes out, as in
     `hidden.flatten(0, 1)[attention_mask.flatten().bool()]`.
 
-    Neighbouring positions of a row with equal labels belong to one sequence, after masked-out positions are taken out;
-    two rows never share one. The work stays on the labels' device, and where that is a GPU, the host waits for it once,
-    at the end, for two integers: n, which the result's shape needs, and the longest length. `build_varlen_offsets`
-    knows them from the plan: it looks at no token and waits for nothing.
+    Neighbouring positions of a row with equal labels belong to one sequence, once masked positions are taken out; two
+    rows never share one. The work stays on the labels' device. A GPU is waited for once, at the end, for two integers:
+    n, which the result's shape needs, and the longest length.
 
     Example:
         >>> cu_seqlens, max_seqlen = build_packing_cu_seqlens(torch.tensor([[0, 0, 1], [0, 0, 0]]))
@@ -114,7 +188,7 @@ def build_packing_cu_seqlens(
 
     Returns:
         `cu_seqlens`, int32 [n + 1] on the labels' device, and `max_seqlen`, the longest sequence in tokens; `[0]` and 0
-        where there is no token.
+        without any token.
 
     Raises:
         ValueError: `sequence_ids` is not [B, L] or [L], or `attention_mask` has another shape.
@@ -166,8 +240,8 @@ def _scan_device(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> t
         follows = (previous >= row_start) & (flat_labels.index_select(0, previous.clamp(min=0)) == flat_labels)
         is_first = is_token & ~follows
 
-    # Everything keeps a size that the host knows. Firsts write their offset at their sequence's index, all others
-    # behind the part that is kept, where no two meet; slots after the last sequence hold the total.
+    # Every size is known to the host. First tokens write their offset at their sequence's index, all others past the
+    # part that is kept, each at an index of its own; slots after the last sequence hold the total.
     num_up_to = is_token.cumsum(0)
     num_before = num_up_to - is_token.long()
     sequence = is_first.cumsum(0) - 1

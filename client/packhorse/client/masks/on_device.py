@@ -1,6 +1,7 @@
 """What the layout says, brought to a device without waiting for it.
 
-Owns transfers and the per-token tensors that follow from them; leaves offsets to `layout`.
+Owns transfers and the per-token tensors that follow from them; leaves offsets to `batches/layout` and the rules of
+attention to `visibility`.
 """
 
 from collections.abc import Sequence
@@ -10,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout
-from packhorse.client.masks._band import Band
-from packhorse.client.masks.prefixes import prefix_tokens
+from packhorse.client.masks.visibility import Band, prefix_blocks
 
 
 def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Starts a transfer; from pinned memory where the device is a GPU, so that the host need not wait for its end."""
+    """Starts a transfer; to a GPU from pinned memory, so that the host need not wait for its end."""
     is_to_gpu = device.type == "cuda" and tensor.device.type == "cpu"
     return (tensor.pin_memory() if is_to_gpu else tensor).to(device, non_blocking=is_to_gpu)
 
@@ -36,24 +36,21 @@ def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> lis
 
 
 def segment_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """Index of every token's segment in `layout.segments`: int32 [B, L], no two rows sharing one."""
+    """Returns every token's index into `layout.segments`: int32 [B, L]; no two rows share one."""
     lengths = np.diff(layout.segments)
     (index,) = transfer([np.repeat(np.arange(len(lengths)), lengths)], device)
     return index.view(layout.num_rows, layout.row_tokens)
 
 
 def sequence_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """Which sequence every token belongs to, padding to the one before it: int32 [T]; i + 1, and 0 before the first."""
+    """Returns i + 1 for every token of sequence i and the padding after it, and 0 before the first: int32 [T]."""
     rooms = np.diff(layout.cu_seqlens_padded, prepend=0)
     (index,) = transfer([np.repeat(np.arange(len(rooms)), rooms)], device)
     return index
 
 
 def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """Label of every token: int32 [B, L]; 1, 2, 3, … in each row for sequences, 0 for padding of either kind.
-
-    Padding is what is left of a row, and what a sequence leaves of its room.
-    """
+    """Returns 1, 2, 3, … for the sequences of each row, and 0 for padding of either kind: int32 [B, L]."""
     num_tokens = layout.num_rows * layout.row_tokens
     # Padding, sequence, padding, sequence, …, padding: any of them may be empty.
     bounds = np.stack([layout.starts, layout.starts + layout.lengths], axis=1).reshape(-1)
@@ -65,13 +62,19 @@ def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
 
 
 def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """First token of the prefix that every token sees and one behind its last, in its row: int32 [2, B, L]."""
-    (bounds,) = transfer([prefix_tokens(layout)], device)
-    return bounds.view(2, layout.num_rows, layout.row_tokens)
+    """Returns the prefix that every token sees, as its first token in the row and its end: int32 [2, B, L].
+
+    Both are 0 for a token that sees none.
+    """
+    bounds = np.zeros((2, layout.num_rows, layout.row_tokens), dtype=np.int32)
+    for row, queries, keys in prefix_blocks(layout):
+        bounds[:, row, queries] = np.array([[keys.start], [keys.stop]])
+    (on_device,) = transfer([bounds], device)
+    return on_device
 
 
 def with_prefixes(pairs: torch.Tensor, layout: PackLayout) -> torch.Tensor:
-    """Allows the pairs of sequences and the prefixes that they see: bool [B, L, L], query, then key."""
+    """Adds the pairs of sequences and the prefixes that they see: bool [B, L, L], query, then key."""
     if not layout.shared_prefix:
         return pairs
     firsts, ends = prefix_bounds(layout, pairs.device)[..., None]
@@ -80,7 +83,7 @@ def with_prefixes(pairs: torch.Tensor, layout: PackLayout) -> torch.Tensor:
 
 
 def pairs_of_equals(labels: torch.Tensor, band: Band) -> torch.Tensor:
-    """Which positions of a row have equal labels, at a distance that is allowed.
+    """Returns which positions of a row have equal labels, at an allowed distance.
 
     Args:
         labels: integers [B, L], on any device.

@@ -1,21 +1,19 @@
-"""Attention over sequences laid end to end, by whichever variable-length kernel is there.
+"""Attention over sequences laid end to end: calls into PyTorch's, FlashAttention's and xformers' kernels.
 
-Owns the calls into `torch.nn.attention.varlen` and FlashAttention; leaves their offsets to `offsets`.
+Owns which kernel is called and how; leaves their offsets, and taking padding out, to `offsets`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from packhorse.client.batches.layout import PackLayout
-from packhorse.client.masks._band import Band
+from packhorse.client.batches.layout import LayoutLike, as_layout
 from packhorse.client.masks.offsets import VarlenOffsets, build_varlen_offsets
+from packhorse.client.masks.visibility import Band, refuse_prefixes
 
 Kernel = Literal["auto", "torch", "flash"]
 
@@ -24,7 +22,7 @@ def varlen_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    where: VarlenOffsets | PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor,
+    where: VarlenOffsets | LayoutLike,
     *,
     causal: bool,
     window: int | None = None,
@@ -34,7 +32,7 @@ def varlen_attention(
     """Attends within each sequence of a packed batch.
 
     Example:
-        >>> offsets = build_varlen_offsets(np.array([0, 2, 3]), "cuda")  # doctest: +SKIP
+        >>> offsets = build_varlen_offsets(torch.tensor([0, 2, 3]), "cuda")  # doctest: +SKIP
         >>> query = key = value = torch.randn(3, 8, 64, device="cuda", dtype=torch.bfloat16)  # doctest: +SKIP
         >>> varlen_attention(query, key, value, offsets, causal=True).shape  # doctest: +SKIP
         torch.Size([3, 8, 64])
@@ -44,7 +42,7 @@ def varlen_attention(
             bfloat16 on a GPU.
         key: [tokens, KV heads, head size]; heads are a multiple of KV heads.
         value: as `key`.
-        where: offsets on the device, best built once a batch for all layers; or what they are built from.
+        where: offsets on the device, best built once for all layers of a batch; or what they are built from.
         causal: whether a token sees none after it.
         window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
         scale: factor for scores; None for 1/√(head size).
@@ -55,9 +53,9 @@ def varlen_attention(
         [tokens, heads, head size].
 
     Raises:
-        ImportError: the kernel is not installed, or older than torch 2.11.
-        ValueError: tensors have other shapes or lie where no kernel runs, the window is below 1, or there is no layout
-            in `where`.
+        ImportError: the kernel is not installed, or torch is older than 2.11.
+        ValueError: tensors have other shapes or are on a device without kernels, the window is below 1, or there is no
+            layout in `where`.
     """
     if kernel not in ("auto", *_KERNELS):
         raise ValueError(f"kernel must be auto, {' or '.join(_KERNELS)}; got {kernel!r}")
@@ -73,6 +71,41 @@ def varlen_attention(
         kernel = "flash" if find_spec("flash_attn") else "torch"
     offsets = where if isinstance(where, VarlenOffsets) else build_varlen_offsets(where, query.device)
     return _KERNELS[kernel](query, key, value, offsets, band, scale)
+
+
+def build_block_diagonal_mask(where: LayoutLike, *, causal: bool) -> Any:
+    """Builds the mask for `xformers.ops.memory_efficient_attention`.
+
+    Example:
+        >>> cu_seqlens = torch.tensor([0, 2, 3])  # sequences of 2 tokens and 1
+        >>> build_block_diagonal_mask(cu_seqlens, causal=True)  # doctest: +SKIP
+        BlockDiagonalCausalMask(...)
+
+    Args:
+        where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
+        causal: whether a token sees none after it.
+
+    Returns:
+        `BlockDiagonalMask`, or with `causal` `BlockDiagonalCausalMask`, for query, key and value
+        [1, tokens, heads, head size] of all sequences end to end, padding left out (see `Unpadding`).
+
+    Raises:
+        ImportError: xformers is not installed.
+        ValueError: there is no layout in `where`, or its groups share prefixes.
+    """
+    layout = as_layout(where)
+    refuse_prefixes(layout, "xformers' block-diagonal mask")
+    try:
+        attn_bias = import_module("xformers.ops.fmha.attn_bias")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "xformers":
+            raise
+        raise ImportError(
+            "build_block_diagonal_mask needs xformers: install it (pip install xformers), or use varlen_attention or "
+            "build_block_mask, which need torch alone"
+        ) from None
+    mask = attn_bias.BlockDiagonalMask.from_seqlens(layout.lengths.tolist())
+    return mask.make_causal() if causal else mask
 
 
 def _refuse_devices_without_kernels(device: torch.device) -> None:
@@ -106,7 +139,7 @@ def _by_torch(
     groups = query.shape[1] // key.shape[1]
     if groups > 1 and "enable_gqa" in known:
         options["enable_gqa"] = True
-    elif groups > 1:  # torch 2.11 takes as many heads of keys as of queries
+    elif groups > 1:  # torch 2.11 wants as many heads of keys as of queries
         key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
     return varlen.varlen_attn(
         query,
@@ -147,7 +180,7 @@ def _by_flash(
 
 
 def _reach(band: Band) -> tuple[int, int]:
-    """Tokens that one sees before and after itself, −1 for all: FlashAttention's `window_size`, and so torch's."""
+    """Returns how many tokens one sees before and after itself, −1 for all, as both kernels take `window_size`."""
     return -1 if band.most is None else band.most, -1 if band.least is None else -band.least
 
 

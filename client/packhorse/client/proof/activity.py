@@ -8,11 +8,17 @@ from dataclasses import dataclass, fields
 import grpc
 
 from packhorse.client.errors import PackhorseError, ServerUnavailableError
-from packhorse.client.transport.access import NO_ACCESS, Access, Credentials
+from packhorse.client.transport.access import (
+    NO_ACCESS,
+    Access,
+    Address,
+    Credentials,
+    addresses_of,
+    host_and_port,
+    hosts_of,
+)
+from packhorse.client.transport.failures import exception_of, refusal_of
 from packhorse.client.transport.grpc_channels import MAX_MESSAGE_BYTES
-from packhorse.client.transport.handshake import refusal_of
-from packhorse.client.transport.statuses import exception_of
-from packhorse.client.transport.targets import Address, addresses_of, host_and_port, hosts_of
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 

@@ -249,7 +249,7 @@ class EpochOfStreams:
                             continue
                         if num_before:
                             yield block.slice(0, num_before), header, ""
-                        yield block.slice(num_before, len(block)), header, "--until"
+                        yield block.slice(num_before, len(block)), header, "until"
             assert header is not None
             streamed_bins += num_bins
             report.num_steps = header.num_steps
@@ -261,9 +261,9 @@ class EpochOfStreams:
         assert header is not None
         taken = header.skipped.minus(self.skip)
         for option, positions, skip in (
-            ("--start-position", [range(self.topology.start_position)], self.skip),
-            ("--remainder drop", [range(header.num_bins - header.num_bins_dropped, header.num_bins)], self.skip),
-            ("--skip", [range(*each) for each in self.skip.within(self.dataset.num_bins).ranges], None),
+            ("start_position", [range(self.topology.start_position)], self.skip),
+            ('remainder="drop"', [range(header.num_bins - header.num_bins_dropped, header.num_bins)], self.skip),
+            ("skip", [range(*each) for each in self.skip.within(self.dataset.num_bins).ranges], None),
             (f"{self.dataset.name}.takedown.toml", [range(*each) for each in taken.ranges], None),
         ):
             for block in self._bins_at(positions, skip):

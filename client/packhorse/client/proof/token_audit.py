@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
 from packhorse.client.sources import TokenSource, TokenSourceError
-from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock
-from packhorse.client.streams.over_length import cuts_ends
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock, cuts_ends
 from packhorse.topology import RemainderPolicy, RoomRule
 from packhorse.types import Component, DatasetInfo, StreamHeader
 
@@ -161,7 +160,7 @@ class _Check:
             yield (
                 f"batches hold {report.tokens:,} tokens of the source; the dataset was prepared from "
                 f"{info.own_tokens:,}: with align {info.align} a length that differs by less can hide in its room; "
-                "give the data that it was prepared from as --against to see where"
+                "compare with the data that it was prepared from (against=) to see where"
             )
         cut = info.over_length_tokens if info.over_length == "truncate" else 0
         if report.cut_tokens != cut:

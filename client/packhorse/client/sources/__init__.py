@@ -1,20 +1,18 @@
 """Token sources: from a sequence's id to its tokens, whatever they are stored in.
 
-Only re-exports. `base` says what a source is; `_spans` and `_fetched` are the two ways to be a fast one; the sources
-have a file each, and `choose` tells which one is meant.
+Only re-exports. `base` says what a source is; each format has a file for disks and stores alike, and `choose` tells
+which one is meant.
 """
 
-from packhorse.client.sources.arrow import ArrowSource
+from packhorse.client.sources._node_cache import StoreCache
+from packhorse.client.sources.arrow import ArrowSource, RemoteArrowSource
 from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.client.sources.choose import as_token_source
-from packhorse.client.sources.fetched import StoreCache
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource
-from packhorse.client.sources.remote import RemoteSource
-from packhorse.client.sources.remote_arrow import RemoteArrowSource
-from packhorse.client.sources.stored import FlatSource, MegatronSource
+from packhorse.client.sources.token_files import FlatSource, MegatronSource, RemoteSource
 from packhorse.formats.object_store import StoreOptions, TokenStoreError
 
 __all__ = [

@@ -1,17 +1,17 @@
 """Tables that are decoded a row group at a time: Parquet on a disk or in a store, Arrow in a store.
 
 Owns which row group holds a row, which decoded ones are kept, and decoding those of coming sequences ahead; leaves
-opening and reading files to `parquet` and `remote_arrow`.
+opening and reading files to `sources.parquet` and `sources.arrow`.
 """
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._lists import (
+from packhorse.client.sources._node_cache import FetchAhead
+from packhorse.client.sources._tables import (
     ListColumn,
     RowLookup,
     TableSource,
@@ -20,8 +20,7 @@ from packhorse.client.sources._lists import (
     ids_of,
     token_dtype_of,
 )
-from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
-from packhorse.client.sources.fetched import FetchedAhead, FetchSource
+from packhorse.client.sources.base import FetchSource, TokenSourceError
 from packhorse.formats.object_store import for_each
 
 DEFAULT_KEPT_BYTES = 1 << 28
@@ -74,7 +73,6 @@ class RowGroupSource(TableSource, FetchSource):
             raise TokenSourceError("no file is given to read tokens from")
         self._files = tuple(files)
         self._id_column = id_column
-        self._kept_bytes = kept_bytes
         self._where = files[0].where if len(files) == 1 else f"{files[0].where} and {len(files) - 1} more"
         group_rows: list[int] = []
         num_groups: list[int] = []
@@ -92,43 +90,26 @@ class RowGroupSource(TableSource, FetchSource):
         self._group_ends = np.cumsum(num_groups, dtype=np.int64)
         self._row_ends = np.cumsum(group_rows, dtype=np.int64)
         group_bytes = sum(file.size_bytes for file in files) // max(1, len(group_rows))
-        self._ahead = -(-ahead_bytes // max(1, group_bytes))
+        ahead = -(-ahead_bytes // max(1, group_bytes))
         self._lookup: RowLookup | None = None
-        self._groups: FetchedAhead[int, tuple[ListColumn, int]] | None = None
+        self._groups = FetchAhead(self._decode, ahead=ahead, threads=_DECODING_THREADS, keep_bytes=kept_bytes)
 
     def __len__(self) -> int:
         return int(self._row_ends[-1]) if len(self._row_ends) else 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_lookup": None, "_groups": None}
 
     @property
     def where(self) -> str:
         """The files."""
         return self._where
 
-    def gather_from(
-        self,
-        ids: NDArray[np.int64],
-        lengths: NDArray[np.integer],
-        *,
-        first_tokens: NDArray[np.int64] | None = None,
-        truncate: bool = False,
-    ) -> Gather:
-        """Begins to decode the row groups of all sequences in their order; see `TokenSource.gather_from`."""
-        if self._ahead and len(ids):
-            try:
-                groups = self._groups_of(self._find(ids))
-            except TokenSourceError:  # to be raised for the batch that has the sequence, not for those before it
-                pass
-            else:
-                _, at = np.unique(groups, return_index=True)
-                self._opened_groups().expect(groups[np.sort(at)].tolist())
-        return TokenSource.gather_from(self, ids, lengths, first_tokens=first_tokens, truncate=truncate)
+    def _expect(self, ids: NDArray[np.int64]) -> None:
+        if self._groups.ahead:
+            groups = self._groups_of(self._rows(ids))
+            self._groups.expect(list(dict.fromkeys(groups.tolist())))
 
     def origin(self, sequence_id: int) -> str:
         """The file, and the row of it."""
-        rows = self._find(np.array([sequence_id]))
+        rows = self._rows(np.array([sequence_id]))
         number = self._file_of(int(self._groups_of(rows)[0]))
         first_group = int(self._group_ends[number - 1]) if number else 0
         first_row = int(self._row_ends[first_group - 1]) if first_group else 0
@@ -142,15 +123,14 @@ class RowGroupSource(TableSource, FetchSource):
             check_id_type(file.look()[0], name, file.where)
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
-        rows = self._find(ids)
+        rows = self._rows(ids)
         groups = self._groups_of(rows)
         fetched: list[NDArray[np.integer]] = [np.empty(0, np.int64)] * len(ids)
-        in_order, at = np.unique(groups, return_index=True)
-        for group in in_order[np.argsort(at)].tolist():
+        for group in dict.fromkeys(groups.tolist()):
             wanted = np.flatnonzero(groups == group)
-            column = self._opened_groups().get(group)[0]
+            column = self._groups.get(group)
             first_row = int(self._row_ends[group]) - len(column)
-            buffers, firsts, lengths = column.spans(rows[wanted] - first_row, ids[wanted])
+            buffers, firsts, lengths = column.locate(rows[wanted] - first_row, ids[wanted])
             dtype = column.dtype
             for i, buffer, first, length in zip(
                 wanted.tolist(), buffers, firsts.tolist(), lengths.tolist(), strict=True
@@ -160,35 +140,16 @@ class RowGroupSource(TableSource, FetchSource):
                 fetched[i] = np.frombuffer(bytes(buffer[begin : begin + length * dtype.itemsize]), dtype)
         return fetched
 
-    def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self._lookup is None:
-            held = None
-            if self._id_column is not None:
-                held = ids_of(self._arrays(self._id_column), len(self), self._id_column, self._where)
-            self._lookup = RowLookup(self._where, len(self), held)
-        return self._lookup.rows(ids)
+    def _ids_in(self, column: str) -> NDArray[np.int64]:
+        groups = range(len(self._row_ends))
+        arrays = (array for group in groups for array in _chunks(self._read(group, column)))
+        return ids_of(arrays, len(self), column, self._where)
 
-    def _arrays(self, column: str) -> Iterator[Any]:
-        for group in range(len(self._row_ends)):
-            yield from _chunks(self._read(group, column))
-
-    def _opened_groups(self) -> "FetchedAhead[int, tuple[ListColumn, int]]":
-        if self._groups is None or self._groups.process != os.getpid():
-            self._groups = FetchedAhead(
-                self._decode,
-                ahead=self._ahead,
-                threads=_DECODING_THREADS,
-                keep=self._kept_bytes,
-                size_of=lambda decoded: decoded[1],
-            )
-        return self._groups
-
-    def _decode(self, group: int) -> tuple[ListColumn, int]:
-        """A row group's tokens, and their size in memory in bytes."""
+    def _decode(self, group: int) -> ListColumn:
         where = self._files[self._file_of(group)].where
         data = self._read(group, self._column)
         dtype = token_dtype_of(data.schema, self._column, where)
-        return ListColumn(_chunks(data), dtype=dtype, where=where, column=self._column), data.nbytes
+        return ListColumn(_chunks(data), dtype=dtype, where=where, column=self._column, nbytes=data.nbytes)
 
     def _read(self, group: int, column: str) -> Any:
         """One column of a row group, as Arrow data."""

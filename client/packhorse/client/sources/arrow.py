@@ -1,7 +1,7 @@
-"""Arrow IPC files and Hugging Face datasets as sources: a list column of tokens, memory-mapped.
+"""Arrow files and Hugging Face datasets as sources: on a disk memory-mapped, in a store decoded batch by batch.
 
-Owns opening files, what a dataset saved or held by Hugging Face `datasets` is made of, and pickling; leaves the layout
-of lists to `_lists` and copying to `_spans`.
+Owns opening them; leaves the layout of lists to `sources._tables`, copying to `sources.base`, and which record batches
+of a store are wanted to `sources._row_groups`.
 """
 
 import os
@@ -13,7 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._lists import (
+from packhorse.client.sources._node_cache import CachedObject, StoreCache
+from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, RowGroupSource
+from packhorse.client.sources._tables import (
     ARROW,
     ListColumn,
     RowLookup,
@@ -23,15 +25,23 @@ from packhorse.client.sources._lists import (
     ids_of,
     token_dtype_of,
 )
-from packhorse.client.sources._spans import Spans, SpanSource
-from packhorse.client.sources.base import TokenSourceError
+from packhorse.client.sources.base import MappedSource, Ranges, TokenSourceError
 from packhorse.formats import require
-from packhorse.formats.arrow import arrow_files, open_arrow, record_batches
-from packhorse.formats.columns import values_of
+from packhorse.formats.arrow import (
+    StreamedBatch,
+    arrow_files,
+    arrow_objects,
+    open_arrow,
+    read_arrow,
+    record_batches,
+    streamed_batches,
+    values_of,
+)
 from packhorse.formats.files import FileStamp
+from packhorse.formats.object_store import for_each, without_secrets
 
 
-class ArrowSource(TableSource, SpanSource):
+class ArrowSource(TableSource, MappedSource):
     """Tokens of a list column of Arrow data, memory-mapped; a sequence's id is its row, or what an id column says.
 
     Rows are numbered over all files in order. Forks share the maps; a source of files pickles as their paths, one of a
@@ -79,7 +89,7 @@ class ArrowSource(TableSource, SpanSource):
         return len(tokens) if selection is None else len(selection)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_lookup": None}
+        return {**super().__getstate__(), "_opened": None}
 
     @property
     def where(self) -> str:
@@ -92,27 +102,16 @@ class ArrowSource(TableSource, SpanSource):
     def _check_id_column(self, name: str) -> None:
         check_id_type(self._tables.schema(), name, self.where)
 
-    def origin(self, sequence_id: int) -> str:
-        """The row of the data."""
-        (row,) = self._find(np.array([sequence_id])).tolist()
-        return f"row {row} of {self.where}"
-
-    def _spans(self, ids: NDArray[np.int64]) -> Spans:
+    def _locate(self, ids: NDArray[np.int64]) -> Ranges:
         tokens, selection = self._open()
-        rows = self._find(ids)
-        buffers, firsts, lengths = tokens.spans(rows if selection is None else selection[rows].astype(np.int64), ids)
-        return Spans(buffers, firsts * self._dtype.itemsize, lengths)
+        rows = self._rows(ids)
+        buffers, firsts, lengths = tokens.locate(rows if selection is None else selection[rows].astype(np.int64), ids)
+        return Ranges(buffers, firsts * self._dtype.itemsize, lengths)
 
-    def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self._lookup is None:
-            held = None
-            if self._id_column is not None:
-                tokens, selection = self._open()
-                arrays = self._tables.arrays(self._id_column)
-                held = ids_of(arrays, len(tokens), self._id_column, self._tables.where)
-                held = held if selection is None else held[selection]
-            self._lookup = RowLookup(self._tables.where, len(self), held)
-        return self._lookup.rows(ids)
+    def _ids_in(self, column: str) -> NDArray[np.int64]:
+        tokens, selection = self._open()
+        ids = ids_of(self._tables.arrays(column), len(tokens), column, self.where)
+        return ids if selection is None else ids[selection]
 
     def _open(self) -> tuple[ListColumn, NDArray[np.integer] | None]:
         """The column, and which of its rows are the data's, in order; None for all."""
@@ -222,3 +221,94 @@ def _is_inside(array: Any, whole: Any) -> bool:
     """Whether a list array's values are in the map."""
     values = array.buffers()[-1]
     return values is None or not values.size or 0 <= values.address - whole.address < whole.size
+
+
+class RemoteArrowSource(RowGroupSource):
+    """Tokens of a list column of Arrow files in an object store; ids are rows, or what an id column says.
+
+    Record batches are read through a cache on the node's disk, and those of coming batches are fetched ahead. Of the
+    file format only the column is read, of the stream format (which `datasets` saves) every column. Files may be
+    compressed.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import pyarrow as pa
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "a.arrow")
+        ...     table = pa.table({"input_ids": [[1, 2, 3], [4]]})
+        ...     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        ...         writer.write_table(table)
+        ...     RemoteArrowSource(path.as_uri(), store=StoreCache(cache_folder=folder)).read(1).tolist()
+        [4]
+    """
+
+    def __init__(
+        self,
+        data: str | Sequence[str],
+        *,
+        column: str | None = None,
+        id_column: str | None = None,
+        kept_bytes: int = DEFAULT_KEPT_BYTES,
+        store: StoreCache | None = None,
+    ) -> None:
+        """Asks for the files and reads how many rows each record batch has.
+
+        Args:
+            data: the URL of an Arrow file, of a folder of `*.arrow`, of a folder that `Dataset.save_to_disk` wrote, or
+                a pattern; or a list of URLs of files, in the order that numbers rows.
+            column: holds the tokens: lists of integers. None for the evident one, as for `ArrowSource`.
+            id_column: holds the ids: distinct integers. None where a row's number is its sequence's id.
+            kept_bytes: decoded record batches that each process keeps, at most; one always stays.
+            store: how the store is read; None for the defaults.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            ImportError: pyarrow, or fsspec's file system for the URL, is not installed.
+            ValueError: a file is no Arrow IPC file.
+            TokenSourceError: a column is missing, of another type, or cannot be told.
+            TokenStoreError: the store does not answer.
+        """
+        cached = store or StoreCache()
+        urls = arrow_objects(data) if isinstance(data, str | os.PathLike) else list(data)
+        super().__init__(
+            for_each(urls, lambda url: _StoredFile(url, cached)),
+            column=column,
+            id_column=id_column,
+            kept_bytes=kept_bytes,
+            ahead_bytes=cached.read_ahead_bytes,
+        )
+
+
+class _StoredFile:
+    """An object of record batches; see `GroupedFile`."""
+
+    def __init__(self, url: str, store: StoreCache) -> None:
+        self._object = CachedObject(url, store)
+        self._streamed: list[StreamedBatch] | None = None
+        self.where = without_secrets(url)
+        self.size_bytes = self._object.object.size_bytes
+
+    def look(self) -> tuple[Any, list[int]]:
+        """See `GroupedFile`."""
+        reader = self._reader()
+        schema = reader.schema
+        if not hasattr(reader, "get_batch"):  # a stream, as `datasets` writes: frames are read past the cache
+            self._streamed = streamed_batches(self._object.object.read, self.size_bytes, self.where)
+            return schema, [batch.num_rows for batch in self._streamed]
+        is_nested = require("pyarrow", ARROW).types.is_nested
+        narrow = [number for number, field in enumerate(schema) if not is_nested(field.type)]
+        counted = self._reader(narrow[:1] or None)
+        return schema, [counted.get_batch(number).num_rows for number in range(counted.num_record_batches)]
+
+    def read(self, group: int, column: str) -> Any:
+        """See `GroupedFile`."""
+        schema = self._reader().schema
+        if self._streamed is None:
+            return self._reader([schema.names.index(column)]).get_batch(group)
+        pa, ipc = require("pyarrow", ARROW), require("pyarrow.ipc", ARROW)
+        message = self._object.read(*self._streamed[group][:2])
+        return ipc.read_record_batch(pa.py_buffer(message), schema).select([column])
+
+    def _reader(self, columns: Sequence[int] | None = None) -> Any:
+        require("pyarrow", ARROW)
+        return read_arrow(self._object.file(), self.where, columns=columns)

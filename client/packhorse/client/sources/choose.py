@@ -10,18 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from packhorse.client.sources.arrow import ArrowSource, is_held_dataset
+from packhorse.client.sources.arrow import ArrowSource, RemoteArrowSource, is_held_dataset
 from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.client.sources.indexable import IndexableSource
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource
-from packhorse.client.sources.remote import RemoteSource
-from packhorse.client.sources.remote_arrow import RemoteArrowSource
-from packhorse.client.sources.stored import FlatSource, MegatronSource
+from packhorse.client.sources.token_files import FlatSource, MegatronSource, RemoteSource
 from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, saved_splits
 from packhorse.formats.files import as_path, is_file, is_folder
-from packhorse.formats.mds_index import INDEX
+from packhorse.formats.mds import INDEX
 from packhorse.formats.object_store import find_objects, is_url, without_secrets
 
 

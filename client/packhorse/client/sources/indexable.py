@@ -1,7 +1,7 @@
 """Any object that answers `indexable[id]`, as a source.
 
-Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to `sources.fetched` and
-`base`.
+Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to
+`sources.base`.
 """
 
 from collections.abc import Mapping, Sized
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._lists import refuse_row_numbers
-from packhorse.client.sources.base import TokenSourceError, as_integers
-from packhorse.client.sources.fetched import FetchSource
+from packhorse.client.sources._tables import refuse_row_numbers
+from packhorse.client.sources.base import FetchSource, TokenSourceError, as_integers
 
 
 class IndexableSource(FetchSource):

@@ -1,23 +1,23 @@
-"""MDS shards (MosaicML Streaming) as a source: arrays, lists or raw bytes of tokens, memory-mapped.
+"""MDS shards (MosaicML Streaming) as a source: arrays, lists or raw bytes of tokens.
 
-Owns which column holds the tokens and what its bytes mean as tokens; leaves the shards' layout to `packhorse.formats`.
+Owns which column holds the tokens, and reading shards of a store in blocks; leaves their layout to `formats.mds`.
 """
 
 import json
 import os
-from contextlib import suppress
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from packhorse.client.sources._lists import RowLookup, TableSource, choose_by_name
-from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError, as_integers
-from packhorse.client.sources.fetched import FetchSource, StoreCache
-from packhorse.client.sources.stored import StoredShards
-from packhorse.formats.mds import MdsShards
-from packhorse.formats.mds_index import INTEGERS, array_type, read_array
-from packhorse.formats.object_store import is_url
+from packhorse.client.sources._node_cache import CachedObject, ReadAhead, StoreCache
+from packhorse.client.sources._tables import RowLookup, TableSource, choose_by_name
+from packhorse.client.sources.base import FetchSource, TokenSourceError, as_integers
+from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
+from packhorse.formats.object_store import for_each, is_url
+
+_MOST_OPEN_SHARDS = 1024
 
 
 class MdsSource(TableSource, FetchSource):
@@ -60,7 +60,7 @@ class MdsSource(TableSource, FetchSource):
         """
         super().__init__()
         self._shards = MdsShards(path)
-        self._stored = StoredShards(self._shards, store or StoreCache()) if is_url(path) else None
+        self._stored = _StoredShards(self._shards, store or StoreCache()) if is_url(path) else None
         columns = self._shards.columns
         for name in (column, id_column):
             if name is not None and name not in columns:
@@ -83,9 +83,6 @@ class MdsSource(TableSource, FetchSource):
     def __len__(self) -> int:
         return len(self._shards)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_lookup": None}
-
     @property
     def where(self) -> str:
         """The index of the shards."""
@@ -99,38 +96,20 @@ class MdsSource(TableSource, FetchSource):
         if encoding not in INTEGERS:
             raise TokenSourceError(f"{self.where}: column {name!r} is encoded as {encoding!r}, but ids are integers")
 
-    def origin(self, sequence_id: int) -> str:
-        """The row of the shards, numbered over all of them."""
-        (row,) = self._find(np.array([sequence_id])).tolist()
-        return f"row {row} of {self.where}"
-
-    def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self._lookup is None:
-            held = None if self._id_column is None else self._shards.integers(self._id_column)
-            self._lookup = RowLookup(self._shards.where, len(self), held)
-        return self._lookup.rows(ids)
+    def _ids_in(self, column: str) -> NDArray[np.int64]:
+        return self._shards.integers(column)
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
-        rows = self._find(ids)
+        rows = self._rows(ids)
         cells = self._stored or self._shards
         return [
             as_integers(sequence_id, self._decode(sequence_id, cells.cell(row, self._column)))
             for sequence_id, row in zip(ids.tolist(), rows.tolist(), strict=True)
         ]
 
-    def gather_from(
-        self,
-        ids: NDArray[np.int64],
-        lengths: NDArray[np.integer],
-        *,
-        first_tokens: NDArray[np.int64] | None = None,
-        truncate: bool = False,
-    ) -> Gather:
-        """Begins to fetch all sequences of a store in their order; see `TokenSource.gather_from`."""
+    def _expect(self, ids: NDArray[np.int64]) -> None:
         if self._stored is not None:
-            with suppress(TokenSourceError):  # to be raised for the batch that has it
-                self._stored.expect(self._find(ids))
-        return TokenSource.gather_from(self, ids, lengths, first_tokens=first_tokens, truncate=truncate)
+            self._stored.expect(self._rows(ids))
 
     def _decode(self, sequence_id: int, cell: memoryview) -> Any:
         try:
@@ -166,3 +145,53 @@ class MdsSource(TableSource, FetchSource):
 
 def _listed(columns: dict[str, str]) -> str:
     return ", ".join(f"{name!r} ({encoding})" for name, encoding in columns.items())
+
+
+class _StoredShards:
+    """The cells of shards in a store; it pickles by URL."""
+
+    def __init__(self, shards: MdsShards, store: StoreCache) -> None:
+        self._shards = shards
+        self._store = store
+        self._open: OrderedDict[int, tuple[CachedObject, NDArray[np.uint32]]] = OrderedDict()
+        self._reads = ReadAhead(self._object_of, store)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def cell(self, index: int, column: str) -> memoryview:
+        """Returns the bytes of one column of one sequence; see `MdsShards.cell`."""
+        number, row = self._shards.shard_of(index)
+        begin, end = self._opened(number)[1][row : row + 2].tolist()
+        sequence = bytes(self._reads.read(number, begin, end))  # a view would keep the whole block in memory
+        return self._shards.cell_of(memoryview(sequence), column, f"{self._shards.where_of(number)}: sequence {index}")
+
+    def expect(self, rows: NDArray[np.int64]) -> None:
+        """Begins to fetch the blocks of sequences, in their order."""
+        numbers, rows_there = self._shards.shards_of(rows)
+        chosen = np.unique(numbers).tolist()
+        begins, ends = np.empty_like(rows), np.empty_like(rows)
+        # Several at a time: each is a wait for its size and its offsets, before any block can be asked for.
+        for number, (_, offsets) in zip(chosen, for_each(chosen, self._opened), strict=True):
+            here = numbers == number
+            begins[here], ends[here] = offsets[rows_there[here]], offsets[rows_there[here] + 1]
+        self._reads.expect(numbers, begins, ends)
+
+    def _object_of(self, number: int) -> CachedObject:
+        return self._opened(number)[0]
+
+    def _opened(self, number: int) -> tuple[CachedObject, NDArray[np.uint32]]:
+        """A shard, and where its sequences begin: uint32 [n + 1]."""
+        opened = self._open.get(number)
+        if opened is None:
+            url, num_sequences = self._shards.shards[number]
+            stored = CachedObject(str(url), self._store)
+            frame = np.frombuffer(stored.object.read(0, 4 + 4 * (num_sequences + 1)), "<u4")
+            if frame[0] != num_sequences or (frame[2:] < frame[1:-1]).any() or frame[-1] > stored.size_bytes:
+                raise ValueError(
+                    f"{self._shards.where_of(number)} does not hold the {num_sequences} sequences that its index says"
+                )
+            opened = self._open[number] = stored, frame[1:]
+            while len(self._open) > _MOST_OPEN_SHARDS:
+                self._open.popitem(last=False)
+        return opened

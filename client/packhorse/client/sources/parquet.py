@@ -1,23 +1,20 @@
 """Parquet files as a source: a list column of tokens, decoded a row group at a time.
 
-Owns opening and reading Parquet, on a disk or in a store; leaves which row groups are wanted to `_row_groups`.
+Owns opening and reading Parquet, on a disk or in a store; leaves which row groups are wanted to `sources._row_groups`.
 """
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from packhorse.client.sources._lists import ARROW
-from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, GroupedFile, RowGroupSource
+from packhorse.client.sources._node_cache import CachedObject, StoreCache
+from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, RowGroupSource
+from packhorse.client.sources._tables import ARROW
 from packhorse.client.sources.base import TokenSourceError
-from packhorse.client.sources.fetched import CachedObject, StoreCache
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp, as_path, named_files
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
-
-DEFAULT_CACHE_BYTES = DEFAULT_KEPT_BYTES
 
 
 class ParquetSource(RowGroupSource):
@@ -44,7 +41,7 @@ class ParquetSource(RowGroupSource):
         *,
         column: str | None = None,
         id_column: str | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        cache_bytes: int = DEFAULT_KEPT_BYTES,
         store: StoreCache | None = None,
     ) -> None:
         """Reads the files' footers.
@@ -69,16 +66,14 @@ class ParquetSource(RowGroupSource):
         if cache_bytes < 0:
             raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
         store = store or StoreCache()
-        names = named_in(data, ".parquet")
-        files: list[GroupedFile] = [_LocalFile(Path(name)) for name in names if not is_url(name)]
-        if urls := [name for name in names if is_url(name)]:
-            if files:
-                raise TokenSourceError(
-                    f"{files[0].where} is a file and {without_secrets(urls[0])} a URL; give all of one kind"
-                )
-            files = list(for_each(urls, lambda url: _StoredFile(url, store)))
+        names = _named_in(data)
+        urls, paths = ([name for name in names if is_url(name) is wanted] for wanted in (True, False))
+        if urls and paths:
+            raise TokenSourceError(f"{paths[0]} is a file and {without_secrets(urls[0])} a URL; give all of one kind")
         super().__init__(
-            files,
+            for_each(names, lambda name: _ParquetFile(name, store))
+            if urls
+            else [_ParquetFile(name, store) for name in names],
             column=column,
             id_column=id_column,
             kept_bytes=cache_bytes,
@@ -86,69 +81,45 @@ class ParquetSource(RowGroupSource):
         )
 
 
-def named_in(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], suffix: str) -> list[str]:
-    """Returns the files and URLs that a source is given, in the order that numbers rows."""
+def _named_in(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Returns the files and URLs that are meant, in the order that numbers rows."""
     if isinstance(data, str | os.PathLike):
-        return named_files(as_path(data), suffix)
+        return named_files(as_path(data), ".parquet")
     return [as_path(path) for path in data]
 
 
-class _LocalFile:
-    """A file on a disk; it refuses another one at the same path."""
+class _ParquetFile:
+    """A file on a disk, which refuses another one at the same path, or an object in a store; see `GroupedFile`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp = FileStamp.of(path)
-        self.where = str(path)
-        self.size_bytes = self._stamp.size_bytes
-
-    def look(self) -> tuple[Any, list[int]]:
-        """See `GroupedFile`."""
-        return _look(self._path, self.where)
-
-    def read(self, group: int, column: str) -> Any:
-        """See `GroupedFile`."""
-        self._stamp.check(self._path)
-        return _read(self._path, self.where, group, column)
-
-
-class _StoredFile:
-    """An object in a store."""
-
-    def __init__(self, url: str, store: StoreCache) -> None:
-        self._object = CachedObject(url, store)
-        self.where = without_secrets(url)
-        self.size_bytes = self._object.object.size_bytes
+    def __init__(self, name: str, store: StoreCache) -> None:
+        self._name = name
+        self._opened = CachedObject(name, store) if is_url(name) else FileStamp.of(name)
+        self.where = without_secrets(name)
+        self.size_bytes = self._opened.size_bytes
 
     def look(self) -> tuple[Any, list[int]]:
         """See `GroupedFile`."""
-        return _look(self._object.file(), self.where)
+        with self._open() as opened:
+            metadata = opened.metadata
+            return opened.schema_arrow, [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
     def read(self, group: int, column: str) -> Any:
         """See `GroupedFile`."""
-        return _read(self._object.file(), self.where, group, column)
+        with self._open() as opened:
+            # Without threads: a pool that was forked away would never answer.
+            return opened.read_row_group(group, columns=[column], use_threads=False)
 
-
-def _look(file: Any, where: str) -> tuple[Any, list[int]]:
-    with _open_parquet(file, where) as opened:
-        metadata = opened.metadata
-        return opened.schema_arrow, [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-
-
-def _read(file: Any, where: str, group: int, column: str) -> Any:
-    with _open_parquet(file, where) as opened:
-        # Without threads: a pool that was forked away would never answer.
-        return opened.read_row_group(group, columns=[column], use_threads=False)
-
-
-@contextmanager
-def _open_parquet(file: Any, where: str) -> Iterator[Any]:
-    """Opens a Parquet file and closes it again, whatever becomes of it; its footer takes a millisecond or less."""
-    arrow, parquet = require("pyarrow", ARROW), require("pyarrow.parquet", ARROW)
-    try:
-        with parquet.ParquetFile(file, pre_buffer=False) as opened:
-            yield opened
-    except (FileNotFoundError, PermissionError, TokenStoreError):
-        raise
-    except (arrow.ArrowException, OSError) as error:
-        raise ValueError(f"{where} cannot be read as a Parquet file: {error}") from None
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        """Opens the file and closes it again; its footer takes a millisecond or less."""
+        arrow, parquet = require("pyarrow", ARROW), require("pyarrow.parquet", ARROW)
+        if isinstance(self._opened, FileStamp):
+            self._opened.check(self._name)
+        file = self._name if isinstance(self._opened, FileStamp) else self._opened.file()
+        try:
+            with parquet.ParquetFile(file, pre_buffer=False) as opened:
+                yield opened
+        except (FileNotFoundError, PermissionError, TokenStoreError):
+            raise
+        except (arrow.ArrowException, OSError) as error:
+            raise ValueError(f"{self.where} cannot be read as a Parquet file: {error}") from None

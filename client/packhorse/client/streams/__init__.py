@@ -1,8 +1,25 @@
-"""Streams: bins as the service sends them, the cursor, and what the service tells of a dataset. No torch.
+"""Streams: bins as the service sends them, the cursor, and the facts of a dataset. No torch."""
 
-The names are listed in `__init__.pyi`; each is loaded when it is first asked for.
-"""
+from packhorse.client.options import cost_linear_of
+from packhorse.client.streams.blocks import BinBlock
+from packhorse.client.streams.cursor import Cursor
+from packhorse.client.streams.pack_stream import PackStream
+from packhorse.client.streams.stream import BinStream
+from packhorse.client.transport.requests import SequenceLocation
+from packhorse.types import Component, DatasetInfo, Redaction, Stage, StreamHeader, Takedown, TakenPositions
 
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "BinBlock",
+    "BinStream",
+    "Component",
+    "Cursor",
+    "DatasetInfo",
+    "PackStream",
+    "Redaction",
+    "SequenceLocation",
+    "Stage",
+    "StreamHeader",
+    "Takedown",
+    "TakenPositions",
+    "cost_linear_of",
+]

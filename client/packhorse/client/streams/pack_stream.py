@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
 from packhorse.client.streams.blocks import BinBlock, decode_bins
-from packhorse.client.transport.requests import integers, invalid
+from packhorse.client.transport.requests import PACK_STREAM, Transport, integers, invalid
 from packhorse.client.transport.retries import Attempts
-from packhorse.client.transport.transport import PACK_STREAM, Transport
 from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb

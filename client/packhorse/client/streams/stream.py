@@ -15,10 +15,9 @@ from packhorse.client.errors import (
     TooManyStreamsError,
     TransientError,
 )
-from packhorse.client.streams._templates import Templates
-from packhorse.client.streams.blocks import BinBlock, decode_bins
+from packhorse.client.streams.blocks import BinBlock, Templates, decode_bins
+from packhorse.client.transport.requests import STREAM_BINS, Transport
 from packhorse.client.transport.retries import Attempts
-from packhorse.client.transport.transport import STREAM_BINS, Transport
 from packhorse.formats.asking import RetryPolicy
 from packhorse.topology import Topology
 from packhorse.types import StreamHeader

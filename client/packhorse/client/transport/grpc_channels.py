@@ -1,7 +1,7 @@
 """The remote target: channels to the replicas of the service.
 
-Owns the channels, their options and which replica is asked; leaves what a target means to `targets`, what an error
-means to `transport.statuses`, retries to `transport.retries` and resuming to `stream`.
+Owns the channels, their options and which replica is asked. Leaves what a target means to `transport.access`, what an
+error means to `transport.failures`, retries to `transport.retries` and resuming to `streams/stream`.
 """
 
 import math
@@ -27,13 +27,19 @@ from packhorse.client.errors import (
     TransientError,
     VersionMismatchError,
 )
-from packhorse.client.transport._watchdog import NoMessageError, next_message
-from packhorse.client.transport.access import NO_ACCESS, Access, Credentials
+from packhorse.client.transport.access import (
+    NO_ACCESS,
+    Access,
+    Address,
+    Credentials,
+    addresses_of,
+    host_and_port,
+    hosts_of,
+)
 from packhorse.client.transport.embedded import SharedSet
-from packhorse.client.transport.handshake import refusal_of
-from packhorse.client.transport.statuses import exception_of
-from packhorse.client.transport.targets import Address, addresses_of, host_and_port, hosts_of
-from packhorse.client.transport.transport import PACK_SEQUENCES, Method
+from packhorse.client.transport.failures import exception_of, refusal_of
+from packhorse.client.transport.requests import PACK_SEQUENCES, Method
+from packhorse.client.transport.retries import NoMessageError, next_message
 from packhorse.wire import keep_freed_memory
 
 _Request = TypeVar("_Request")

@@ -1,15 +1,17 @@
-"""How long and how often the client tries again.
+"""How long and how often the client tries: attempts until a deadline, and the wait for a stream's next message.
 
-Owns the attempts of a series and their log lines; leaves what is tried to its callers, and the numbers to
-`RetryPolicy`.
+Owns the attempts of a series with their log lines, and the one thread of this process that cancels overdue calls.
+Leaves the numbers to `RetryPolicy`, and the limits of gRPC's calls to `transport.grpc_channels`.
 """
 
 import logging
 import math
+import os
 import random
+import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from packhorse.client.errors import ServerUnavailableError, TransientError
 from packhorse.client.transport.requests import shortened
@@ -150,3 +152,100 @@ def with_retries(
     result = attempts.run(lambda: attempt(attempts.timeout_seconds()))
     attempts.succeeded()
     return result
+
+
+_Message = TypeVar("_Message", covariant=True)
+
+
+class Call(Protocol[_Message]):
+    """A gRPC call that yields messages."""
+
+    def __next__(self) -> _Message:
+        """Waits for the next message."""
+        ...
+
+    def __iter__(self) -> Iterator[_Message]:
+        """Returns itself."""
+        ...
+
+    def cancel(self) -> Any:
+        """Ends the call; whoever waits for its next message gets an error."""
+        ...
+
+
+class NoMessageError(Exception):
+    """A call did not bring the message that it owes; one that was overdue is cancelled."""
+
+
+class Watchdog:
+    """Cancels calls whose next message is overdue. It costs a message two dictionary entries, not a thread.
+
+    There is one for all connections of a process: its thread outlives them, until the last message that it waited for
+    would have been overdue.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[int, tuple[float, Call[Any]]] = {}  # id of a call -> when its message is due
+        self._overdue: set[int] = set()
+        self._wakes_at = math.inf
+        self._thread: threading.Thread | None = None
+
+    def next_message(self, call: Call[_Message], seconds: float) -> _Message | None:
+        """Returns a call's next message, or None at its end.
+
+        Raises:
+            NoMessageError: it did not come within `seconds`.
+            grpc.RpcError: the call failed.
+        """
+        due = time.monotonic() + seconds
+        with self._changed:
+            self._due[id(call)] = (due, call)
+            if due < self._wakes_at:
+                self._wake_at(due)
+        try:
+            return next(call, None)
+        except Exception:
+            if id(call) in self._overdue:
+                raise NoMessageError(f"no message within {seconds:.1f} s") from None
+            raise
+        finally:
+            with self._changed:
+                del self._due[id(call)]
+                self._overdue.discard(id(call))
+
+    def _wake_at(self, due: float) -> None:
+        self._wakes_at = due
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="packhorse-watchdog", daemon=True)
+            self._thread.start()
+        self._changed.notify()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while waiting := {key: due for key, (due, _) in self._due.items() if key not in self._overdue}:
+                self._wakes_at = min(waiting.values())
+                self._changed.wait(self._wakes_at - time.monotonic())
+                for key, (due, call) in self._due.items():
+                    if due <= time.monotonic() and key not in self._overdue:
+                        self._overdue.add(key)
+                        call.cancel()
+            self._wakes_at = math.inf
+            self._thread = None
+
+
+_WATCHDOG = Watchdog()
+
+
+def _begin_again() -> None:
+    """A fork has neither its parent's threads nor its calls."""
+    global _WATCHDOG
+    _WATCHDOG = Watchdog()
+
+
+os.register_at_fork(after_in_child=_begin_again)
+
+
+def next_message(call: Call[_Message], seconds: float) -> _Message | None:
+    """Returns a call's next message, or None at its end; see `Watchdog.next_message`."""
+    return _WATCHDOG.next_message(call, seconds)

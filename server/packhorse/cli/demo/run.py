@@ -25,9 +25,9 @@ from packhorse.client import connect
 from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.formats import MegatronTokens
-from packhorse.formats.atomic import refuse_url
 from packhorse.packing import PackingStats
 from packhorse.prepare import PlanOptions, prepare
+from packhorse.storage import refuse_url
 from packhorse.tokenize import TokenizeSummary, tokenize_documents
 from packhorse.topology import Topology
 

@@ -16,8 +16,9 @@ from packhorse.dataset.files.mixture_file import (
     render_stage,
 )
 from packhorse.dataset.files.open_mixture import MixtureDataset
-from packhorse.dataset.files.text_files import locked_folder, replace_text, text_of
+from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.load import PreparedDataset
+from packhorse.storage import hold_lock, replace_bytes
 
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
 _ANY_HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
@@ -144,7 +145,7 @@ def append_to_mixture(
         MixtureError: the file, the stage or the position is not as it must be; the file stays as it was.
         OSError: it cannot be written.
     """
-    with locked_folder(path.parent):
+    with hold_lock(path.parent):
         name = path.name.removesuffix(MIXTURE_SUFFIX)
         text = text_of(path, MOST_MIXTURE_BYTES, MixtureError)
         before = _opened(name, text, path.name, dataset_of)
@@ -161,7 +162,7 @@ def append_to_mixture(
             edited = append_stage(edited, path.name, stage, from_position)
         after = _opened(name, edited, path.name, dataset_of)
         if edited != text:
-            replace_text(path, edited)
+            replace_bytes(path, edited.encode())
         return before, after
 
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from packhorse.dataset.files._toml_fields import (
+from packhorse.dataset.files.toml_files import (
     FieldError,
     array_header,
     checked_field,

@@ -14,7 +14,8 @@ from packhorse.dataset.files.takedown_file import (
     TakedownFile,
     append_redaction,
 )
-from packhorse.dataset.files.text_files import locked_folder, replace_text, text_of
+from packhorse.dataset.files.toml_files import text_of
+from packhorse.storage import hold_lock, replace_bytes
 
 
 def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], object]) -> TakedownFile:
@@ -38,7 +39,7 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
         TakedownError: the file or the redaction is not as it must be; the file stays as it was.
         OSError: it cannot be written.
     """
-    with locked_folder(path.parent):
+    with hold_lock(path.parent):
         text = takedown_text(path) if path.exists() else ""
         read_ids = read_ids_of(path)
         edited = append_redaction(text, path.name, redaction, read_ids)
@@ -46,7 +47,7 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
             raise TakedownError(f"{path.name} would have more than {MOST_TAKEDOWN_BYTES:,} bytes; use ids_file there")
         after = TakedownFile.parse(edited, path.name, read_ids)
         check(after)
-        replace_text(path, edited)
+        replace_bytes(path, edited.encode())
     return after
 
 

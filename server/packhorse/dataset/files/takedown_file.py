@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.files._toml_fields import FieldError, array_header, checked_field, line_of, no_field
+from packhorse.dataset.files.toml_files import FieldError, array_header, checked_field, line_of, no_field
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.dataset.write import fingerprint

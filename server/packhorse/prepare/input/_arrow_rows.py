@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.columns import nulls_of, values_of
+from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.prepare.input._rows import InputColumns, RawRows
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import KeyRows
 from packhorse.formats import require
-from packhorse.formats.columns import nulls_of
+from packhorse.formats.arrow import nulls_of
 from packhorse.formats.keys import MOST_KEY_BYTES
 
 _UUID_BYTES = 16

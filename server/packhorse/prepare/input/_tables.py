@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from packhorse.formats import require
-from packhorse.formats.columns import column_type, evident_column, is_token_list, listed
+from packhorse.formats.arrow import column_type, evident_column, is_token_list, listed
 from packhorse.prepare.input._keys import are_keys
 from packhorse.prepare.input._rows import InputColumns
 

@@ -13,12 +13,12 @@ from packhorse.formats.arrow import (
     SUFFIXES,
     arrow_files,
     arrow_objects,
+    column_type,
     open_arrow,
     read_arrow,
     record_batches,
     saved_splits,
 )
-from packhorse.formats.columns import column_type
 from packhorse.formats.files import FileStamp, is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import arrow_rows

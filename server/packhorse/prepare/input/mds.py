@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from packhorse.formats import MdsShards
-from packhorse.formats.columns import evident_column, listed
+from packhorse.formats.arrow import evident_column, listed
 from packhorse.formats.files import FileStamp, is_file
-from packhorse.formats.mds_index import INDEX, INTEGERS, array_type
+from packhorse.formats.mds import INDEX, INTEGERS, array_type
 from packhorse.formats.object_store import for_each, without_secrets
 from packhorse.prepare.input._base import InputFile, Opened, Span, WholeFiles
 from packhorse.prepare.input._rows import InputColumns, RawRows

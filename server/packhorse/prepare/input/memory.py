@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.formats.columns import values_of
+from packhorse.formats.arrow import values_of
 from packhorse.prepare.input._arrow_rows import arrow_lengths, arrow_rows
 from packhorse.prepare.input._base import BATCH_ROWS, Opened, Span, cut, piece
 from packhorse.prepare.input._keys import KeyChunk, KeyColumn

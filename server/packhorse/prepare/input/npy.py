@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.columns import listed
+from packhorse.formats.arrow import listed
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import PARSING, map_array

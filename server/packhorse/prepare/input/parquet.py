@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from packhorse.formats import require
-from packhorse.formats.columns import column_type
+from packhorse.formats.arrow import column_type
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
 from packhorse.prepare.input._arrow_rows import arrow_rows, with_integers

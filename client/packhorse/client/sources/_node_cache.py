@@ -1,0 +1,456 @@
+"""Objects of a store, read in blocks that all processes of a node keep on its disk, and fetched ahead of the stream.
+
+Owns that a block is whole or not there, that what changed on disk is noticed, that all blocks together stay about
+within their limit, and that one process fetches what several want. Leaves asking the store to `formats.object_store`.
+"""
+
+import fcntl
+import logging
+import mmap
+import os
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packhorse.formats.object_store import RangeFile, StoredObject, StoreOptions, without_secrets
+
+_LOG = logging.getLogger(__name__)
+_Key = TypeVar("_Key", bound=Hashable)
+_Item = TypeVar("_Item", bound="_Sized")
+
+DEFAULT_CACHE_BYTES = 1 << 34
+DEFAULT_BLOCK_BYTES = 1 << 20
+DEFAULT_READ_AHEAD_BYTES = 1 << 26
+
+_COPIED_BYTES = 1 << 24
+_KEPT_BLOCKS = 256
+"""Blocks that a process holds open."""
+_SUFFIX = ".block"
+_SUM_BYTES = 8
+_LOCKS = 64
+_KEPT_SHARE = 0.9
+"""What stays of the limit when old blocks are removed, so that this is not done for every new one."""
+_LOOKS_PER_LIMIT = 32
+_ABANDONED_SECONDS = 3600.0
+"""A file that was to be kept, and nobody has written to for so long, is of a process that was killed."""
+_WAIT_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCache:
+    """How sources read object stores: through blocks on the node's disk, which all its processes share.
+
+    Example:
+        >>> StoreCache(cache_folder="token-cache", block_bytes=1 << 18).cache_bytes >> 30
+        16
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    cache_folder: str | os.PathLike[str] | None = None
+    """On a local disk of the node; None for `~/.cache/packhorse/tokens`."""
+    cache_bytes: int = DEFAULT_CACHE_BYTES
+    """That blocks in it take up at most, about."""
+    block_bytes: int = DEFAULT_BLOCK_BYTES
+    """Of one read."""
+    read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
+    """That each process fetches before it is asked for, about."""
+    options: StoreOptions = field(default_factory=StoreOptions)
+    """How the store is reached."""
+
+    def __post_init__(self) -> None:
+        if min(self.cache_bytes, self.block_bytes) < 1 or self.read_ahead_bytes < 0:
+            raise ValueError("cache_bytes and block_bytes must be at least 1, read_ahead_bytes at least 0")
+
+    def open(self) -> "BlockCache":
+        """Makes the folder; an OSError where it cannot be made."""
+        return BlockCache(Path(self.cache_folder or Path.home() / ".cache" / "packhorse" / "tokens"), self.cache_bytes)
+
+
+class CachedObject:
+    """An object of which blocks are read; it pickles by URL. Threads share it."""
+
+    def __init__(self, url: str, store: StoreCache) -> None:
+        """Asks for the object's size and version.
+
+        Raises:
+            FileNotFoundError, ImportError, PermissionError, TokenStoreError, ValueError: see `StoredObject`.
+        """
+        self.url = url
+        self.object = StoredObject(url, store.options)
+        self._cache = store.open()
+        self._block_bytes = store.block_bytes
+        self._patience_seconds = store.options.attempt_seconds
+
+    def block(self, number: int) -> memoryview:
+        """Returns bytes [number · block_bytes, (number + 1) · block_bytes), fewer of the last."""
+        begin = number * self._block_bytes
+        end = min(begin + self._block_bytes, self.object.size_bytes)
+        return self._cache.block(
+            self.object.key, number, lambda: self.object.read(begin, end), patience_seconds=self._patience_seconds
+        )
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Returns bytes [begin, end)."""
+        return bytes(_joined(self.block, begin, end, self._block_bytes))
+
+    @property
+    def size_bytes(self) -> int:
+        """The object's size."""
+        return self.object.size_bytes
+
+    def copied(self) -> "KeptFile":
+        """Copies the whole object to the cache's folder, once for the node; the copy stays while somebody has it."""
+
+        def fetch(path: Path) -> None:
+            with path.open("wb") as file:
+                for begin in range(0, self.size_bytes, _COPIED_BYTES):
+                    file.write(self.object.read(begin, min(begin + _COPIED_BYTES, self.size_bytes)))
+
+        name = without_secrets(self.url).rpartition("/")[2]
+        patience = self.object.options.retry.deadline_seconds
+        return self._cache.whole(self.object.key, name, fetch, patience_seconds=patience)
+
+    def file(self) -> RangeFile:
+        """Opens it as a file."""
+        return RangeFile(self.read, self.size_bytes)
+
+
+class BlockCache:
+    """A folder of blocks. It pickles by path."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        """Makes the folder.
+
+        Args:
+            folder: on a local disk.
+            max_bytes: that all in it may take up together; reached within a few percent for each process. Files that
+                are kept whole count, and stay while they are in use.
+
+        Raises:
+            OSError: the folder cannot be made.
+        """
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self._written_bytes = 0
+        try:
+            (folder / "locks").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{error.strerror}: blocks cannot be kept there; name another cache_folder", str(folder)
+            ) from None
+
+    def block(self, key: str, number: int, fetch: Callable[[], bytes], *, patience_seconds: float) -> memoryview:
+        """Returns a block, from disk where it is there, else fetched and kept.
+
+        Args:
+            key: of the object.
+            number: of the block in it.
+            fetch: gives its bytes.
+            patience_seconds: how long to wait for another process that fetches it, before fetching it as well.
+        """
+        path = self.folder / key / f"{number:010}{_SUFFIX}"
+        found = _read(path)
+        if found is not None:
+            return found
+        with self._alone(key, number, patience_seconds):
+            found = _read(path)
+            if found is not None:
+                return found
+            data = fetch()
+            self._keep(path, data)
+        return memoryview(data)
+
+    def whole(self, key: str, name: str, fetch: Callable[[Path], None], *, patience_seconds: float) -> "KeptFile":
+        """Returns a file that is kept whole, and stays as long as any process has what is returned.
+
+        Args:
+            key: of the object.
+            name: the file's.
+            fetch: writes it to a path.
+            patience_seconds: as for `block`.
+        """
+        path = self.folder / key / name
+        while True:
+            with suppress(FileNotFoundError):
+                kept = KeptFile(path)
+                os.utime(path)
+                return kept
+            with self._alone(key, 0, patience_seconds):
+                if not path.exists():
+                    path.parent.mkdir(exist_ok=True)
+                    partial = path.with_name(f".{name}.{os.getpid()}.partial")
+                    try:
+                        fetch(partial)
+                        os.replace(partial, path)
+                    finally:
+                        partial.unlink(missing_ok=True)
+            kept = KeptFile(path)
+            self._count(path.stat().st_size)
+            return kept
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        """Writes a block; one that does not fit on the disk is only not kept."""
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            try:
+                with partial.open("wb") as file:
+                    file.write(data)
+                    file.write(_sum_of(data))
+                os.replace(partial, path)
+            finally:
+                partial.unlink(missing_ok=True)
+            self._count(len(data))
+        except OSError as error:
+            _LOG.warning("%s: a block is not kept: %s", self.folder, error)
+
+    def _count(self, size_bytes: int) -> None:
+        """Counts what was written, and looks now and then whether it is too much."""
+        self._written_bytes += size_bytes
+        if self._written_bytes * _LOOKS_PER_LIMIT >= self.max_bytes:
+            self._written_bytes = 0
+            self._evict()
+
+    def _evict(self) -> None:
+        """Removes what was not opened for the longest time, where there is too much; files that are kept stay."""
+        with (self.folder / "locks" / "evict").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # another process is at it
+                return
+            blocks: list[tuple[int, int, str]] = []
+            for folder in (entry for entry in os.scandir(self.folder) if entry.is_dir() and entry.name != "locks"):
+                for entry in os.scandir(folder):
+                    with suppress(FileNotFoundError):
+                        status = entry.stat()
+                        if not entry.name.startswith("."):
+                            blocks.append((status.st_mtime_ns, status.st_size, entry.path))
+                        elif time.time() - status.st_mtime > _ABANDONED_SECONDS:  # else it is being written
+                            os.unlink(entry.path)
+            left = sum(size for _, size, _ in blocks)
+            if left <= self.max_bytes:
+                return
+            for _, size, path in sorted(blocks):
+                if left <= self.max_bytes * _KEPT_SHARE:
+                    break
+                if _removed(Path(path)):  # whoever has it mapped keeps it
+                    left -= size
+
+    @contextmanager
+    def _alone(self, key: str, number: int, patience_seconds: float) -> Iterator[None]:
+        """Keeps other processes from fetching the same, but not for ever: one may have stopped while it fetches."""
+        stripe = xxhash.xxh32_intdigest(f"{key} {number}".encode()) % _LOCKS
+        with (self.folder / "locks" / f"{stripe:02}").open("w") as lock:
+            ends = time.monotonic() + patience_seconds
+            while time.monotonic() < ends:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(_WAIT_SECONDS)
+            yield
+
+
+class KeptFile:
+    """A whole file of a cache, which is not removed while this is there. It pickles by path."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file; a FileNotFoundError where it is not there, or goes at this very moment."""
+        self.path = path
+        self._file = path.open("rb")
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+        if not os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
+            raise FileNotFoundError(f"{path} was replaced")
+
+    def __reduce__(self) -> tuple[type["KeptFile"], tuple[Path]]:
+        return KeptFile, (self.path,)
+
+
+def _removed(path: Path) -> bool:
+    """Removes a block, or a file that nobody keeps; says whether it is gone."""
+    with suppress(FileNotFoundError):
+        if path.name.endswith(_SUFFIX):
+            path.unlink()
+            return True
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            path.unlink()
+    return True
+
+
+def _read(path: Path) -> memoryview | None:
+    """Maps a block and compares it with its checksum; one that does not match is removed."""
+    try:
+        with path.open("rb") as file:
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        return None
+    except ValueError:  # an empty file cannot be mapped
+        mapped = memoryview(b"")
+    data = mapped[:-_SUM_BYTES]
+    if len(mapped) < _SUM_BYTES or _sum_of(data) != mapped[-_SUM_BYTES:]:
+        _LOG.warning("%s was altered on disk; it is fetched again", path)
+        path.unlink(missing_ok=True)
+        return None
+    with suppress(OSError):
+        os.utime(path)  # the blocks that nobody opens are removed first
+    return data
+
+
+def _sum_of(data: bytes | memoryview) -> bytes:
+    return xxhash.xxh3_64_digest(data)
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+class FetchAhead(Generic[_Key, _Item]):
+    """Items that a process fetches: some are open, some on their way, and others expected. Threads share it.
+
+    It pickles, and begins empty in every process.
+
+    Example:
+        >>> squares = FetchAhead(lambda number: np.int64(number**2), ahead=2, keep_bytes=1 << 20)
+        >>> squares.expect([3, 4, 5])
+        >>> int(squares.get(3)), int(squares.get(4))
+        (9, 16)
+    """
+
+    def __init__(self, fetch: Callable[[_Key], _Item], *, ahead: int, keep_bytes: int, threads: int = 16) -> None:
+        """Begins with no item.
+
+        Args:
+            fetch: gives an item, from any thread.
+            ahead: items that are on their way at a time; 0 fetches each when it is asked for.
+            keep_bytes: what open items may have together; the last one always stays.
+            threads: that fetch, at most.
+        """
+        self._fetch = fetch
+        self.ahead = ahead
+        self._keep_bytes = keep_bytes
+        self._most_threads = min(threads, ahead)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._open: OrderedDict[_Key, _Item] = OrderedDict()
+        self._open_bytes = 0
+        self._coming: OrderedDict[_Key, Future[_Item]] = OrderedDict()
+        self._expected: list[_Key] = []
+        self._wanted: queue.SimpleQueue[tuple[_Key, Future[_Item]]] = queue.SimpleQueue()
+        self._num_threads = 0
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("_fetch", "ahead", "_keep_bytes", "_most_threads")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def expect(self, keys: Sequence[_Key]) -> None:
+        """Begins to fetch items that are asked for soon, in order; forgets what was expected before."""
+        if self._process != os.getpid():  # threads and locks do not survive a fork
+            self._begin()
+        wanted = set(keys)
+        with self._lock:
+            self._expected = list(keys[::-1])
+            for key in [key for key in self._coming if key not in wanted]:
+                self._coming.pop(key).cancel()
+        self._fetch_ahead()
+
+    def get(self, key: _Key) -> _Item:
+        """Returns an item; raises what fetching it raised."""
+        if self._process != os.getpid():
+            self._begin()
+        with self._lock:
+            if key in self._open:
+                self._open.move_to_end(key)
+                return self._open[key]
+            coming = self._coming.pop(key, None)
+        item = self._fetch(key) if coming is None or coming.cancel() else coming.result()
+        with self._lock:
+            if key not in self._open:
+                self._open_bytes += item.nbytes
+            self._open[key] = item
+            while len(self._open) > 1 and self._open_bytes > self._keep_bytes:
+                self._open_bytes -= self._open.popitem(last=False)[1].nbytes
+        self._fetch_ahead()
+        return item
+
+    def _fetch_ahead(self) -> None:
+        """Has as many items on their way as may be."""
+        with self._lock:
+            while self._expected and len(self._coming) < self.ahead:
+                key = self._expected.pop()
+                if key in self._open or key in self._coming:
+                    continue
+                future: Future[_Item] = Future()
+                self._coming[key] = future
+                self._wanted.put((key, future))
+                if self._num_threads < self._most_threads:
+                    # Not a pool of the standard library, whose threads a process waits for when it ends.
+                    self._num_threads += 1
+                    threading.Thread(target=self._serve, name="packhorse-read-ahead", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            key, future = self._wanted.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._fetch(key))
+            except BaseException as error:  # raised where the item is asked for
+                future.set_exception(error)
+
+
+class ReadAhead:
+    """Ranges of bytes of numbered objects, whose blocks are fetched ahead; it pickles with `open_object`."""
+
+    def __init__(self, open_object: Callable[[int], CachedObject], store: StoreCache) -> None:
+        self._open_object = open_object
+        self._block_bytes = size = store.block_bytes
+        self._blocks = FetchAhead(self._block, ahead=store.read_ahead_bytes // size, keep_bytes=_KEPT_BLOCKS * size)
+
+    def expect(self, numbers: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Begins to fetch the blocks of some ranges, in order: objects and bytes [begin, end), int64 [S] each."""
+        firsts = begins // self._block_bytes
+        several = np.where(ends > begins, -(-ends // self._block_bytes) - firsts, 0)
+        blocks = np.arange(several.sum()) + np.repeat(firsts - several.cumsum() + several, several)
+        keys = zip(np.repeat(numbers, several).tolist(), blocks.tolist(), strict=True)
+        self._blocks.expect(list(dict.fromkeys(keys)))
+
+    def read(self, number: int, begin: int, end: int) -> memoryview:
+        """Returns bytes [begin, end) of an object, a view where they are in one block."""
+        return memoryview(_joined(lambda block: self._blocks.get((number, block)), begin, end, self._block_bytes))
+
+    def _block(self, key: tuple[int, int]) -> memoryview:
+        number, block = key
+        return self._open_object(number).block(block)
+
+
+def _joined(block: Callable[[int], memoryview], begin: int, end: int, block_bytes: int) -> memoryview | bytes:
+    """Returns bytes [begin, end) out of blocks, a view of a single one."""
+    first = begin // block_bytes
+    parts = [block(number) for number in range(first, -(-end // block_bytes))] if begin < end else [memoryview(b"")]
+    parts[-1] = parts[-1][: end - (first + len(parts) - 1) * block_bytes]
+    parts[0] = parts[0][begin - first * block_bytes :]
+    return parts[0] if len(parts) == 1 else b"".join(parts)

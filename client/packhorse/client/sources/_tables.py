@@ -1,0 +1,347 @@
+"""Tables of sequences: which column holds tokens, which row an id is in, and lists of Arrow data as NumPy sees them.
+
+Owns what Arrow's list layouts mean, and refusing columns of other types; leaves where the data comes from to `arrow`,
+`parquet` and `sources.mds`.
+"""
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.sources.base import TokenSource, TokenSourceError
+from packhorse.formats import require
+from packhorse.formats.arrow import column_type, evident_column, is_token_list, nulls_of, values_of
+
+ARROW = "client,arrow"
+"""What installs pyarrow, which only some sources need."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Consecutive rows. Legend: R rows."""
+
+    offsets: Sequence[int]
+    """Where each begins in `values`, in tokens, and where the last one ends: R + 1, ascending."""
+    values: memoryview
+    """All tokens end to end, as bytes."""
+    is_null: NDArray[np.bool_] | None
+    """Rows that are null or hold a null: bool [R]; None where there is none."""
+
+
+class ListColumn:
+    """A list column over some chunks; holds views of Arrow's memory, and no more. Legend: N rows, S sequences."""
+
+    def __init__(
+        self, arrays: Iterable[Any], *, dtype: np.dtype[Any], where: str, column: str, nbytes: int = 0
+    ) -> None:
+        """Takes the chunks.
+
+        Args:
+            arrays: Arrow list arrays of one type.
+            dtype: of a token, as `token_dtype_of` finds it.
+            where: the data, for messages.
+            column: its name, for messages.
+            nbytes: of memory that goes with this object, 0 where it is mapped.
+        """
+        sizes: list[int] = []
+        self._chunks: list[_Chunk] = []
+        is_fixed = require("pyarrow", ARROW).types.is_fixed_size_list
+        for array in arrays:
+            if len(array):
+                sizes.append(len(array))
+                self._chunks.append(_view(array, dtype.itemsize, is_fixed=is_fixed(array.type)))
+        self._row_ends = np.cumsum(sizes, dtype=np.int64)
+        self.dtype = dtype
+        self.nbytes = nbytes
+        self._where = where
+        self._column = column
+
+    def __len__(self) -> int:
+        return int(self._row_ends[-1]) if len(self._row_ends) else 0
+
+    def locate(
+        self, rows: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]:
+        """Finds sequences.
+
+        Args:
+            rows: int64 [S], each in [0, N).
+            ids: theirs, for messages: int64 [S].
+
+        Returns:
+            What each lies in as bytes [S]; its first token there, in tokens, and its length in tokens: int64 [S].
+
+        Raises:
+            TokenSourceError: one is null, or holds a null.
+        """
+        numbers = np.searchsorted(self._row_ends, rows, side="right")
+        begins = self._row_ends[numbers - 1]
+        begins[numbers == 0] = 0
+        buffers, firsts, stops = [], [], []
+        # One by one: shuffled sequences rarely share a chunk, and an array operation costs more than four of these.
+        for i, (number, row) in enumerate(zip(numbers.tolist(), (rows - begins).tolist(), strict=True)):
+            chunk = self._chunks[number]
+            if chunk.is_null is not None and chunk.is_null[row]:
+                raise TokenSourceError(
+                    f"sequence {ids[i]}: column {self._column!r} of {self._where} is null there, or holds a null; "
+                    "leave the row out, or fill it"
+                )
+            buffers.append(chunk.values)
+            firsts.append(chunk.offsets[row])
+            stops.append(chunk.offsets[row + 1])
+        first_tokens = np.array(firsts, dtype=np.int64)
+        return buffers, first_tokens, np.array(stops, dtype=np.int64) - first_tokens
+
+
+def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:
+    """Returns the type of a token in a list column.
+
+    Raises:
+        TokenSourceError: there is no such column, or it does not hold lists of integers.
+    """
+    kind = _type_of(schema, column, where)
+    if not is_token_list(kind):
+        raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but tokens are lists of integers")
+    return np.dtype(kind.value_type.to_pandas_dtype())
+
+
+def choose_column(schema: Any, column: str | None, where: str) -> str:
+    """Returns the column named, or the one that evidently holds the tokens.
+
+    That is the only one that holds lists of integers, or the only such one with a usual name.
+
+    Raises:
+        TokenSourceError: which one is meant cannot be told.
+    """
+    if column is not None:
+        return column
+    kinds = {field.name: field.type for field in schema}
+    return choose_by_name(
+        {name: str(kind) for name, kind in kinds.items()},
+        [name for name, kind in kinds.items() if is_token_list(kind)],
+        where,
+    )
+
+
+def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: str) -> str:
+    """Returns the column that evidently holds the tokens, of those that could.
+
+    Args:
+        columns: all columns, with what they hold.
+        fitting: those that could hold tokens.
+        where: the data, for the message.
+
+    Raises:
+        TokenSourceError: which one is meant cannot be told.
+    """
+    evident = evident_column(fitting)
+    if evident is not None:
+        return evident
+    found = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items()) or "none"
+    raise TokenSourceError(
+        f"{where}: {len(fitting)} of its columns could hold tokens; say which does with column=... "
+        f"Its columns are: {found}"
+    )
+
+
+def check_id_type(schema: Any, column: str, where: str) -> None:
+    """Refuses an id column that is missing or holds no integers.
+
+    Raises:
+        TokenSourceError: it does.
+    """
+    kind = _type_of(schema, column, where)
+    if not require("pyarrow", ARROW).types.is_integer(kind):
+        raise TokenSourceError(
+            f"{where}: column {column!r} holds {kind}, but ids are integers; where it holds a dataset's keys, ids are "
+            "rows: leave id_column out"
+        )
+
+
+def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDArray[np.int64]:
+    """Returns an id column as int64 [num_rows].
+
+    Args:
+        arrays: its Arrow arrays, in order.
+        num_rows: their rows together.
+        column: its name, for messages.
+        where: the data, for messages.
+
+    Raises:
+        TokenSourceError: a null, or an id that int64 cannot hold.
+    """
+    ids = np.empty(num_rows, dtype=np.int64)
+    row = 0
+    for array in arrays:
+        if array.null_count:
+            null = row + int(np.argmax(nulls_of(array)))
+            raise TokenSourceError(f"{where}: row {null}, column {column!r} is null, but it should be an id")
+        values = values_of(array)
+        if values.dtype == np.uint64 and len(values) and int(values.max()) > np.iinfo(np.int64).max:
+            raise TokenSourceError(f"{where}: column {column!r} holds {values.max()}, which int64 cannot hold")
+        ids[row : row + len(values)] = values
+        row += len(values)
+    return ids
+
+
+def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
+    """Views of a list array's memory, which may be a slice of a larger one."""
+    values = array.values  # all that the list array refers to, whatever its own slice is
+    buffer = values.buffers()[1]
+    data = memoryview(b"" if buffer is None else buffer).cast("B")[values.offset * itemsize :]
+    offsets: Sequence[int]
+    if is_fixed:
+        size = array.type.list_size
+        offsets = range(array.offset * size, (array.offset + len(array)) * size + 1, size)
+    else:
+        offsets = memoryview(values_of(array.offsets))
+    is_null = nulls_of(array) if array.null_count else None
+    if values.null_count:
+        nulls_before = np.zeros(len(values) + 1, dtype=np.int64)
+        np.cumsum(nulls_of(values), out=nulls_before[1:])
+        at = np.asarray(offsets)
+        holds_null = nulls_before[at[1:]] > nulls_before[at[:-1]]
+        is_null = holds_null if is_null is None else is_null | holds_null
+    return _Chunk(offsets, data, is_null)
+
+
+def _type_of(schema: Any, column: str, where: str) -> Any:
+    try:
+        return column_type(schema, column, where)
+    except ValueError as error:
+        raise TokenSourceError(str(error)) from None
+
+
+def refuse_row_numbers(where: str, id_column: str, why: str, way_out: str) -> NoReturn:
+    """Raises the TokenSourceError of a source that has rows only, for a dataset whose ids come from a column.
+
+    Args:
+        where: the source's data.
+        id_column: of the dataset's input.
+        why: what the source lacks.
+        way_out: what to pass instead.
+    """
+    raise TokenSourceError(
+        f"the dataset's ids come from the column {id_column!r} of its input, but {where} {why}; row numbers would give "
+        f"other sequences' tokens. {way_out}, or prepare the dataset without --id-column"
+    )
+
+
+class RowLookup:
+    """Which row holds an id. Legend: N rows.
+
+    Of an id column it keeps the sorted ids, and the rows that they came from where the column is not sorted: 8 to 16
+    bytes a row. Forks share it where it was made before.
+    """
+
+    def __init__(self, where: str, num_rows: int, ids: NDArray[np.int64] | None = None) -> None:
+        """Makes the look-up; O(N log N) where an id column is not sorted.
+
+        Args:
+            where: the data, for messages.
+            num_rows: N.
+            ids: of every row: int64 [N]; None where a row's number is its id.
+
+        Raises:
+            TokenSourceError: two rows have the same id.
+        """
+        self._where = where
+        self._num_rows = num_rows
+        self._order: NDArray[np.integer] | None = None
+        if ids is not None and not (ids[1:] > ids[:-1]).all():
+            order = np.argsort(ids, kind="stable")
+            ids = ids[order]
+            is_repeated = ids[1:] == ids[:-1]
+            if is_repeated.any():
+                i = int(is_repeated.argmax())
+                raise TokenSourceError(
+                    f"{where}: rows {order[i]} and {order[i + 1]} both have the id {ids[i]}; ids must be distinct"
+                )
+            self._order = order.astype(np.uint32) if num_rows < 1 << 32 else order
+        self._sorted_ids = ids
+
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the rows of ids: int64 [S].
+
+        Raises:
+            TokenSourceError: an id is missing.
+        """
+        if self._sorted_ids is None:
+            is_missing = (ids < 0) | (ids >= self._num_rows)
+            rows = ids
+        else:
+            rows = np.searchsorted(self._sorted_ids, ids)
+            is_missing = rows == self._num_rows
+            if self._num_rows:
+                rows = np.minimum(rows, self._num_rows - 1)
+                is_missing |= self._sorted_ids[rows] != ids
+        if is_missing.any():
+            held = f"its {self._num_rows} ids are those of a column"
+            if self._sorted_ids is None:
+                held = f"it holds ids 0 to {self._num_rows - 1}" if self._num_rows else "it is empty"
+            raise TokenSourceError(
+                f"{self._where}: no sequence with id {ids[is_missing.argmax()]}; {held}. "
+                "Use the data that the dataset was prepared from"
+            )
+        return rows if self._order is None else self._order[rows].astype(np.int64)
+
+
+class TableSource(TokenSource):
+    """A source of a table's rows, which may have a column of ids."""
+
+    _id_column: str | None
+    """Where ids are; None where a row's number is its sequence's id."""
+    _lookup: RowLookup | None
+    """Made when first needed."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: Any = super().__getstate__()
+        return {**state, "_lookup": None}
+
+    def for_ids(self, id_column: str) -> Self:
+        """Returns a source that looks ids up in their column, where the data has it; see `TokenSource.for_ids`.
+
+        One that was made with an `id_column` stays as it is.
+        """
+        if not id_column or self._id_column is not None:
+            return self
+        if not self._has_column(id_column):
+            way_out = f"Say which column holds these ids with {type(self).__name__}(..., id_column=...)"
+            refuse_row_numbers(self.where, id_column, "has no such column", way_out)
+        self._check_id_column(id_column)
+        by_column = copy.copy(self)
+        by_column._id_column, by_column._lookup = id_column, None
+        return by_column
+
+    def origin(self, sequence_id: int) -> str:
+        """The row, numbered over all of the data."""
+        (row,) = self._rows(np.array([sequence_id])).tolist()
+        return f"row {row} of {self.where}"
+
+    def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the rows of ids: int64 [S]; a TokenSourceError where one is missing."""
+        if self._lookup is None:
+            held = None if self._id_column is None else self._ids_in(self._id_column)
+            self._lookup = RowLookup(self.where, len(self), held)
+        return self._lookup.rows(ids)
+
+    @abstractmethod
+    def _has_column(self, name: str) -> bool:
+        """Whether all of the data has the column."""
+
+    @abstractmethod
+    def _check_id_column(self, name: str) -> None:
+        """Refuses a column that does not hold integers; a TokenSourceError."""
+
+    @abstractmethod
+    def _ids_in(self, column: str) -> NDArray[np.int64]:
+        """Returns the ids of all rows, as a column holds them: int64 [N]."""

@@ -1,0 +1,235 @@
+"""Megatron pairs and flat files as sources: on a disk memory-mapped, in a store read in blocks through the node's disk.
+
+Owns opening them; leaves the files' layouts to `packhorse.formats`, copying to `sources.base`, and blocks to
+`sources._node_cache`.
+"""
+
+import os
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from packhorse.client.sources._node_cache import (
+    DEFAULT_BLOCK_BYTES,
+    DEFAULT_CACHE_BYTES,
+    DEFAULT_READ_AHEAD_BYTES,
+    CachedObject,
+    ReadAhead,
+    StoreCache,
+)
+from packhorse.client.sources._tables import RowLookup, refuse_row_numbers
+from packhorse.client.sources.base import MappedSource, Ranges, TokenSource, TokenSourceError
+from packhorse.formats import FlatTokens, MegatronIndex, MegatronTokens
+from packhorse.formats.flat import FlatBoundaries
+from packhorse.formats.mapped import TokenIndex
+from packhorse.formats.object_store import StoredObject, StoreOptions, without_secrets
+
+
+class _TokenFileSource(MappedSource):
+    """A source over one token file, whose ids are the indices of its sequences."""
+
+    def __init__(self, where: str, index: TokenIndex) -> None:
+        if index.dtype.kind not in "iu":
+            raise TokenSourceError(f"{where}: holds {index.dtype}, but tokens are integers")
+        self._where = where
+        self._index = index
+        self._dtype = index.dtype
+        self._lookup = RowLookup(where, len(index))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def where(self) -> str:
+        """The token file."""
+        return self._where
+
+    def for_ids(self, id_column: str) -> Self:
+        """Returns itself where ids are row numbers; see `TokenSource.for_ids`."""
+        if id_column:
+            refuse_row_numbers(
+                self.where,
+                id_column,
+                "holds no ids, only rows",
+                "Pass an Arrow or Parquet file that has the column, or a dict from id to tokens",
+            )
+        return self
+
+    def origin(self, sequence_id: int) -> str:
+        """The row of the token file."""
+        (row,) = self._lookup.rows(np.array([sequence_id])).tolist()
+        return f"row {row} of {self.where}"
+
+    def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns whole sequences' lengths, from the index alone; see `TokenSource.lengths`."""
+        return self._index.ranges(self._lookup.rows(ids))[1]
+
+
+class _MappedFileSource(_TokenFileSource):
+    """One over a file on disk.
+
+    Forks share the map; a pickled source carries paths only, and maps the files itself when first used.
+    """
+
+    def __init__(self, tokens: MegatronTokens | FlatTokens) -> None:
+        super().__init__(str(tokens.path), tokens.index)
+        self._tokens = tokens
+        self._mapped: memoryview | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None}
+
+    def _locate(self, ids: NDArray[np.int64]) -> Ranges:
+        if self._mapped is None:
+            self._mapped = memoryview(self._tokens.mapped())
+        return Ranges(repeat(self._mapped), *self._index.ranges(self._lookup.rows(ids)))
+
+
+class MegatronSource(_MappedFileSource):
+    """Tokens of a Megatron `.bin`/`.idx` pair, memory-mapped; a sequence's id is its index.
+
+    Example:
+        >>> MegatronSource("corpus.idx").lengths(np.array([0, 1])).tolist()
+        [5, 3]
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens the pair.
+
+        Args:
+            path: the `.idx`, the `.bin` or their common prefix.
+
+        Raises:
+            FileNotFoundError: one of the two files is missing.
+            ValueError: the index is not valid or does not fit the `.bin`.
+            TokenSourceError: the file holds floating-point numbers.
+        """
+        super().__init__(MegatronTokens(path))
+
+
+class FlatSource(_MappedFileSource):
+    """Tokens of a flat memmap with `.boundaries` beside it; a sequence's id is its index.
+
+    Example:
+        >>> from packhorse.formats import write_flat_tokens
+        >>> num_sequences = write_flat_tokens("flat-source.bin", [[1, 2, 3], [4]], dtype="uint16")
+        >>> FlatSource("flat-source.bin").read(0).tolist()
+        [1, 2, 3]
+    """
+
+    def __init__(self, path: str | os.PathLike[str], dtype: DTypeLike | None = None) -> None:
+        """Opens the file and its boundaries.
+
+        Args:
+            path: the token file; the boundaries lie at the same path with `.boundaries` appended.
+            dtype: uint16 or uint32; None finds it from the size of the file and the last boundary.
+
+        Raises:
+            FileNotFoundError: one of the two files is missing.
+            ValueError: the two do not fit each other or the dtype.
+        """
+        super().__init__(FlatTokens(path, dtype=dtype))
+
+
+class RemoteSource(_TokenFileSource):
+    """Tokens of a Megatron pair or a flat file in an object store; a sequence's id is its index.
+
+    The index is copied to the node's disk once, whole. Tokens are read in blocks, which all processes of the node share
+    through a folder on its disk, and which are fetched ahead: a batch's plan names the sequences of the batches after
+    it. A store that fails, stalls or gives too little is asked again until `options.retry` gives up.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as cache:
+        ...     source = RemoteSource(pathlib.Path("corpus.idx").absolute().as_uri(), cache_folder=cache)
+        ...     source.read(1).tolist()
+        [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        cache_folder: str | os.PathLike[str] | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+        read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES,
+        options: StoreOptions | None = None,
+    ) -> None:
+        """Asks for the files and copies the index, unless it is on the disk already.
+
+        Args:
+            url: of an `.idx`, a `.bin` or their common prefix, or of a flat file; any URL that fsspec knows, such as
+                s3://…, gs://… or file:///….
+            cache_folder: on a local disk of the node; None for `~/.cache/packhorse/tokens`.
+            cache_bytes: that blocks in it take up at most, about.
+            block_bytes: of one read. Where neighbours in a batch are neighbours in the file (locality windows), larger
+                ones cost fewer requests; where they are not, smaller ones fetch less that is not wanted.
+            read_ahead_bytes: that each process fetches before it is asked for.
+            options: how the store is reached; None for the defaults.
+
+        Raises:
+            FileNotFoundError: one of the two files is missing.
+            ImportError: fsspec, or its file system for this kind of URL, is not installed.
+            TokenSourceError: the object is no token file, or holds floating-point numbers.
+            TokenStoreError: the store does not answer.
+            ValueError: a number is out of range, or the index does not fit the tokens.
+        """
+        store = StoreCache(
+            cache_folder=cache_folder,
+            cache_bytes=cache_bytes,
+            block_bytes=block_bytes,
+            read_ahead_bytes=read_ahead_bytes,
+            options=options or StoreOptions(),
+        )
+        tokens_url, index_url = _token_urls(url, store.options)
+        self._object = CachedObject(tokens_url, store)
+        self._copied_index = CachedObject(index_url, store).copied()
+        where = without_secrets(tokens_url)
+        super().__init__(where, _opened_index(self._copied_index.path, self._object.size_bytes, where))
+        self._reads = ReadAhead(self._object_of, store)
+
+    gather_from = TokenSource.gather_from  # blocks of later batches are only begun to be fetched
+
+    def _expect(self, ids: NDArray[np.int64]) -> None:
+        begins, lengths = self._index.ranges(self._lookup.rows(ids))
+        self._reads.expect(np.zeros_like(begins), begins, begins + lengths * self._dtype.itemsize)
+
+    def _locate(self, ids: NDArray[np.int64]) -> Ranges:
+        begins, lengths = self._index.ranges(self._lookup.rows(ids))
+        ends = begins + lengths * self._dtype.itemsize
+        buffers = [self._reads.read(0, begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+        return Ranges(buffers, np.zeros_like(begins), lengths)
+
+    def _object_of(self, _: int) -> CachedObject:
+        return self._object
+
+
+def _opened_index(path: Path, tokens_bytes: int, where: str) -> TokenIndex:
+    """Opens a copied index, and checks that it fits its tokens."""
+    if path.suffix == ".idx":
+        return MegatronIndex(path, bin_size_bytes=tokens_bytes)
+    return FlatBoundaries(path, tokens_bytes, where)
+
+
+def _token_urls(url: str, options: StoreOptions) -> tuple[str, str]:
+    """Returns the URLs of the tokens and of their index."""
+    if url.endswith(".boundaries"):
+        return url.removesuffix(".boundaries"), url
+    if url.endswith(".idx"):
+        return f"{url[:-4]}.bin", url
+    prefix = url[:-4] if url.endswith(".bin") else url
+    for tokens, index in ((f"{prefix}.bin", f"{prefix}.idx"), (url, f"{url}.boundaries")):
+        try:
+            StoredObject(index, options)
+        except FileNotFoundError:
+            continue
+        return tokens, index
+    url, prefix = without_secrets(url), without_secrets(prefix)
+    raise TokenSourceError(
+        f"{url}: neither {prefix}.idx (Megatron) nor {url}.boundaries (flat file) is there, and its name is not one of "
+        "Parquet, Arrow or MDS; give the URL of such, or an object with __getitem__(id)"
+    )

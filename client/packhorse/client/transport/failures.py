@@ -1,0 +1,201 @@
+"""Why a call failed: from gRPC's error to the client's exception, and from a broken connection to its cause.
+
+Owns which failures are the service's answers, which can never work, and which are accidents of the network. Accidents
+are transient: every request may be sent again. gRPC does not say why a connection was refused, so the handshake is
+tried once more by hand. Leaves connections that carry calls to `transport.grpc_channels`.
+"""
+
+import socket
+import ssl
+import time
+from datetime import UTC, datetime
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from packhorse.client.errors import (
+    EXCEPTION_OF_REASON,
+    AccessDeniedError,
+    DatasetNotFoundError,
+    InvalidRequestError,
+    NotImplementedByServerError,
+    PackhorseError,
+    RequestTooLargeError,
+    ServerUnavailableError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
+from packhorse.client.transport.access import Access
+from packhorse.client.transport.requests import bounded
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire.addresses import days_until
+
+DOMAIN = "packhorse.v1"
+
+_WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
+    grpc.StatusCode.UNIMPLEMENTED: NotImplementedByServerError,  # an older server, or a web server
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: AccessDeniedError,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,  # a service whose details were lost on the way
+    grpc.StatusCode.NOT_FOUND: DatasetNotFoundError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequestsError,
+}
+"""What a status means that comes without a reason of ours. Those that are not listed come from the network, from a
+proxy or from a server that broke: ServerUnavailableError."""
+
+_OVER_SIZE = "larger than max"
+"""What gRPC writes where a message is over a limit of either end; other RESOURCE_EXHAUSTED pass."""
+
+
+def exception_of(error: grpc.RpcError, target: str) -> PackhorseError:
+    """Returns the client's exception for a gRPC error; never raises, whatever came with it.
+
+    Args:
+        error: what a stub raised.
+        target: who was asked.
+    """
+    assert isinstance(error, grpc.Call)  # what a stub raises is both
+    info, retry, text = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), ""
+    try:
+        status = rpc_status.from_call(error)
+        text = status.message if status else ""
+        for detail in status.details if status else ():
+            for message in (info, retry):
+                if detail.Is(message.DESCRIPTOR):
+                    detail.Unpack(message)
+    except (ValueError, DecodeError):  # the trailer was cut or altered on the way: the status is left
+        info.Clear()
+    delay = retry.retry_delay.ToMilliseconds() / 1000 or None
+    name = f"ERROR_REASON_{info.reason}"
+    if info.domain == DOMAIN and name in pb.ErrorReason.keys():  # noqa: SIM118 (no mapping, though it has keys)
+        kind = EXCEPTION_OF_REASON[pb.ErrorReason.Value(name)]
+        return kind(bounded(text), info.metadata, retry_after_seconds=delay)
+    code, details = error.code(), error.details() or ""
+    kind = _WITHOUT_REASON.get(code, ServerUnavailableError)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _OVER_SIZE in details:
+        kind = RequestTooLargeError
+    return kind(f"{target}: {code.name}: {bounded(details)}", retry_after_seconds=delay)
+
+
+SECONDS = 1.0
+"""How long each step may take."""
+
+_PAUSE_SECONDS = 0.05
+
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""How OpenSSL calls an answer that is no TLS."""
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""What an HTTP/2 client says first: its name for the protocol, and empty settings."""
+
+
+def refusal_of(host: str, port: int, server_name: str, access: Access, *, uses_tls: bool) -> AccessDeniedError | None:
+    """Returns why a server and this client do not get on; None where it is not a matter of certificates.
+
+    Args:
+        host: name or address to connect to.
+        port: likewise.
+        server_name: that the certificate must be for.
+        access: the client's files.
+        uses_tls: whether the client uses TLS.
+    """
+    try:
+        if not uses_tls:
+            return _speaks_tls(host, port)
+        for _ in range(2):  # a server that ends just now looks alike, once
+            if not _closes_at_once(host, port, server_name, access):
+                return None
+            time.sleep(_PAUSE_SECONDS)
+    except AccessDeniedError as refusal:
+        return refusal
+    except (OSError, ValueError):
+        return None
+    return _denied("client-certificate", _why_refused(server_name, port, access))
+
+
+def days_left(host: str, port: int, server_name: str, access: Access) -> float:
+    """Returns for how many days the server's certificate is good.
+
+    Raises:
+        AccessDeniedError: it is not good, or the server refuses this client.
+        OSError: the connection broke.
+    """
+    with _secure_connection(host, port, server_name, access) as connection:
+        certificate = connection.getpeercert() or {}
+    return days_until(datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC))
+
+
+def _closes_at_once(host: str, port: int, server_name: str, access: Access) -> bool:
+    """Whether a server ends the connection after a handshake that was fine, as it does to a certificate it rejects.
+
+    With TLS 1.3 a client learns of it no earlier.
+    """
+    with _secure_connection(host, port, server_name, access) as connection:
+        try:
+            connection.sendall(_PREFACE)
+            return not connection.recv(1)
+        except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
+            return True
+        except ssl.SSLError as error:
+            return "ALERT" in (error.reason or "")
+
+
+def _secure_connection(host: str, port: int, server_name: str, access: Access) -> ssl.SSLSocket:
+    """Returns a connection after a handshake that gRPC would accept as well.
+
+    Raises:
+        AccessDeniedError: one of the two does not accept the other.
+        OSError: something else happened.
+    """
+    context = ssl.create_default_context(cafile=str(access.ca))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC is not
+    context.hostname_checks_common_name = False
+    context.set_alpn_protocols(["h2"])
+    if access.cert is not None and access.key is not None:
+        try:
+            context.load_cert_chain(access.cert, access.key, password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise _denied("client-certificate", f"cert and key are no certificate with its key: {error}") from None
+    plain = socket.create_connection((host, port), SECONDS)
+    try:
+        return context.wrap_socket(plain, server_hostname=server_name)
+    except ssl.SSLCertVerificationError as error:
+        cause, why = (
+            "server-certificate",
+            f"shows a certificate that {access.ca} does not vouch for: {error.verify_message}",
+        )
+    except ssl.SSLError as error:
+        reason = error.reason or ""
+        if "ALERT" in reason:
+            raise _denied("client-certificate", _why_refused(server_name, port, access)) from None
+        if reason not in _NO_TLS:
+            raise
+        cause, why = "plain-text", "speaks plain text, and ca asks for TLS: start it with --tls-cert, or leave ca out"
+    finally:
+        plain.close()  # a socket that was wrapped has left it
+    raise _denied(cause, f"{server_name}:{port} {why}")
+
+
+def _speaks_tls(host: str, port: int) -> AccessDeniedError | None:
+    """Returns an error where a server answers to TLS, whoever it is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, port), SECONDS) as plain, context.wrap_socket(plain):
+        return _denied(
+            "plain-text", f"{host}:{port} speaks TLS, and this client plain text: give ca=… (the CA of its certificate)"
+        )
+
+
+def _why_refused(server_name: str, port: int, access: Access) -> str:
+    if access.cert is None:
+        return f"{server_name}:{port} closes the connection: it wants a client's certificate; give cert=… and key=…"
+    return (
+        f"{server_name}:{port} refuses the client's certificate {access.cert}: it has expired, or is of a CA that the "
+        "server does not know (--tls-client-ca)"
+    )
+
+
+def _denied(cause: str, message: str) -> AccessDeniedError:
+    return AccessDeniedError(message, {"cause": cause})

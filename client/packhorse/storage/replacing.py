@@ -1,0 +1,250 @@
+"""Files that appear whole or not at all: written under another name, synced, then renamed.
+
+Owns one file, several that belong together, and the records by which interrupted work resumes; removes what killed
+processes left. Leaves whole folders to `packhorse.dataset`, and contents to their formats.
+"""
+
+import glob
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Generic, TypeVar
+
+import xxhash
+
+from packhorse.storage.locks import try_lock
+
+_Result = TypeVar("_Result")
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
+"""What a URL begins with, also one that was made a path, which has one slash."""
+_LOG = logging.getLogger(__name__)
+
+
+class AtomicFiles:
+    """Several files that are published together, as a context manager; an exception leaves none of them.
+
+    Each is written under a temporary name in its own folder, and locked as long as it has that name. On success all are
+    synced and renamed in the given order, so the last file says that the others are there. Nobody locks the temporary
+    files of a killed process; the next process that writes to the same path removes them.
+
+    Args:
+        paths: of the files, the most telling one last. Their folders are made.
+        overwrite: whether files already there are replaced.
+
+    Raises:
+        FileExistsError: one is already there and overwrite is False.
+        IsADirectoryError: one is a folder.
+        ValueError: one is a URL.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, overwrite: bool = False) -> None:
+        self._paths = [Path(path) for path in paths]
+        refuse_existing(self._paths, overwrite=overwrite)
+        self._temporary = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in self._paths]
+        self.files: list[BinaryIO] = []
+        try:
+            for temporary in self._temporary:
+                temporary.parent.mkdir(parents=True, exist_ok=True)
+                self.files.append(temporary.open("wb"))
+                with suppress(OSError):  # a file system without locks
+                    try_lock(self.files[-1])
+            for path in self._paths:
+                _remove_abandoned(path)
+        except OSError:
+            self.discard()
+            raise
+
+    def __enter__(self) -> "AtomicFiles":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.publish()
+        else:
+            self.discard()
+
+    def publish(self) -> None:
+        """Syncs and renames the files; after a failure the old files are there, and nothing temporary."""
+        several = len(self._paths) > 1  # one file is replaced by its rename alone, and is never missing
+        aside: list[tuple[Path, Path]] = []
+        renamed: list[Path] = []
+        try:
+            for file in self.files:
+                file.flush()
+                os.fsync(file.fileno())
+            # Old files go first, last name first: a crash in between must not leave a pair that does not match.
+            for temporary, path in reversed(list(zip(self._temporary, self._paths, strict=True))):
+                if several and path.exists():
+                    aside.append((temporary.with_name(f"{temporary.name}.old"), path))
+                    os.replace(path, aside[-1][0])
+            for temporary, path in zip(self._temporary, self._paths, strict=True):
+                os.replace(temporary, path)
+                if several:
+                    renamed.append(path)
+            for file in self.files:
+                file.close()
+        except BaseException:
+            for path in reversed(renamed):
+                path.unlink()
+            for old, path in reversed(aside):
+                if old.exists():
+                    os.replace(old, path)
+            self.discard()
+            raise
+        for old, _ in aside:
+            old.unlink()
+        for folder in {path.parent for path in self._paths}:
+            sync(folder)
+
+    def discard(self) -> None:
+        """Closes and removes the temporary files."""
+        for file in self.files:
+            file.close()
+        for temporary in self._temporary:
+            temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Removes what killed processes left of a file."""
+    for name in glob.glob(f".{glob.escape(path.name)}.*.partial", root_dir=path.parent):
+        with suppress(OSError), path.with_name(name).open("rb") as file:
+            if try_lock(file):  # nobody writes to it any more
+                path.with_name(name).unlink()
+                _LOG.warning("removed %s, which a killed process left", path.with_name(name))
+
+
+def refuse_url(output: str | os.PathLike[str], name: str = "the output") -> None:
+    """Refuses a URL where a path is to be written.
+
+    Example:
+        >>> refuse_url("s3://corpus/packed", "--output")
+        Traceback (most recent call last):
+            ...
+        ValueError: --output s3://corpus/packed is a URL; give a path on a disk, and copy what is written there yourself
+
+    Args:
+        output: what is to be written.
+        name: what the user calls it.
+
+    Raises:
+        ValueError: it is a URL.
+    """
+    shown = os.fspath(output)
+    if isinstance(shown, str) and (begin := _URL.match(shown)):
+        url = f"{begin[0].rstrip('/')}//{shown[begin.end() :]}"
+        raise ValueError(f"{name} {url} is a URL; give a path on a disk, and copy what is written there yourself")
+
+
+def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
+    """Refuses to write over files.
+
+    Raises:
+        FileExistsError: one of the paths is there and overwrite is False.
+        IsADirectoryError: one of the paths is a folder.
+        ValueError: one of the paths is a URL.
+    """
+    for path in paths:
+        refuse_url(path)
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder, and a file is to be written there; choose another output")
+        if path.exists() and not overwrite:
+            raise FileExistsError(f"{path} is already there; remove it, choose another output, or set overwrite=True")
+
+
+def sync(path: Path) -> None:
+    """Makes a file or a folder durable: what any process of this machine wrote to it outlives a crash.
+
+    Example:
+        >>> sync(Path("datasets/corpus/manifest.json"))
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    """Replaces a file at once, durably, or makes it; readers see the old content or the new. Its permissions stay.
+
+    Example:
+        >>> replace_bytes(Path("note.txt"), b"the new text")
+        >>> Path("note.txt").read_text()
+        'the new text'
+
+    Raises:
+        OSError: it cannot be written; the file stays as it was.
+    """
+    with AtomicFiles([path], overwrite=True) as files:
+        if path.exists():
+            os.fchmod(files.files[0].fileno(), path.stat().st_mode)
+        files.files[0].write(data)
+
+
+def write_record(path: Path, content: Any) -> None:
+    """Writes JSON with a checksum, whole or not at all; not durably, since the checksum tells after a crash."""
+    body = json.dumps(content).encode()
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(xxhash.xxh3_64_hexdigest(body).encode() + b"\n" + body)
+    partial.rename(path)
+
+
+def read_record(path: Path) -> Any | None:
+    """Reads what `write_record` wrote; None where it is missing or damaged."""
+    try:
+        checksum, _, body = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    return json.loads(body) if checksum == xxhash.xxh3_64_hexdigest(body).encode() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Records(Generic[_Result]):
+    """The results of finished tasks, a file each, by which interrupted work resumes.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     records = Records(Path(folder, "counts"), save=str, load=int)
+        ...     records.add(7, 700)
+        ...     records.of(7), records.of(8), records.all()
+        (700, None, [700])
+    """
+
+    folder: Path
+    """Made with the first record; its parent is there."""
+    save: Callable[[_Result], Any]
+    """Turns a result into what JSON can hold."""
+    load: Callable[[Any], _Result]
+    """Turns it back."""
+
+    def add(self, task: int, result: _Result) -> None:
+        """Records that a task is finished."""
+        self.folder.mkdir(exist_ok=True)
+        write_record(self._path(task), self.save(result))
+
+    def remove(self, task: int) -> None:
+        """Removes the record of a task, where there is one."""
+        self._path(task).unlink(missing_ok=True)
+
+    def of(self, task: int) -> _Result | None:
+        """Returns the result of a task; None where it is not finished, or its record is damaged."""
+        content = read_record(self._path(task))
+        return None if content is None else self.load(content)
+
+    def all(self) -> list[_Result]:
+        """Returns the results of all finished tasks, in order."""
+        names = sorted(path.name for path in self.folder.glob("[0-9]*[0-9]"))
+        return [result for name in names if (result := self.of(int(name))) is not None]
+
+    def _path(self, task: int) -> Path:
+        return self.folder / f"{task:06}"
