@@ -14,7 +14,7 @@ from tests.flat_words import prepare
 from packhorse.analysis import context_lengths
 from packhorse.cli.inspect import command
 from packhorse.dataset import PreparedDataset, open_prepared
-from packhorse.epoch.assignment.waiting import waiting_of_plan
+from packhorse.epoch.balance import waiting_of_plan
 from packhorse.topology import Topology
 
 
