@@ -6,7 +6,6 @@ gets which position to `_split_tree`, and the components' own bins to `mixture_e
 
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
 from packhorse.epoch.sources._split_tree import SplitTree, deal
+from packhorse.storage import BoundedCache
 
 _CHUNK = 1 << 14
 """Positions that are dealt together."""
@@ -48,7 +48,7 @@ class ComponentOrder:
         self._tree = tree
         self._length = length
         self._lock = threading.Lock()
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
+        self._chunks: BoundedCache[int, _Chunk] = BoundedCache(max(2, _MOST_BYTES // (_BYTES_PER_POSITION * _CHUNK)))
 
     @property
     def most_bytes(self) -> int:
@@ -97,12 +97,7 @@ class ComponentOrder:
 
     def _chunk(self, number: int) -> _Chunk:
         with self._lock:
-            if number not in self._chunks:
-                self._chunks[number] = self._dealt(number)
-                while len(self._chunks) > max(2, _MOST_BYTES // (_BYTES_PER_POSITION * _CHUNK)):
-                    self._chunks.popitem(last=False)
-            self._chunks.move_to_end(number)
-            return self._chunks[number]
+            return self._chunks.get(number, lambda: self._dealt(number))
 
     def _dealt(self, number: int) -> _Chunk:
         tree, first = self._tree, number * _CHUNK

@@ -103,6 +103,9 @@ class MixtureEpoch:
         self._components = components
         self._segments = segments
         self._bins_per_draw = bins_per_draw
+        self.num_bins = segments[-1].end * bins_per_draw
+        self.max_seq_len = max(component.max_seq_len for component in components)
+        self.max_sequences_per_bin = max(component.max_sequences_per_bin for component in components)
         self._num_taken = (segments[-1].before + segments[-1].counts) * bins_per_draw
         self._firsts = np.array([segment.first for segment in segments], dtype=np.int64)
         self._first_epochs = [epoch for epoch, _ in begins]
@@ -110,11 +113,6 @@ class MixtureEpoch:
         num_datasets = (component.num_datasets for component in components)
         self._first_dataset = np.cumsum([0, *num_datasets], dtype=np.int32)
         self._first_template = np.cumsum([0, *(component.num_templates for component in components)]).tolist()
-
-    @property
-    def num_bins(self) -> int:
-        """Bins in the epoch."""
-        return self._segments[-1].end * self._bins_per_draw
 
     @property
     def num_bytes(self) -> int:
@@ -127,16 +125,6 @@ class MixtureEpoch:
         """The bins that this epoch takes from each component."""
         positions = self._first_positions.tolist()
         return [BinRange(*each) for each in zip(self._first_epochs, positions, self._num_taken.tolist(), strict=True)]
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens: the largest component's."""
-        return max(component.max_seq_len for component in self._components)
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """The most sequences in any bin."""
-        return max(component.max_sequences_per_bin for component in self._components)
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside.

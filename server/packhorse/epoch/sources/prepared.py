@@ -66,6 +66,9 @@ class EpochView:
         self.epoch = checked_seed("epoch", epoch)
         check_pool(plan, pool, first_tokens)
         self._plan = plan
+        self.num_bins = plan.num_bins
+        self.max_seq_len = plan.max_seq_len
+        self.max_sequences_per_bin = plan.max_sequences_per_bin
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
         self._read = (read(self._pool), read(self._first_tokens))
@@ -84,26 +87,8 @@ class EpochView:
             np.uint64(derive_key(self.seed, self.epoch, "pool")),
             self._pool_rows,
         )
-
-    @property
-    def num_bins(self) -> int:
-        """B: bins in the epoch."""
-        return self._plan.num_bins
-
-    @property
-    def num_bytes(self) -> int:
+        self.num_bytes = self._pool_rows.nbytes
         """Memory that this epoch takes beside its dataset."""
-        return self._pool_rows.nbytes
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens."""
-        return self._plan.max_seq_len
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """The most sequences in any bin."""
-        return self._plan.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order.
