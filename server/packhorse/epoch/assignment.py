@@ -21,15 +21,9 @@ from packhorse.packing import halve_into, laid_end_to_end
 from packhorse.storage import BoundedCache
 from packhorse.topology import ADDED, Balance, RemainderPolicy, Stretch, Topology
 
-_CHUNK_BINS = 8192
-"""Optimizer steps are arranged together, up to about this many bins."""
-
-_MOST_BINS = 1 << 21
-"""Bins of all optimizer steps that an assignment remembers: 16 MB."""
-
-_FEW_SEQUENCES = 1 << 16
-"""A last step with at most this many is filled within a few milliseconds."""
-
+_CHUNK_BINS = 8192  # about as many bins of optimizer steps are arranged together
+_MOST_BINS = 1 << 21  # of all optimizer steps that an assignment remembers: 16 MB
+_FEW_SEQUENCES = 1 << 16  # a last step with at most this many is filled within a few milliseconds
 _MOST_BINS_AT_ONCE = _MOST_BINS // 4
 """Bins of one block's optimizer steps, all arranged before the block is made; ranks may be some blocks apart."""
 

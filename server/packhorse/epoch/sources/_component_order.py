@@ -16,13 +16,9 @@ from packhorse.compiling import kernel
 from packhorse.epoch.sources._split_tree import SplitTree, deal
 from packhorse.storage import BoundedCache
 
-_CHUNK = 1 << 14
-"""Positions that are dealt together."""
-
+_CHUNK = 1 << 14  # positions that are dealt together
 _BYTES_PER_POSITION = 8
-
-_MOST_BYTES = 4 << 20
-"""Memory of the chunks used last together; at least two are kept."""
+_MOST_BYTES = 4 << 20  # of the chunks used last together; at least two are kept
 
 
 class _Chunk(NamedTuple):
@@ -121,15 +117,7 @@ def _look_up(
 ) -> Any:
     """Looks positions up in a chunk, from index `begin` up to the first that lies outside, whose index is returned.
 
-    Args:
-        components: of the chunk.
-        numbers: of the chunk.
-        base: added to the numbers of each component: int64 [C].
-        first: the chunk's first position.
-        positions: int64 [N].
-        begin: index of the first to look up.
-        components_out: int32 [N], written.
-        numbers_out: int64 [N], written.
+    `components` and `numbers` are the chunk's, and `first` is its first position; `base`, [C], is added to numbers.
     """
     for i in range(begin, len(positions)):
         inside = np.uint64(positions[i] - first)  # far above, where it is below 0

@@ -156,12 +156,7 @@ def _first_not_below(
 ) -> NDArray[np.int64]:
     """Returns the first index whose value is not below each wanted one, `size` where all are: int64 [n].
 
-    Bisects for all at once and reads only the values that it compares, so a mapped column is never copied.
-
-    Args:
-        values: from indices to values, ascending.
-        size: number of indices, at least 1.
-        wanted: int64 [n].
+    Values ascend. Bisects for all at once and reads only the values that it compares, so a mapped column is not copied.
     """
     low = np.zeros(len(wanted), dtype=np.int64)
     high = np.full(len(wanted), size, dtype=np.int64)

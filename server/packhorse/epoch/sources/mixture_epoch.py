@@ -27,11 +27,8 @@ from packhorse.epoch.sources.source import (
 )
 from packhorse.epoch.sources.stages import Component
 
-_BYTES_PER_COMPONENT = 128
-"""Memory that a segment takes for a component."""
-
+_BYTES_PER_COMPONENT = 128  # of a segment
 _ONE = np.uint64(1)
-
 _BEGIN, _END, _LEAST, _GREATEST = range(4)  # columns of the table that `_group` writes
 
 
@@ -253,16 +250,16 @@ class MixtureEpoch:
 def _group(
     components: Any, numbers: Any, first_positions: Any, parts_out: Any, order_out: Any, positions_out: Any
 ) -> None:
-    """Sorts bins by component.
+    """Sorts bins, [N], by component. Their positions are numbers + first_positions[component].
 
     Args:
         components: of every bin: int32 [N].
-        numbers: how many of the component's bins come before it in this epoch: int64 [N].
-        first_positions: added to the numbers of each component: int64 [C].
-        parts_out: gets the begin and end of each component's bins, and the least and greatest of their positions; zeros
+        numbers: of every bin among its component's in this epoch: int64 [N].
+        first_positions: int64 [C].
+        parts_out: gets the begin and end of each component's bins, and their least and greatest position; zeros
             before: int64 [C, 4].
         order_out: gets the new index of each bin: int64 [N].
-        positions_out: gets their positions, in this order: int64 [N].
+        positions_out: gets positions in this order: int64 [N].
     """
     ends = np.zeros(len(parts_out), np.uint64)  # unsigned: no index is checked for being below 0
     for component in components:

@@ -91,14 +91,7 @@ class EpochView:
         """Memory that this epoch takes beside its dataset."""
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order.
-
-        Args:
-            positions: int [N], each in [0, num_bins); repeats allowed.
-
-        Raises:
-            ValueError: a position is outside the epoch.
-        """
+        """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
         return bins_at(self, positions)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> FoundBins:
@@ -139,12 +132,7 @@ class EpochView:
         return int(num_tokens)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N].
-
-        Args:
-            positions: int [N], each in [0, num_bins).
-            cost_linear: a sequence of L tokens costs cost_linear · L + L².
-        """
+        """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
         known = self._costs
         if known is None or known[0] != cost_linear:
@@ -155,13 +143,7 @@ class EpochView:
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids are in the epoch.
-
-        Takes O(distinct lengths · log pool) an id, since an id does not tell its length.
-
-        Args:
-            ids: int [n].
-        """
+        """Returns where ids are in the epoch; O(distinct lengths · log pool) an id, whose length is unknown."""
         return located(self._plan, self._pool, self._first_tokens, ids, self.locate_entries)
 
     def locate_entries(
@@ -198,15 +180,7 @@ def check_pool(plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None)
 def located(
     plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None, ids: ArrayLike, locate_entries: LocateEntries
 ) -> Locations:
-    """Returns where ids are, from where the pool's entries are.
-
-    Args:
-        plan: of the whole epoch.
-        pool: ids of all lengths, as `EpochView` takes them.
-        first_tokens: as `EpochView` takes them.
-        ids: int [n].
-        locate_entries: as `EpochView.locate_entries`.
-    """
+    """Returns where ids are, given `EpochView.locate_entries` or the like of the whole epoch."""
     wanted = np.ascontiguousarray(ids, dtype=np.int64)
     which, length_index, entries = _entries(plan, pool, first_tokens is not None, wanted)
     begins = np.where(entries < 0, -1, 0)
