@@ -1,17 +1,21 @@
-"""The console that commands print results on: rich on a terminal, plain lines in a pipe or a file.
+"""How commands print: the console, tables, and sentences about a dataset or a plan.
 
-Owns how a table that is too wide for the terminal is shown; leaves its content to each command.
+Owns how a table is laid out and shown where it is too wide for the terminal. Leaves every figure to
+`packhorse.analysis`.
 """
 
 import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 
+from packhorse.topology.choices import counted
+
 _WIDTH_IN_FILES = 1_000_000
-"""Tables take what their cells need, and none is cut: what reads a file or a pipe wants whole digests and names."""
+"""In a file or a pipe a table is as wide as its cells, so that whole digests and names can be read from it."""
 
 
 class OutputConsole(Console):
@@ -22,17 +26,15 @@ class OutputConsole(Console):
 
     Example:
         >>> import io
-        >>> table = Table("packer", "bins", box=None)
-        >>> table.add_row("worst-fit-decreasing", "1,234,567")
         >>> console = OutputConsole(file=io.StringIO(), width=30, soft_wrap=True)
-        >>> console.print(table)
+        >>> console.print(table("packer", "bins", rows=[("worst-fit-decreasing", "1,234,567")]))
         >>> print(console.file.getvalue().rstrip())
         packer  worst-fit-decreasing
         bins    1,234,567
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints, tables as wide as they may be."""
+        """Prints, and fits each table to the width."""
         super().print(*(self._fitting(each) if isinstance(each, Table) else each for each in objects), **options)
 
     def rule(self, title: Any = "", **options: Any) -> None:
@@ -65,7 +67,7 @@ class OutputConsole(Console):
 
 
 def _records(table: Table, cells: list[list[RenderableType]]) -> Table:
-    """Returns each row as lines of a header and a cell."""
+    """Shows each row as lines of a header and a cell."""
     records = Table(box=None, show_header=False, pad_edge=False, title=table.title, title_justify="left")
     records.add_column(no_wrap=True)
     records.add_column(overflow="fold")
@@ -80,3 +82,54 @@ def _records(table: Table, cells: list[list[RenderableType]]) -> Table:
 def output_console() -> OutputConsole:
     """Returns a console on stdout: as wide as the terminal, or as wide as any table where there is none."""
     return OutputConsole(width=None if sys.stdout.isatty() else _WIDTH_IN_FILES, soft_wrap=True, highlight=False)
+
+
+def table(
+    *columns: str,
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    left: Collection[str] = (),
+    is_plain: bool = False,
+) -> Table:
+    """Returns a table. The first column is aligned to the left, numbers in the others to the right.
+
+    Args:
+        columns: headers.
+        rows: cells of each row.
+        title: above the table.
+        left: further columns that hold words.
+        is_plain: whether there is no frame.
+    """
+    look: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold"} if is_plain else {}
+    made = Table(title=title, **look)
+    for number, name in enumerate(columns):
+        made.add_column(name, justify="left" if number == 0 or name in left else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def facts_table(facts: Mapping[str, str]) -> Table:
+    """Returns a table of names and values, without a header."""
+    made = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in facts.items():
+        made.add_row(name, value)
+    return made
+
+
+def percent(share: float) -> str:
+    """Returns a share as a sentence has it, with one digit more below ten percent and two below one.
+
+    Example:
+        >>> percent(0.345), percent(0.0204), percent(0.00001)
+        ('34 %', '2.0 %', '< 0.01 %')
+    """
+    value = 100 * share
+    if value < 0.01:
+        return "< 0.01 %"
+    return f"{value:.{0 if value >= 10 else 1 if value >= 1 else 2}f} %"
+
+
+def streams_shape(world_size: int, workers_per_rank: int) -> str:
+    """Returns the streams of a run: "2 ranks × 4 workers"."""
+    return f"{counted(world_size, 'rank')} × {counted(workers_per_rank, 'worker')}"

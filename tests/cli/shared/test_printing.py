@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from packhorse.cli.shared.console import OutputConsole
+from packhorse.cli.shared.printing import OutputConsole
 
 WORDS = st.text("abcdefgh0123456789-,.%()", min_size=1, max_size=40)
 

@@ -69,5 +69,5 @@ def test_what_is_too_long_is_treated_as_the_policy_says(policy: OverLength, left
 
 
 def test_a_bin_without_room_for_a_token_is_refused() -> None:
-    with pytest.raises(ValueError, match="raise --max-seq-len"):
+    with pytest.raises(ValueError, match="raise max_seq_len"):
         fit({3: 1}, 0, "split")
