@@ -14,7 +14,6 @@ import mmap
 import os
 import struct
 from bisect import bisect_right
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from packhorse.formats.files import open_binary
 from packhorse.formats.mapped import check_index, map_file
 from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.storage import BoundedCache
 
 INDEX = "index.json"
 INTEGERS: dict[str, np.dtype[Any]] = {
@@ -107,14 +107,12 @@ class MdsShards:
         self._num_sizes = sum(layout.size_bytes is None for layout in self._layouts.values())
         self._shards = [_shard(self.path, entry) for entry in entries]
         self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
-        self._open: OrderedDict[int, mmap.mmap | bytes] = OrderedDict()
+        # A shard of a store is in memory as a whole.
+        self._open = BoundedCache[int, mmap.mmap | bytes](1 if is_url(self.path) else _MAX_OPEN_SHARDS)
 
     def __len__(self) -> int:
         """Number of sequences, S."""
         return self._ends[-1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}
 
     def cell(self, index: int, column: str) -> memoryview:
         """Returns the bytes of one column of one sequence, a read-only view of the shard.
@@ -263,13 +261,7 @@ class MdsShards:
 
     def _map(self, number: int) -> mmap.mmap | bytes:
         """Maps a shard and checks its frame, or finds its map among the last ones."""
-        mapped = self._open.pop(number, None)
-        if mapped is None:
-            mapped = _map_shard(self._shards[number])
-        self._open[number] = mapped
-        if len(self._open) > (1 if isinstance(self.path, str) else _MAX_OPEN_SHARDS):
-            self._open.popitem(last=False)
-        return mapped
+        return self._open.get(number, lambda: _map_shard(self._shards[number]))
 
 
 def _map_shard(shard: _Shard) -> mmap.mmap | bytes:

@@ -4,9 +4,9 @@ Owns that a block is whole or not there, that what changed on disk is noticed, t
 within their limit, and that one process fetches what several want. Leaves asking the store to `formats.object_store`.
 """
 
-import fcntl
 import logging
 import mmap
+import operator
 import os
 import queue
 import threading
@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,6 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.formats.object_store import RangeFile, StoredObject, StoreOptions, without_secrets
+from packhorse.storage import BoundedCache, LockHeldError, hold_lock, try_lock
 
 _LOG = logging.getLogger(__name__)
 _Key = TypeVar("_Key", bound=Hashable)
@@ -44,7 +45,6 @@ _KEPT_SHARE = 0.9
 _LOOKS_PER_LIMIT = 32
 _ABANDONED_SECONDS = 3600.0
 """A file that was to be kept, and nobody has written to for so long, is of a process that was killed."""
-_WAIT_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,36 +183,24 @@ class BlockCache:
             patience_seconds: as for `block`.
         """
         path = self.folder / key / name
-        while True:
-            with suppress(FileNotFoundError):
-                kept = KeptFile(path)
-                os.utime(path)
-                return kept
-            with self._alone(key, 0, patience_seconds):
-                if not path.exists():
-                    path.parent.mkdir(exist_ok=True)
-                    partial = path.with_name(f".{name}.{os.getpid()}.partial")
-                    try:
-                        fetch(partial)
-                        os.replace(partial, path)
-                    finally:
-                        partial.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
             kept = KeptFile(path)
-            self._count(path.stat().st_size)
+            os.utime(path)
             return kept
+        with self._alone(key, 0, patience_seconds):
+            if not path.exists():
+                with _appearing(path) as partial:
+                    fetch(partial)
+        kept = KeptFile(path)
+        self._count(path.stat().st_size)
+        return kept
 
     def _keep(self, path: Path, data: bytes) -> None:
         """Writes a block; one that does not fit on the disk is only not kept."""
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
-            path.parent.mkdir(exist_ok=True)
-            try:
-                with partial.open("wb") as file:
-                    file.write(data)
-                    file.write(_sum_of(data))
-                os.replace(partial, path)
-            finally:
-                partial.unlink(missing_ok=True)
+            with _appearing(path) as partial, partial.open("wb") as file:
+                file.write(data)
+                file.write(_sum_of(data))
             self._count(len(data))
         except OSError as error:
             _LOG.warning("%s: a block is not kept: %s", self.folder, error)
@@ -226,11 +214,8 @@ class BlockCache:
 
     def _evict(self) -> None:
         """Removes what was not opened for the longest time, where there is too much; files that are kept stay."""
-        with (self.folder / "locks" / "evict").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # another process is at it
-                return
+        # Where another process holds the lock, it removes blocks already.
+        with suppress(LockHeldError), hold_lock(self.folder / "locks" / "evict", wait_seconds=0):
             blocks: list[tuple[int, int, str]] = []
             for folder in (entry for entry in os.scandir(self.folder) if entry.is_dir() and entry.name != "locks"):
                 for entry in os.scandir(folder):
@@ -253,14 +238,9 @@ class BlockCache:
     def _alone(self, key: str, number: int, patience_seconds: float) -> Iterator[None]:
         """Keeps other processes from fetching the same, but not for ever: one may have stopped while it fetches."""
         stripe = xxhash.xxh32_intdigest(f"{key} {number}".encode()) % _LOCKS
-        with (self.folder / "locks" / f"{stripe:02}").open("w") as lock:
-            ends = time.monotonic() + patience_seconds
-            while time.monotonic() < ends:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(_WAIT_SECONDS)
+        with ExitStack() as held:
+            with suppress(LockHeldError):
+                held.enter_context(hold_lock(self.folder / "locks" / f"{stripe:02}", wait_seconds=patience_seconds))
             yield
 
 
@@ -271,9 +251,10 @@ class KeptFile:
         """Opens the file; a FileNotFoundError where it is not there, or goes at this very moment."""
         self.path = path
         self._file = path.open("rb")
-        fcntl.flock(self._file, fcntl.LOCK_SH)
+        while not try_lock(self._file, shared=True):  # it is being removed
+            time.sleep(0.001)
         if not os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
-            raise FileNotFoundError(f"{path} was replaced")
+            raise FileNotFoundError(f"{path} was removed")
 
     def __reduce__(self) -> tuple[type["KeptFile"], tuple[Path]]:
         return KeptFile, (self.path,)
@@ -286,12 +267,22 @@ def _removed(path: Path) -> bool:
             path.unlink()
             return True
         with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not try_lock(file):
                 return False
             path.unlink()
     return True
+
+
+@contextmanager
+def _appearing(path: Path) -> Iterator[Path]:
+    """Yields a file that takes a path's name when it is whole; not synced, since what is lost is fetched again."""
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> memoryview | None:
@@ -351,8 +342,7 @@ class FetchAhead(Generic[_Key, _Item]):
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._open: OrderedDict[_Key, _Item] = OrderedDict()
-        self._open_bytes = 0
+        self._open = BoundedCache[_Key, _Item](self._keep_bytes, size_of=operator.attrgetter("nbytes"))
         self._coming: OrderedDict[_Key, Future[_Item]] = OrderedDict()
         self._expected: list[_Key] = []
         self._wanted: queue.SimpleQueue[tuple[_Key, Future[_Item]]] = queue.SimpleQueue()
@@ -381,19 +371,13 @@ class FetchAhead(Generic[_Key, _Item]):
         """Returns an item; raises what fetching it raised."""
         if self._process != os.getpid():
             self._begin()
-        with self._lock:
-            if key in self._open:
-                self._open.move_to_end(key)
-                return self._open[key]
-            coming = self._coming.pop(key, None)
-        item = self._fetch(key) if coming is None or coming.cancel() else coming.result()
-        with self._lock:
-            if key not in self._open:
-                self._open_bytes += item.nbytes
-            self._open[key] = item
-            while len(self._open) > 1 and self._open_bytes > self._keep_bytes:
-                self._open_bytes -= self._open.popitem(last=False)[1].nbytes
-        self._fetch_ahead()
+        item = self._open.find(key)
+        if item is None:
+            with self._lock:
+                coming = self._coming.pop(key, None)
+            item = self._fetch(key) if coming is None or coming.cancel() else coming.result()
+            item = self._open.put(key, item)
+            self._fetch_ahead()
         return item
 
     def _fetch_ahead(self) -> None:
@@ -401,7 +385,7 @@ class FetchAhead(Generic[_Key, _Item]):
         with self._lock:
             while self._expected and len(self._coming) < self.ahead:
                 key = self._expected.pop()
-                if key in self._open or key in self._coming:
+                if key in self._coming or self._open.find(key) is not None:
                     continue
                 future: Future[_Item] = Future()
                 self._coming[key] = future

@@ -5,7 +5,6 @@ Owns which column holds the tokens, and reading shards of a store in blocks; lea
 
 import json
 import os
-from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from packhorse.client.sources._tables import RowLookup, TableSource, choose_by_n
 from packhorse.client.sources.base import FetchSource, TokenSourceError, as_integers
 from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
 from packhorse.formats.object_store import for_each, is_url
+from packhorse.storage import BoundedCache
 
 _MOST_OPEN_SHARDS = 1024
 
@@ -153,11 +153,8 @@ class _StoredShards:
     def __init__(self, shards: MdsShards, store: StoreCache) -> None:
         self._shards = shards
         self._store = store
-        self._open: OrderedDict[int, tuple[CachedObject, NDArray[np.uint32]]] = OrderedDict()
+        self._open = BoundedCache[int, tuple[CachedObject, NDArray[np.uint32]]](_MOST_OPEN_SHARDS)
         self._reads = ReadAhead(self._object_of, store)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}
 
     def cell(self, index: int, column: str) -> memoryview:
         """Returns the bytes of one column of one sequence; see `MdsShards.cell`."""
@@ -182,16 +179,14 @@ class _StoredShards:
 
     def _opened(self, number: int) -> tuple[CachedObject, NDArray[np.uint32]]:
         """A shard, and where its sequences begin: uint32 [n + 1]."""
-        opened = self._open.get(number)
-        if opened is None:
-            url, num_sequences = self._shards.shards[number]
-            stored = CachedObject(str(url), self._store)
-            frame = np.frombuffer(stored.object.read(0, 4 + 4 * (num_sequences + 1)), "<u4")
-            if frame[0] != num_sequences or (frame[2:] < frame[1:-1]).any() or frame[-1] > stored.size_bytes:
-                raise ValueError(
-                    f"{self._shards.where_of(number)} does not hold the {num_sequences} sequences that its index says"
-                )
-            opened = self._open[number] = stored, frame[1:]
-            while len(self._open) > _MOST_OPEN_SHARDS:
-                self._open.popitem(last=False)
-        return opened
+        return self._open.get(number, lambda: self._read_frame(number))
+
+    def _read_frame(self, number: int) -> tuple[CachedObject, NDArray[np.uint32]]:
+        url, num_sequences = self._shards.shards[number]
+        stored = CachedObject(str(url), self._store)
+        frame = np.frombuffer(stored.object.read(0, 4 + 4 * (num_sequences + 1)), "<u4")
+        if frame[0] != num_sequences or (frame[2:] < frame[1:-1]).any() or frame[-1] > stored.size_bytes:
+            raise ValueError(
+                f"{self._shards.where_of(number)} does not hold the {num_sequences} sequences that its index says"
+            )
+        return stored, frame[1:]
