@@ -134,7 +134,7 @@ def test_missing_and_compressed_shards(shards):
     (shards / "shard.00001.mds").unlink()
     with pytest.raises(FileNotFoundError, match=r"shard\.00001\.mds is missing"):
         MdsShards(shards)
-    with pytest.raises(ValueError, match=r"only compressed, as shard\.00000\.mds\.zstd.*decompress"):
+    with pytest.raises(ValueError, match=r"only there compressed, as shard\.00000\.mds\.zstd.*decompress"):
         MdsShards(DATA / "mds_zstd")
 
 
