@@ -109,7 +109,8 @@ def test_an_array_longer_than_its_extents_fit_in_a_byte():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("nothing", "not an index of MDS shards"), ("[]", "not an index of MDS shards"), ('{"version": 2}', "not an index of MDS"),
+    [("nothing", "not an index of MDS shards"), ("[]", "not an index of MDS shards"),
+     ('{"version": 2}', "not an index of MDS"),
      ('{"version": 3, "shards": []}', "version 3; only version 2"), ('{"version": 2, "shards": []}', "found: none"),
      ('{"version": 2, "shards": [{"format": "json"}]}', "found: json"),
      ('{"version": 2, "shards": [{"format": "mds"}]}', "not an index of MDS shards: KeyError")],
