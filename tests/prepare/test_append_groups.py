@@ -46,10 +46,10 @@ def test_groups_are_added(tmp_path, with_ids):
 @pytest.mark.parametrize(
     ("rows", "changes", "message"),
     [
-        ({"prompt": [50, 90]}, {}, "group 50 is in set already, and more of its sequences come: --append adds whole"),
+        ({"prompt": [50, 90]}, {}, "group 50 is in set already, and more of its sequences come: only whole"),
         ({"prompt": [90, 40]}, {}, "group 40 is in set already"),
-        ({"prompt": [90, 90]}, {"group_column": None}, "it was planned by column 'prompt', and is to go on without"),
-        ({"prompt": [90, 90]}, {"group_column": None, "group_size": 2}, "and is to go on by every 2 rows"),
+        ({"prompt": [90, 90]}, {"group_column": None}, "it was planned by column 'prompt', and the input is without"),
+        ({"prompt": [90, 90]}, {"group_column": None, "group_size": 2}, "and the input is by every 2 rows"),
         ({"prompt": [90, 90], "id": [77, 5]}, {}, "id 77 is in set already and comes again"),
         ({"prompt": [90, 91], "n": [13, 14]}, {"over_length": "error"}, "group 90 .* has 13 tokens together"),
     ],
@@ -64,7 +64,7 @@ def test_what_is_no_new_group_is_not_added(tmp_path, rows, changes, message):
     assert open_prepared(tmp_path / "set").manifest == before
     plain = {**arguments, "group_column": None, "output": tmp_path / "plain"}
     prepare(lengths=TABLE, **plain)
-    with pytest.raises(ValueError, match="it was planned without groups, and is to go on by column 'prompt'"):
+    with pytest.raises(ValueError, match="it was planned without groups, and the input is by column 'prompt'"):
         prepare(lengths=TABLE, append=True, **plain | {"group_column": "prompt"})
 
 
@@ -77,7 +77,7 @@ def test_groups_of_a_token_file_that_grew(tmp_path):
         return prepare(write_index(tmp_path / "rows", lengths), append=append, **arguments)
 
     grow([4, 4, 2], [5, 6, 7], append=False)
-    with pytest.raises(ValueError, match=r"group 2 is in set already, and goes on in what rows\.idx adds"):
+    with pytest.raises(ValueError, match=r"group 2 is in set already, and rows\.idx adds sequences to it"):
         grow([4, 4, 2, 2], [5, 6, 7, 1])
     with pytest.raises(ValueError, match="does not hold what set was prepared from"):
         grow([4, 5, 2, 3], [5, 6, 7, 1])

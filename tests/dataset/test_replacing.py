@@ -2,15 +2,19 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from packhorse.dataset import PreparedDatasetError, exchange, open_prepared, whole, written_whole
+from packhorse.dataset import PreparedDatasetError, locked, open_prepared, replacing, written_whole
+from packhorse.dataset.replacing import refuse_holding, refuse_output
+from packhorse.prepare import prepare
 
 MANIFEST = '{"format_version": 1, "checksums": {}, "digest": "%s"}'
 
@@ -62,10 +66,10 @@ def test_the_new_one_takes_the_place_of_the_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr(exchange, "_exchange", cannot_exchange)
+        monkeypatch.setattr(replacing, "_exchange", cannot_exchange)
     output = dataset(tmp_path / "out", "old")
     (output / "counts.json").touch()
-    with pytest.raises(FileExistsError, match=r"out exists.*--overwrite"), written_whole(output):
+    with pytest.raises(FileExistsError, match=r"out exists.*overwrite=True"), written_whole(output):
         pass
     with written_whole(output, overwrite=True) as partial:
         dataset(partial, "new")
@@ -78,7 +82,7 @@ def test_the_new_one_takes_the_place_of_the_old(
 def test_the_old_one_is_put_back_when_the_second_rename_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(exchange, "_exchange", cannot_exchange)
+    monkeypatch.setattr(replacing, "_exchange", cannot_exchange)
     output = dataset(tmp_path / "out", "old")
     rename = Path.rename
 
@@ -98,7 +102,7 @@ def test_the_old_one_is_put_back_when_the_second_rename_fails(
 CRASHED = """
 import os, sys
 from pathlib import Path
-from packhorse.dataset import exchange, written_whole
+from packhorse.dataset import replacing, written_whole
 
 def cannot(new, old):
     raise OSError(22, "this file system cannot")
@@ -111,7 +115,7 @@ def rename(path, target):
     return done(path, target)
 
 left, done = int(sys.argv[2]), Path.rename
-exchange._exchange, Path.rename = cannot, rename
+replacing._exchange, Path.rename = cannot, rename
 with written_whole(Path(sys.argv[1]), overwrite=True) as partial:
     (partial / "manifest.json").write_text('{"format_version": 1, "checksums": {}, "digest": "new"}')
 """
@@ -150,7 +154,7 @@ def test_a_folder_of_that_name_that_is_no_dataset_stays(tmp_path: Path) -> None:
 def test_where_folders_can_be_exchanged_there_is_always_one(tmp_path: Path) -> None:
     new, old = dataset(tmp_path / "new", "new"), dataset(tmp_path / "old", "old")
     try:
-        exchange._exchange(new, old)
+        replacing._exchange(new, old)
     except OSError as error:
         pytest.skip(f"cannot exchange here: {error}")
     assert (digest_of(old), digest_of(new)) == ("new", "old")
@@ -195,7 +199,7 @@ def test_another_dataset_that_came_meanwhile_stays_without_overwrite(tmp_path: P
             dataset(partial, "new")
             dataset(tmp_path / "out", "theirs")
 
-    with pytest.raises(FileExistsError, match=r"--overwrite to replace it"):
+    with pytest.raises(FileExistsError, match=r"overwrite=True to replace it"):
         write()
     assert digest_of(tmp_path / "out") == "theirs"
 
@@ -219,15 +223,150 @@ def test_a_full_disk_is_told_in_one_line(tmp_path: Path, number: int) -> None:
 
 def test_signals_are_held_while_leftovers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked: list[set[int]] = []
-    remove = whole.shutil.rmtree
+    remove = replacing.shutil.rmtree
 
     def looking(*arguments: object, **options: object) -> None:
         blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
         remove(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(whole.shutil, "rmtree", looking)
+    monkeypatch.setattr(replacing.shutil, "rmtree", looking)
     with pytest.raises(ValueError), written_whole(tmp_path / "out"):
         raise ValueError
     assert blocked
     assert {signal.SIGINT, signal.SIGTERM} <= blocked[0]
     assert not {signal.SIGINT, signal.SIGTERM} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def _foreign_file(folder: Path) -> None:
+    (folder / "notes.txt").touch()
+
+
+def _hidden_file(folder: Path) -> None:
+    (folder / ".git").mkdir()
+
+
+def _folder_under_our_name(folder: Path) -> None:
+    (folder / "starts.npy").mkdir()
+
+
+def _link_under_our_name(folder: Path) -> None:
+    (folder / "starts.npy").symlink_to(folder / "pools.npy")
+
+
+def _pools_beside_our_manifest(folder: Path) -> None:
+    (folder / "pools").mkdir()
+
+
+def _no_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+def _fifo_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    os.mkfifo(folder / "manifest.json")
+
+
+def _other_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text('{"name": "my app"}')
+
+
+def _deep_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("[" * 100_000)
+
+
+def _huge_manifest(folder: Path) -> None:
+    os.truncate(folder / "manifest.json", 1 << 40)
+
+
+OBSTACLES: dict[Callable[[Path], None], str] = {
+    _foreign_file: "holds 'notes.txt'",
+    _hidden_file: "holds '.git'",
+    _folder_under_our_name: "holds 'starts.npy'",
+    _link_under_our_name: "holds 'starts.npy'",
+    _pools_beside_our_manifest: "holds 'pools'",
+    _no_manifest: "no manifest.json",
+    _fifo_manifest: "no manifest.json",
+    _huge_manifest: "no manifest.json",
+    _other_manifest: "not a dataset's",
+    _deep_manifest: "not a dataset's",
+}
+
+
+def test_a_dataset_is_replaceable_when_asked(prepared: Path, tmp_path: Path) -> None:
+    refuse_output(tmp_path / "none", overwrite=False)
+    refuse_output(prepared, overwrite=True)
+    with pytest.raises(FileExistsError, match="overwrite=True to replace it"):
+        refuse_output(prepared, overwrite=False)
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_anything_else_is_not(obstacle: Callable[[Path], None], overwrite: bool, prepared: Path) -> None:
+    obstacle(prepared)
+    with pytest.raises(FileExistsError, match=OBSTACLES[obstacle]) as caught:
+        refuse_output(prepared, overwrite=overwrite)
+    assert "another output" in str(caught.value)
+
+
+def test_files_empty_folders_and_links_to_nothing_are_not(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for name in ("file", "empty", "link"):
+        with pytest.raises(FileExistsError, match="another output"):
+            refuse_output(tmp_path / name, overwrite=True)
+
+
+def test_seqpack_folders_are_with_their_pools_alone(table: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    prepare(table, length_column="n", max_seq_len=64, output=folder, format="seqpack")
+    refuse_output(folder, overwrite=True)
+    for name in ("pools/notes.npy", "pools/3.txt", "pools.npy"):
+        copy = Path(shutil.copytree(folder, tmp_path / name.replace("/", "-")))
+        (copy / name).touch()
+        with pytest.raises(FileExistsError, match="holds 'pools"):
+            refuse_output(copy, overwrite=True)
+
+
+def test_nothing_that_holds_an_input_or_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data" / "in").mkdir(parents=True)
+    file = tmp_path / "data" / "in" / "x.parquet"
+    file.touch()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    (tmp_path / "x-link.parquet").symlink_to(file)
+    outputs = (file, file.parent, tmp_path / "data", tmp_path, tmp_path / "link" / "in", tmp_path / "link")
+    for output in outputs:
+        for given in (file, tmp_path / "x-link.parquet", tmp_path / "link" / "in" / "x.parquet"):
+            with pytest.raises(FileExistsError, match=r"the input .*give another output"):
+                refuse_holding(output, [given])
+    refuse_holding(tmp_path / "data" / "in" / "out", [file, file.parent])
+    refuse_holding(tmp_path / "out", [file])
+    monkeypatch.chdir(tmp_path / "data" / "in")
+    for name in (".", "..", "../..", str(tmp_path / "link")):
+        with pytest.raises(FileExistsError, match="the working directory"):
+            refuse_holding(Path(name), [])
+
+
+def test_the_holder_is_named_and_the_next_one_gets_it(tmp_path: Path) -> None:
+    with locked(tmp_path / "out"):
+        with pytest.raises(
+            BlockingIOError, match=rf"out is being prepared already, by process {os.getpid()} on .* since 2"
+        ):
+            locked(tmp_path / "out").__enter__()
+        with locked(tmp_path / "other"):
+            pass
+    with locked(tmp_path / "out") as work:
+        (work / "half").touch()
+    assert work.exists()
+    with locked(tmp_path / "out"):
+        (work / "half").unlink()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_has_the_lock_of_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "set")
+    with locked(tmp_path / "link") as work:
+        assert work == tmp_path / "deep" / ".set.work"
+        with pytest.raises(BlockingIOError):
+            locked(tmp_path / "deep" / "set").__enter__()

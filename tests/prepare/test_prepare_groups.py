@@ -16,7 +16,7 @@ from packhorse.cli import main
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.packing import lower_bound
-from packhorse.prepare.passes import sort as _sort
+from packhorse.prepare import _sort
 
 
 def test_every_kind_of_input_gives_the_same_folder(tmp_path):
@@ -92,11 +92,11 @@ def test_workers_and_resume_change_no_byte(tmp_path, monkeypatch):
         patch.setattr(_sort, "merge_task", stop)
         with pytest.raises(RuntimeError, match="stopped"):
             prepare(tmp_path / "x.parquet", output=tmp_path / "resumed", **arguments)
-    with pytest.raises(ValueError, match="--group-column was g and is None"):
+    with pytest.raises(ValueError, match="group_column was g and is None"):
         prepare(tmp_path / "x.parquet", output=tmp_path / "resumed", resume=True, **arguments | {"group_column": None})
     with monkeypatch.context() as patch:
         patch.setattr(_sort, "count_task", stop)
-        patch.setattr(_sort, "fill_run", stop)  # finished: only the tables of groups are written again
+        patch.setattr(_sort, "write_spill", stop)  # finished: only the tables of groups are written again
         prepare(tmp_path / "x.parquet", output=tmp_path / "resumed", resume=True, **arguments)
     for path in (tmp_path / "one").iterdir():
         for other in ("two", "resumed"):

@@ -1,11 +1,9 @@
 """The sort of a dataset by length: every pass over it, in order, down to the sealed folder.
 
-Owns the order of passes, and that no id comes twice. Leaves what happens within a task to `passes.passes`, `_merge` and
-`passes.duplicates`, what counting must come to to `_counted`, the files to `_arrays`, and what is known of finished
-tasks to `work`.
+Owns the order of passes, and that no id comes twice. Leaves each pass to `_counting`, `_spills` and `_merging`, and
+what is known of finished tasks to `_work`.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,27 +14,22 @@ import numpy as np
 from packhorse.dataset import Facts, Manifest, PlanOptions, PreparedDataset, seal
 from packhorse.jobs import Engine, Progress
 from packhorse.packing import PackingPlan, pack_histogram
-from packhorse.prepare.append import counts_of, run_of
-from packhorse.prepare.groups.tables import Grouped
-from packhorse.prepare.input import Opened
-from packhorse.prepare.input.records import write_inputs
-from packhorse.prepare.passes._arrays import Arrays, claim
-from packhorse.prepare.passes._counted import Counted
-from packhorse.prepare.passes._merge import Merged, is_merged, merge_task
-from packhorse.prepare.passes.duplicates import cut_windows, duplicate_error, find_duplicate
-from packhorse.prepare.passes.keys import gather_keys
-from packhorse.prepare.passes.passes import (
-    Run,
-    RunTask,
-    TaskCounts,
-    count_task,
-    fill_run,
-    find_rows,
-    make_tasks,
-    rows_of_task,
-    run_checksum,
+from packhorse.prepare._counting import Counted, TaskCounts, count_task, counts_of, find_rows, make_tasks, rows_of_task
+from packhorse.prepare._groups import Grouped
+from packhorse.prepare._merging import (
+    Arrays,
+    Merged,
+    cut_chunks,
+    duplicate_error,
+    find_duplicate,
+    is_merged,
+    merge_task,
 )
-from packhorse.prepare.work import Records, WorkFolder, plan_content, plan_of
+from packhorse.prepare._records import gather_keys, write_inputs
+from packhorse.prepare._spills import Spill, SpillTask, write_spill
+from packhorse.prepare._work import WorkFolder, plan_content, plan_of
+from packhorse.prepare.input import Opened
+from packhorse.storage import Records
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -49,7 +42,6 @@ class Sort:
     engine: Engine
     """Runs a pass's tasks."""
     progress: Progress
-    """Shows how far each pass is."""
     opened: Opened
     """The rows to prepare, and their files."""
     options: PlanOptions
@@ -64,26 +56,25 @@ class Sort:
     """Which version it makes."""
 
     @property
-    def id_column(self) -> str | None:
-        """The column that ids come from; None where an id is a row number."""
-        return self.opened.columns.id
+    def read(self) -> Opened:
+        """The sequences that were read."""
+        return self.groups.read if self.groups else self.opened
 
     @property
     def are_ids_given(self) -> bool:
-        """Whether ids stand in the input, in any order, so that one may occur twice."""
-        return self.id_column is not None or self.opened.gives_ids
+        """Whether the input holds ids, in any order, so that one may occur twice."""
+        return self.opened.columns.id is not None or self.opened.gives_ids
 
     def count(self, work: WorkFolder | None = None) -> Counted:
         """Counts lengths: the first pass, which changes nothing on disk but the records of the work folder, if any."""
-        options = self.options
-        num_rows = sum(span.num_rows for span in self.opened.spans)
-        rows = rows_of_task(num_rows, options, self.engine.workers)
-        tasks = make_tasks(self.opened.spans, options, work.rows_of_task(rows) if work else rows)
+        rows = rows_of_task(self.opened.num_rows, self.options, self.engine.workers)
+        tasks = make_tasks(self.opened.ranges, self.options, work.rows_of_task(rows) if work else rows)
         finished = work.records("counts", TaskCounts.content, TaskCounts.of) if work else None
         sizes = [task.num_rows for task in tasks]
         parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
-        self._check_files()
-        return Counted.of(tasks, parts, options, before=self.before, groups=self.groups)
+        self.opened.check_files()
+        groups = self.groups.facts if self.groups else None
+        return Counted.of(tasks, parts, self.options, before=self.before, groups=groups)
 
     def plan(self, counted: Counted) -> PackingPlan:
         """Plans what was counted."""
@@ -102,42 +93,36 @@ class Sort:
         Args:
             folder: the folder to be, empty.
             source: what the manifest calls the input.
-            work: holds runs, and records of what is finished.
+            work: holds spills, and records of finished tasks.
         """
         groups = self.groups
-        read = groups.read if groups else self.opened
         counted = self.count(work)
-        keys = gather_keys(folder, read, self.progress, self.before)
-        arrays = Arrays.claimed(work.runs, counted, lists_over=self.groups is None)
+        keys = gather_keys(folder, self.read, self.progress, self.before)
+        arrays = Arrays.claimed(work.spills, counted, lists_over=groups is None)
         finished = work.records("filled", str, str)
-        run_tasks = self._claim_runs(counted, work, finished)
-        sizes = [task.num_rows for task in counted.tasks]
-        written = self._run("writing runs", fill_run, run_tasks, sizes, finished)
-        plan = self._kept_plan(counted, work)  # while others write runs
+        tasks = self._claim_spills(counted, work, finished)
+        written = self._run("writing ids", write_spill, tasks, [task.source.num_rows for task in tasks], finished)
+        plan = self._kept_plan(counted, work)  # while spills are written
         list(written)
-        self._check_files()
-        sums = self._merge(arrays, counted, [task.run for task in run_tasks], work)
+        self.opened.check_files()
+        sums = self._merge(arrays, counted, [task.spill for task in tasks], work)
         if self.are_ids_given:
             self._check_unique(arrays, counted)
         for file in arrays.files:
             Path(file).rename(folder / Path(file).name)
-        ids_sum = groups.ids_sum if groups else sums
+        facts = vars(counted.facts)
+        if groups is None:
+            facts = {**facts, "ids_sum_a": sums[0], "ids_sum_b": sums[1]}
         return seal(
             folder,
             counted.by_room,
             plan,
             groups.options if groups else self.options,
             Facts(
-                n_sequences=groups.n_sequences if groups else plan.num_sequences,
-                own_tokens=counted.own_tokens,
-                id_dtype=groups.id_dtype if groups else counted.id_dtype,
-                start_dtype=counted.start_dtype,
-                ids_sum_a=ids_sum[0],
-                ids_sum_b=ids_sum[1],
-                over_length=counted.over_length,
+                **facts,
                 source=source,
-                id_column=read.columns.id,
-                inputs=write_inputs(folder, read, counted.skipped, self.before),
+                id_column=self.read.columns.id,
+                inputs=write_inputs(folder, self.read, counted.skipped, self.before),
                 groups=groups.record(plan) if groups else None,
                 keys=keys,
                 version=self.version,
@@ -154,66 +139,50 @@ class Sort:
                 kept.add(0, plan)
         return plan
 
-    def _claim_runs(self, counted: Counted, work: WorkFolder, finished: Records[str]) -> list[RunTask]:
-        """Claims disk space for every run that is not finished, and forgets records of those that are damaged."""
+    def _claim_spills(self, counted: Counted, work: WorkFolder, finished: Records[str]) -> list[SpillTask]:
+        """Claims disk space for every spill that is not finished, and forgets records of those that are damaged."""
+        start_dtype = counted.facts.start_dtype
         tasks = []
         for number, (task, part) in enumerate(zip(counted.tasks, counted.parts, strict=True)):
             name = f"{number:06}"
-            run = Run(
-                ids=str(work.runs / f"{name}.ids.npy"),
-                first_tokens=str(work.runs / f"{name}.first_tokens.npy") if counted.start_dtype else None,
-                over=str(work.runs / f"{name}.over.npy") if part.num_over else None,
+            spill = Spill(
+                ids=str(work.spills / f"{name}.ids.npy"),
+                first_tokens=str(work.spills / f"{name}.first_tokens.npy") if start_dtype else None,
+                over=str(work.spills / f"{name}.over.npy") if part.num_over else None,
             )
-            if not _is_whole(run, finished.of(number)):
+            if not spill.is_whole(finished.of(number)):
                 finished.remove(number)
-                shape = (int(part.counts.sum()),)
-                claim(run.ids, counted.id_dtype, shape)
-                if run.first_tokens and counted.start_dtype:
-                    claim(run.first_tokens, counted.start_dtype, shape)
-                if run.over:
-                    claim(run.over, "int64", (part.num_over, 2))
-            tasks.append(
-                RunTask(
-                    source=task,
-                    counted=part,
-                    run=run,
-                    sort=self.are_ids_given,
-                    flush=self.engine.are_apart,
-                )
-            )
+                spill.claim(part, counted.id_dtype, start_dtype)
+            flush = self.engine.are_apart
+            tasks.append(SpillTask(source=task, counted=part, spill=spill, sort=self.are_ids_given, flush=flush))
         return tasks
 
-    def _check_files(self) -> None:
-        """Refuses what was changed during a pass, be it behind the pass's back."""
-        for file in self.opened.files:
-            file.check()
-
-    def _merge(self, arrays: Arrays, counted: Counted, runs: Sequence[Run], work: WorkFolder) -> tuple[int, int]:
-        """Merges runs into arrays, and returns `ids_sum` of all ids and first tokens."""
+    def _merge(self, arrays: Arrays, counted: Counted, spills: Sequence[Spill], work: WorkFolder) -> tuple[int, int]:
+        """Merges spills into arrays, and returns `ids_sum` of all ids and first tokens."""
         found = [(part.rooms, part.counts) for part in counted.parts]
         if self.before is not None:
-            runs = [run_of(self.before), *runs]
+            spills = [Spill.of_version(self.before), *spills]
             found = [counts_of(self.before), *found]
         workers = work.merging_workers(self.engine.workers)
-        tasks = arrays.merges(runs, counted.edges_of(found), sort=self.are_ids_given, workers=workers)
+        tasks = arrays.merges(spills, counted.edges_of(found), sort=self.are_ids_given, workers=workers)
         finished = work.records("merged", list, Merged.of)
         for number, task in enumerate(tasks):
             if (merged := finished.of(number)) and not is_merged(task, merged):
                 finished.remove(number)
         sizes = [task.num_entries for task in tasks]
-        sums = [merged.sums for merged in self._run("merging runs", merge_task, tasks, sizes, finished)]
+        sums = [merged.sums for merged in self._run("merging ids", merge_task, tasks, sizes, finished)]
         return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
 
     def _check_unique(self, arrays: Arrays, counted: Counted) -> None:
         """Refuses an id that occurs twice."""
         edges = np.concatenate(([0], np.cumsum(counted.counts)))
         of_pieces = arrays.first_tokens if self.options.over_length == "split" else None
-        windows = list(cut_windows(arrays.pool, edges, *counted.id_range, first_tokens_path=of_pieces))
-        sizes = [window.num_ids for window in windows]
-        for duplicate in self._run("comparing ids", find_duplicate, windows, sizes):
+        chunks = list(cut_chunks(arrays.pool, edges, *counted.id_range, first_tokens_path=of_pieces))
+        sizes = [chunk.num_ids for chunk in chunks]
+        for duplicate in self._run("comparing ids", find_duplicate, chunks, sizes):
             if duplicate is not None:
-                wanted = [(source.spans, duplicate) for source in counted.tasks]
-                rows = self._run("finding its rows", find_rows, wanted, [source.num_rows for source in counted.tasks])
+                wanted = [(task.ranges, duplicate) for task in counted.tasks]
+                rows = self._run("finding its rows", find_rows, wanted, [task.num_rows for task in counted.tasks])
                 raise duplicate_error(duplicate, [row for part in rows for row in part], self.before)
 
     def _run(
@@ -227,11 +196,11 @@ class Sort:
         """Begins one pass, and yields its tasks' results in order.
 
         Args:
-            name: what people are told.
+            name: of the pass, as progress shows it.
             function: top-level, of one task.
-            tasks: what it is called with.
+            tasks: its arguments.
             sizes: rows or ids of each.
-            finished: knows results of earlier work, and is told of new ones.
+            finished: has results of earlier work, and keeps new ones.
         """
         known = [finished.of(number) if finished else None for number in range(len(tasks))]
         left = [task for task, result in zip(tasks, known, strict=True) if result is None]
@@ -249,8 +218,3 @@ class Sort:
                     yield result
 
         return followed()
-
-
-def _is_whole(run: Run, checksum: str | None) -> bool:
-    """Whether a run that was finished is as it was then."""
-    return checksum is not None and all(map(os.path.exists, run.files)) and run_checksum(run) == checksum

@@ -1,7 +1,6 @@
 """Groups of rows: which rows are a group, and reading them with no group cut in two.
 
-Owns the three ways to say it, and the cut between groups. Leaves counting groups, and what comes twice,
-to `groups._tally`, and the tables to `groups.tables`.
+Leaves counting groups, and their tables, to `_groups`.
 """
 
 import os
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from packhorse.dataset import PreparedDataset
 from packhorse.formats.files import FileStamp, as_path
 from packhorse.formats.object_store import without_secrets
-from packhorse.prepare.input import InputFile, Span, cut, load_npy
+from packhorse.prepare.input import InputFile, RowRange, cut, load_npy
 from packhorse.topology import checked_integer
 
 
@@ -105,15 +104,15 @@ class WholeGroups:
     """Number of the first row over all files."""
 
 
-def whole_groups(spans: Sequence[Span], grouping: Grouping) -> Iterator[WholeGroups]:
+def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[WholeGroups]:
     """Yields all rows, cut between groups; a group that goes on in the next batch waits for it."""
     none = np.empty(0, dtype=np.int64)
     keys, lengths, ids, first = none, none, none, 0
-    begin = spans[0].first_index if spans and grouping.ids is not None else 0  # new rows only have an entry there
-    for span in spans:
-        for batch in span.batches():
-            row = span.first_index + batch.first_row - span.first_row - begin
-            keys = np.concatenate((keys, _keys(batch.groups, row, len(batch.lengths), grouping, batch.first_row, span)))
+    begin = ranges[0].first_index if ranges and grouping.ids is not None else 0  # new rows only have an entry there
+    for each in ranges:
+        for batch in each.batches():
+            row = each.first_index + batch.first_row - each.first_row - begin
+            keys = np.concatenate((keys, _keys(batch.groups, row, len(batch.lengths), grouping, batch.first_row, each)))
             lengths = np.concatenate((lengths, batch.lengths))
             ids = np.concatenate((ids, batch.ids))
             edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
@@ -140,7 +139,7 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
 
 
 def _keys(
-    held: NDArray[np.int64] | None, row: int, num: int, grouping: Grouping, file_row: int, span: Span
+    held: NDArray[np.int64] | None, row: int, num: int, grouping: Grouping, file_row: int, each: RowRange
 ) -> NDArray[np.int64]:
     if grouping.size is not None:
         return np.arange(row, row + num, dtype=np.int64) // grouping.size
@@ -149,7 +148,7 @@ def _keys(
     if (keys < 0).any():
         at = int(np.argmax(keys < 0))
         raise ValueError(
-            f"{span.where}: row {file_row + at} is of group {keys[at]}; groups are integers from 0 on, and every row "
+            f"{each.where}: row {file_row + at} is of group {keys[at]}; groups are integers from 0 on, and every row "
             "is of one: number them, for example by `pandas.factorize`"
         )
     return keys

@@ -1,22 +1,24 @@
 """Token files whose index says where sequences end: Megatron `.idx` and flat `.boundaries`; ids are entries."""
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from packhorse.formats import FlatTokens, MegatronIndex, megatron_paths
-from packhorse.formats.arrow import open_arrow
+from packhorse.formats import FlatTokens, MdsShards, MegatronIndex, megatron_paths
+from packhorse.formats.arrow import evident_column, listed, open_arrow
 from packhorse.formats.files import FileStamp, exists, is_file, open_binary
 from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
+from packhorse.formats.mds import INDEX, INTEGERS, array_type
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
-from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.formats.object_store import for_each, is_url, without_secrets
 from packhorse.prepare.input._base import (
     BATCH_ROWS,
-    SPAN_ROWS,
+    RANGE_ROWS,
     InputFile,
     Opened,
-    Span,
+    RowRange,
     WholeFiles,
     changed,
     cut,
@@ -24,15 +26,15 @@ from packhorse.prepare.input._base import (
     keys_of_files,
     refuse_columns,
 )
-from packhorse.prepare.input._keys import KeyColumn
 from packhorse.prepare.input._rows import InputColumns, RawRows
+from packhorse.prepare.input._tables import KeyColumn
 from packhorse.prepare.input.arrow import column_of
 
 _BOUNDARIES = ".boundaries"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredSpan(Span):
+class StoredRows(RowRange):
     """Consecutive entries of one index."""
 
     is_megatron: bool
@@ -82,7 +84,7 @@ class MegatronReader(WholeFiles):
         """See `Reader`."""
         return [name for path in paths for name in (_pair(path)[0], str(keys_path(path)))]
 
-    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """See `Reader`."""
         (path,) = paths
         refuse_columns(path, "a Megatron index", columns)
@@ -92,7 +94,7 @@ class MegatronReader(WholeFiles):
         else:
             tokens = megatron_paths(path)[0]
             num_rows = len(MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None))
-        return _opened(self.kind, path, num_rows, columns, skips_bad_rows)
+        return _opened(self.kind, path, num_rows, columns)
 
 
 class FlatReader(WholeFiles):
@@ -116,7 +118,7 @@ class FlatReader(WholeFiles):
         """See `Reader`."""
         return [path.removesuffix(_BOUNDARIES) for path in paths]
 
-    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """See `Reader`."""
         (path,) = paths
         refuse_columns(path, "a flat token file", columns)
@@ -128,7 +130,7 @@ class FlatReader(WholeFiles):
                 )
         else:
             num_rows = len(FlatTokens(path))
-        return _opened(self.kind, path, num_rows, columns, skips_bad_rows)
+        return _opened(self.kind, path, num_rows, columns)
 
 
 def _pair(path: str) -> tuple[str, str]:
@@ -140,10 +142,10 @@ def _pair(path: str) -> tuple[str, str]:
     return str(tokens), str(index)
 
 
-def _opened(kind: str, path: str, num_rows: int, columns: InputColumns, skips_bad_rows: bool) -> Opened:
+def _opened(kind: str, path: str, num_rows: int, columns: InputColumns) -> Opened:
     stamp = FileStamp.of(path)
-    spans = [
-        StoredSpan(
+    ranges = [
+        StoredRows(
             path=path,
             stamp=stamp,
             is_megatron=kind == MegatronReader.kind,
@@ -151,16 +153,15 @@ def _opened(kind: str, path: str, num_rows: int, columns: InputColumns, skips_ba
             first_index=first,
             num_rows=size,
             columns=columns,
-            skips_bad_rows=skips_bad_rows,
         )
-        for first, size in cut(num_rows, SPAN_ROWS)
+        for first, size in cut(num_rows, RANGE_ROWS)
     ]
     files = [InputFile(path=path, stamp=stamp, num_rows=num_rows)]
     keys = None
     if kind == MegatronReader.kind and not is_url(path) and (beside := str(keys_path(path))) and exists(beside):
         keys = _keys_beside(beside, path, num_rows)
         files.append(InputFile(path=beside, stamp=FileStamp.of(beside), num_rows=0))
-    return Opened(kind=kind, spans=spans, files=files, columns=columns, keys=keys)
+    return Opened(kind=kind, ranges=ranges, files=files, columns=columns, keys=keys)
 
 
 def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
@@ -178,3 +179,108 @@ def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
             "without keys"
         )
     return keys_of_files(InputColumns(key=KEY_COLUMN), [path], column_of)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MdsRows(RowRange):
+    """One shard."""
+
+    shards: MdsShards
+    """Pickles as its index."""
+    number: int
+    """The shard's, in the index."""
+
+    def _read(self) -> Iterator[RawRows]:
+        length = self.columns.length
+        assert length is not None  # the reader chose one
+        is_lengths = self.shards.columns[length] in INTEGERS
+        lengths = (self.shards.shard_integers if is_lengths else self.shards.shard_lengths)(self.number, length)
+        ids, groups = (
+            None if name is None else self.shards.shard_integers(self.number, name) for name in self.columns.integers
+        )
+        yield RawRows(lengths, ids=ids, groups=groups)
+
+
+class MdsReader(WholeFiles):
+    """See the top of the file."""
+
+    kind = "MDS"
+    takes = "one folder of MDS shards with its index.json; a column of lengths or of tokens"
+    is_alone = True
+    suffixes = (INDEX,)
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        shown = without_secrets(path)
+        is_one = shown != path  # what signs a URL is for one object, not for those below it
+        return os.path.basename(shown) == INDEX or (not is_one and is_file(os.path.join(path, INDEX)))
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        return super().files(source if os.path.basename(source) == INDEX else os.path.join(source, INDEX))
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        return [str(path) for index in paths for path, _ in MdsShards(index).shards]
+
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
+        """See `Reader`."""
+        (index,) = paths
+        shards = MdsShards(index)
+        chosen = _chosen(shards, columns)
+        ranges: list[RowRange] = []
+        files = [InputFile(path=index, stamp=FileStamp.of(index), num_rows=0)]
+        first_index = 0
+        stamps = for_each([path for path, _ in shards.shards], FileStamp.of)
+        for number, ((path, num_rows), stamp) in enumerate(zip(shards.shards, stamps, strict=True)):
+            file = InputFile(path=str(path), stamp=stamp, num_rows=num_rows)
+            files.append(file)
+            if num_rows:
+                ranges.append(
+                    MdsRows(
+                        path=file.path,
+                        stamp=file.stamp,
+                        shards=shards,
+                        number=number,
+                        first_row=0,
+                        first_index=first_index,
+                        num_rows=num_rows,
+                        columns=chosen,
+                    )
+                )
+            first_index += num_rows
+        return Opened(kind=self.kind, ranges=ranges, files=files, columns=chosen)
+
+
+def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
+    where = shards.where
+    there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
+    for name in columns.names:
+        if name not in shards.columns:
+            raise ValueError(f"{where} has no column {name!r}; its columns are: {there}")
+    length = columns.length or evident_column([name for name in shards.columns if _is_tokens(shards.columns[name])])
+    if length is None:
+        raise ValueError(
+            f"{where}: which column holds the tokens is not evident; length_column must name one, of lengths or of "
+            f"tokens. Its columns are: {there}"
+        )
+    if shards.columns[length] not in INTEGERS and not _is_tokens(shards.columns[length]):
+        raise ValueError(
+            f"{where}: column {length!r} is encoded as {shards.columns[length]!r}, but integers (lengths in tokens) or "
+            "arrays or lists of integers (the tokens) are needed"
+        )
+    for what, column in zip(("ids", "groups"), columns.integers, strict=True):
+        if column is not None and shards.columns[column] not in INTEGERS:
+            raise ValueError(
+                f"{where}: column {column!r} is encoded as {shards.columns[column]!r}, but {what} are integers"
+            )
+    return replace(columns, length=length)
+
+
+def _is_tokens(encoding: str) -> bool:
+    if encoding == "json":
+        return True
+    found = array_type(encoding)
+    return (
+        found is not None and (found[0] is None or found[0].kind in "iu") and (found[1] is None or len(found[1]) == 1)
+    )

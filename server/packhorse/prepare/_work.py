@@ -1,27 +1,26 @@
-"""The work folder, hidden beside the output: what is worked on there, and which tasks are finished.
+"""The work folder, hidden beside the output: unfinished files, and records of finished tasks.
 
-Owns the records by which interrupted work goes on. Leaves what tasks write to `passes.passes`, and the lock, and how
-the output takes its place, to `packhorse.dataset`.
+Owns which interrupted work may be resumed. Leaves what tasks write to `_spills` and `_merging`, and the lock, and how
+the output gets its name, to `packhorse.dataset`.
 """
 
 import errno
-import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-import xxhash
+from typing import Any, TypeVar
 
 from packhorse.dataset import LOCK, PlanOptions, locked
 from packhorse.formats.files import absolute
 from packhorse.jobs import held_signals
 from packhorse.packing import PackingPlan
-from packhorse.prepare.input import InputFile, Opened
+from packhorse.prepare.grouping import Grouping
+from packhorse.prepare.input import Opened
+from packhorse.storage import Records, read_record, write_record
 
 _Result = TypeVar("_Result")
 
@@ -42,9 +41,9 @@ class WorkFolder:
         return self.path / "output"
 
     @property
-    def runs(self) -> Path:
-        """The folder of runs, and of the arrays that they are merged into."""
-        return self.path / "runs"
+    def spills(self) -> Path:
+        """The folder of sorted files, and of the arrays that they are merged into."""
+        return self.path / "spills"
 
     def rows_of_task(self, wanted: int) -> int:
         """Returns how many rows tasks have: as when the work began, or else as wanted; workers may change meanwhile."""
@@ -55,7 +54,7 @@ class WorkFolder:
         return self._as_begun("merging_workers", wanted)
 
     @property
-    def parts(self) -> "Records[str]":
+    def parts(self) -> Records[str]:
         """Names of folders beside the output that are prepared for it, each with a work folder of its own.
 
         These are cleared with this one.
@@ -64,11 +63,11 @@ class WorkFolder:
 
     def _as_begun(self, name: str, wanted: int) -> int:
         path = self.path / name
-        number: int = _read(path) or wanted
-        _write(path, number)
+        number: int = read_record(path) or wanted
+        write_record(path, number)
         return number
 
-    def records(self, name: str, save: Callable[[_Result], Any], load: Callable[[Any], _Result]) -> "Records[_Result]":
+    def records(self, name: str, save: Callable[[_Result], Any], load: Callable[[Any], _Result]) -> Records[_Result]:
         """Returns the records of one pass.
 
         Args:
@@ -79,40 +78,12 @@ class WorkFolder:
         return Records(self.path / name, save, load)
 
 
-@dataclass(frozen=True, slots=True)
-class Records(Generic[_Result]):
-    """The results of a pass's finished tasks, a file each."""
-
-    folder: Path
-    save: Callable[[_Result], Any]
-    load: Callable[[Any], _Result]
-
-    def add(self, task: int, result: _Result) -> None:
-        """Notes that a task is finished."""
-        self.folder.mkdir(exist_ok=True)
-        _write(self.folder / f"{task:06}", self.save(result))
-
-    def remove(self, task: int) -> None:
-        """Forgets a task that was finished."""
-        (self.folder / f"{task:06}").unlink(missing_ok=True)
-
-    def of(self, task: int) -> _Result | None:
-        """Returns the result of a task; None where it is not finished, or what was noted is damaged."""
-        content = _read(self.folder / f"{task:06}")
-        return None if content is None else self.load(content)
-
-    def all(self) -> list[_Result]:
-        """Returns the results of all finished tasks."""
-        names = sorted(path.name for path in self.folder.glob("[0-9]*[0-9]"))
-        return [result for name in names if (result := self.of(int(name))) is not None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """What work is of: two jobs with equal records have the same tasks, with the same results."""
+    """What a job reads and plans: two jobs with equal records have the same tasks, with the same results."""
 
     options: Mapping[str, Any]
-    """Flag → value."""
+    """Parameter → value."""
     files: Mapping[str, list[int | str]]
     """Path or URL → size in bytes, time of change in nanoseconds, what a store calls its version, and rows; in the
     order that numbers rows."""
@@ -121,52 +92,37 @@ class JobRecord:
 
     @classmethod
     def of(
-        cls,
-        opened: Opened,
-        options: PlanOptions,
-        *,
-        on_bad_row: str,
-        appended_to: str | None,
-        group_size: int | None,
-        groups: Sequence[InputFile],
+        cls, opened: Opened, options: PlanOptions, grouping: Grouping | None, *, appended_to: str | None
     ) -> "JobRecord":
         """Returns the record of a job.
 
         Args:
             opened: its input.
             options: what shapes its plan.
-            on_bad_row: what it does with bad rows.
+            grouping: which rows are a group.
             appended_to: digest of the dataset that it appends to.
-            group_size: rows that are a group.
-            groups: files of groups.
         """
-        named = asdict(opened.columns)
-        key = named.pop("key")
-        named["id"] = named["id"] or key
-        columns = {f"{name}_column": column for name, column in named.items()}
+        columns = opened.columns
         return cls(
             options={
                 **asdict(options),
-                **columns,
-                "on_bad_row": on_bad_row,
+                "length_column": columns.length,
+                "id_column": columns.id or columns.key,
+                "group_column": columns.group,
+                "on_bad_row": columns.on_bad_row,
                 "append": appended_to,
-                "group_size": group_size,
+                "group_size": grouping.size if grouping else None,
             },
             files={
-                absolute(file.path): [
-                    file.stamp.size_bytes,
-                    file.stamp.modified_ns,
-                    file.stamp.version,
-                    file.num_rows,
-                ]
-                for file in (*opened.files, *groups)
+                absolute(file.path): [file.stamp.size_bytes, file.stamp.modified_ns, file.stamp.version, file.num_rows]
+                for file in (*opened.files, *(grouping.files if grouping else ()))
             },
         )
 
     def differences(self, now: "JobRecord") -> list[str]:
         """Says what is not as it was when the work began."""
         said = [
-            f"{_flag(name)} was {self.options.get(name)} and is {value}"
+            f"{name} was {self.options.get(name)} and is {value}"
             for name, value in now.options.items()
             if self.options.get(name) != value
         ]
@@ -177,7 +133,7 @@ class JobRecord:
             ("is not read any more", [path for path in self.files if path not in now.files]),
         ):
             said += [f"{path} {what}" for path in paths[:_MOST_NAMES]]
-            said += [f"{len(paths) - _MOST_NAMES:,} more files likewise"] * (len(paths) > _MOST_NAMES)
+            said += [f"{len(paths) - _MOST_NAMES:,} more files, too"] * (len(paths) > _MOST_NAMES)
         if not said and list(self.files) != list(now.files):
             said.append("the files come in another order")
         return said
@@ -206,9 +162,9 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
             if not goes_on:
                 _clear(folder)
             if job is not None:
-                _write(folder / _JOB, asdict(job))
+                write_record(folder / _JOB, asdict(job))
             shutil.rmtree(work.partial, ignore_errors=True)
-            work.runs.mkdir(exist_ok=True)
+            work.spills.mkdir(exist_ok=True)
             yield work
         except BaseException as error:
             if job is None or _is_final(error) or _inode(output) != before:  # stopped when all was done
@@ -219,7 +175,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
 
 def _is_begun(work: WorkFolder, job: JobRecord) -> bool:
     """Whether there is work to go on with; a ValueError where it is of another job."""
-    content = _read(work.path / _JOB)
+    content = read_record(work.path / _JOB)
     if content is None:
         return False
     if content.get("release") == job.release:
@@ -228,8 +184,8 @@ def _is_begun(work: WorkFolder, job: JobRecord) -> bool:
         differences = [f"it was begun by release {content.get('release')}, and this is {job.release}"]
     if differences:
         raise ValueError(
-            f"--resume cannot go on with the work of before: {'; '.join(differences)}. Give what it began with, "
-            "or leave out --resume to begin anew"
+            f"resume cannot continue the work of an interrupted call: {'; '.join(differences)}. Give the same input "
+            "and options, or leave out resume=True to start over"
         )
     return True
 
@@ -260,27 +216,6 @@ def _clear_part(output: Path) -> None:
     if output.with_name(f".{output.name}.work").is_dir():
         with suppress(BlockingIOError), locked(output) as folder:
             _clear(folder)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _write(path: Path, content: Any) -> None:
-    """Writes JSON with a checksum, whole or not at all."""
-    body = json.dumps(content).encode()
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(xxhash.xxh3_64_hexdigest(body).encode() + b"\n" + body)
-    partial.rename(path)
-
-
-def _read(path: Path) -> Any | None:
-    """Reads what `_write` wrote; None where it is missing or damaged, as after the machine went down."""
-    try:
-        checksum, _, body = path.read_bytes().partition(b"\n")
-    except FileNotFoundError:
-        return None
-    return json.loads(body) if checksum == xxhash.xxh3_64_hexdigest(body).encode() else None
 
 
 def plan_content(plan: PackingPlan) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Merging runs against a plain oracle, wherever ranges are cut; and that no two tasks write to one page."""
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.dataset import create_array
-from packhorse.prepare.passes import _merge
-from packhorse.prepare.passes._merge import cut_merges, merge_task
+from packhorse.prepare import _merging
+from packhorse.prepare._merging import cut_chunks, cut_merges, find_duplicate, merge_task
 from packhorse.wire import ids_sum
 
 ROOMS = 4
@@ -44,7 +45,7 @@ def test_ranges_of_any_size_make_the_sorted_whole(runs: list[list[tuple[int, int
     expected = sorted(entry for run in runs for entry in run)
     ids = [identity for _, identity, _ in expected]
     dtype = "uint32" if min(ids) >= 0 and max(ids) < 2**32 else "int64"
-    with tempfile.TemporaryDirectory() as name, mock.patch.object(_merge, "PAGE_BYTES", page_bytes):
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(_merging, "PAGE_BYTES", page_bytes):
         folder = Path(name)
         files: list[tuple[str, str | None]] = []
         for number, run in enumerate(runs):
@@ -81,7 +82,7 @@ def test_runs_that_follow_each_other_are_laid_end_to_end(tmp_path: Path, is_list
     edges = np.array([[0, len(part)] for part in parts])
     shape = (1003, 2) if is_list else (1003,)
     create_array(tmp_path / "out.npy", "int64", shape)
-    with mock.patch.object(_merge, "PAGE_BYTES", 256):
+    with mock.patch.object(_merging, "PAGE_BYTES", 256):
         tasks = list(
             cut_merges(
                 files, edges, str(tmp_path / "out.npy"), writes="over" if is_list else "ids", sort=False, workers=1
@@ -101,8 +102,34 @@ def test_runs_of_another_type_are_widened(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.array([-7, 4, 2**40], dtype=np.int64))
     create_array(tmp_path / "out.npy", "int64", (303,))
     files: list[tuple[str, str | None]] = [(str(tmp_path / f"{name}.npy"), None) for name in "ab"]
-    with mock.patch.object(_merge, "PAGE_BYTES", 128):
+    with mock.patch.object(_merging, "PAGE_BYTES", 128):
         edges = np.array([[0, 300], [0, 3]])
         for task in cut_merges(files, edges, str(tmp_path / "out.npy"), writes="ids", sort=True, workers=1):
             merge_task(task)
     assert np.load(tmp_path / "out.npy").tolist() == sorted([*range(0, 900, 3), -7, 4, 2**40])
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.lists(st.integers(-20, 60) | st.sampled_from([-(2**63), 2**63 - 1, 2**32]), min_size=1, max_size=15),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(1, 8),
+)
+def test_windows_find_the_smallest_duplicate(segments: list[list[int]], chunk_ids: int) -> None:
+    ids = [identity for segment in segments for identity in sorted(segment)]
+    edges = np.cumsum([0, *map(len, segments)]).astype(np.int64)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "pools.npy")
+        np.save(path, np.array(ids, dtype=np.int64))
+        chunks = list(cut_chunks(path, edges, min(ids), max(ids), chunk_ids))
+        found = [duplicate for chunk in chunks if (duplicate := find_duplicate(chunk)) is not None]
+    assert all(a.high < b.low for a, b in pairwise(chunks))
+    for chunk in chunks:
+        assert chunk.num_ids == sum(chunk.low <= identity <= chunk.high for identity in ids)
+        assert chunk.num_ids <= chunk_ids or chunk.low == chunk.high
+    repeated = sorted({identity for identity in ids if ids.count(identity) > 1})
+    assert found[:1] == repeated[:1]
+    assert set(found) <= set(repeated)
