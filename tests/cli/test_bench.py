@@ -90,7 +90,7 @@ def test_the_way_out_of_a_refusal_is_told():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--target", "embedded:datasets"], "is no server"), (["none"], "no dataset is named 'none'")],
+    [(["--target", "embedded:datasets"], "is not a server"), (["none"], "no dataset is named 'none'")],
 )
 def test_what_cannot_be_loaded(packhorse, target, arguments, message):
     result = packhorse("bench", *([] if arguments[0].startswith("-") else ["--target", target]), *arguments)

@@ -218,7 +218,7 @@ def test_datasets(examined, running_server, secured, authority):
 
 
 def test_targets_that_are_none_are_told_so(packhorse):
-    for target, message in (("embedded:x", "is no server"), ("http://a:1", "is no address")):
+    for target, message in (("embedded:x", "is not a server"), ("http://a:1", "is no address")):
         result = packhorse("doctor", "--target", target)
         assert result.exit_code in (1, 2)
         assert message in result.stderr

@@ -4,9 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
+from packhorse.cli.shared.options import (
+    by_component,
+    dataset_argument,
+    open_tokens,
+    run_options,
+    target_option,
+    topology_options,
+)
+from packhorse.cli.shared.printing import streams_shape
 from packhorse.cli.shared.service import asking_for, timeout_option
-from packhorse.cli.shared.token_options import by_component, open_tokens
 from packhorse.client import Client, DatasetInfo
 from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
 from packhorse.jobs import show_progress
@@ -98,8 +105,8 @@ def command(
             raise click.ClickException(f"nothing was audited: {_why_nothing(streams)}")
     click.echo(
         f"{info.name} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
-        f"tokens in {report.bins:,} bins; {counted(topology.world_size, 'rank')} × "
-        f"{counted(topology.workers_per_rank, 'worker')}, {counted(report.num_steps, 'step')} each"
+        f"tokens in {report.bins:,} bins; {streams_shape(topology.world_size, topology.workers_per_rank)}, "
+        f"{counted(report.num_steps, 'step')} each"
     )
     for option, left_out in report.left_out.items():
         why = "not reached by" if option == "until" else "left out on purpose by"

@@ -16,6 +16,7 @@ import click
 import numpy as np
 
 from packhorse.cli.shared.options import Seconds, target_option
+from packhorse.cli.shared.printing import streams_shape
 from packhorse.cli.shared.service import access_of_command, asking
 from packhorse.client import Access, PackhorseError, RetryPolicy, connect
 from packhorse.client.errors import TooManyStreamsError
@@ -207,7 +208,7 @@ def command(
     processes: int | None,
     as_json: bool,
 ) -> None:
-    """Load the servers of --target with every stream of a run, and tell what they felt.
+    """Load the servers of --target with every stream of a run, and measure what the streams get.
 
     The run reads DATASET, else the first that there is.
 
@@ -218,7 +219,7 @@ def command(
     Exits with 1 where a stream failed, or was not admitted because servers take no more (--max-streams of serve).
     """
     if target.startswith("embedded:"):
-        raise click.UsageError("--target embedded:DIR is no server; give one by HOST:PORT")
+        raise click.UsageError("--target embedded:DIR is not a server; give HOST:PORT")
     if dataset is None:
         with asking(target, None) as client:
             names = [info.name for info in client.list_datasets()]
@@ -284,8 +285,8 @@ def _percentiles(seconds: list[float]) -> dict[str, float] | None:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
-    shape = f"{counted(facts['world_size'], 'rank')} × {counted(facts['workers_per_rank'], 'worker')}, "
-    shape += f"{counted(facts['batch_size'], 'bin')} a step"
+    streams = streams_shape(facts["world_size"], facts["workers_per_rank"])
+    shape = f"{streams}, {counted(facts['batch_size'], 'bin')} a step"
     lines = [f"{counted(facts['streams'], 'stream')} of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"]
     for name, key in (("first block", "first_block_seconds"), ("next block", "next_block_seconds")):
         found = facts[key]

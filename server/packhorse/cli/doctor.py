@@ -35,7 +35,7 @@ def command(
     blocks, or has no dataset that it can serve; its log says which.
     """
     if target.startswith("embedded:"):
-        raise click.UsageError("--target embedded:DIR is no server; `packhorse inspect` looks into a folder")
+        raise click.UsageError("--target embedded:DIR is not a server; `packhorse inspect` looks into a folder")
     if service is not None:
         context.exit(_print_health(target, timeout_seconds, service))
     is_good = True

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from packhorse.cli.shared.console import output_console
 from packhorse.cli.shared.options import profile_option, target_option
+from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import asking, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.dataset import MANIFEST, MIXTURE_SUFFIX, StageEntry, append_to_mixture
@@ -177,17 +177,19 @@ def _weights(text: str) -> dict[str, int | Decimal]:
 
 
 def _components_table(info: DatasetInfo) -> Table:
-    table = Table("component", "bins", "sequences", "tokens", "max_seq_len", "rows a bin", "digest")
+    rows = []
     for each in info.components:
         sizes = (each.num_bins, each.num_sequences, each.own_tokens, each.max_seq_len, each.rows_per_bin)
-        table.add_row(each.name, *(f"{size:,}" for size in sizes), each.digest)
-    return table
+        rows.append((each.name, *(f"{size:,}" for size in sizes), each.digest))
+    columns = ("component", "bins", "sequences", "tokens", "max_seq_len", "rows a bin", "digest")
+    return table(*columns, rows=rows, left=("digest",))
 
 
 def _stages_table(info: DatasetInfo) -> Table:
-    table = Table("stage", "from epoch", "position", *(each.name for each in info.components), title="shares of bins")
+    rows = []
     for number, stage in enumerate(info.stages):
         epoch, position = divmod(stage.first_position, info.num_bins)
         shares = (f"{float(Fraction(share)):.2%}" for share in stage.shares)
-        table.add_row(str(number), f"{epoch:,}", f"{position:,}", *shares)
-    return table
+        rows.append((str(number), f"{epoch:,}", f"{position:,}", *shares))
+    names = (each.name for each in info.components)
+    return table("stage", "from epoch", "position", *names, rows=rows, title="shares of bins")

@@ -9,12 +9,18 @@ from typing import Any
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
-from packhorse.cli.shared.console import output_console
-from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
+from packhorse.cli.shared.options import (
+    dataset_argument,
+    decoder,
+    open_tokens,
+    run_options,
+    target_option,
+    token_options,
+    topology_options,
+)
+from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import asking_for, timeout_option
-from packhorse.cli.shared.token_options import decoder, open_tokens, token_options
 from packhorse.client import Client
 from packhorse.client.pictures import ExplainedStep, Picture, draw_bins, explain_step
 from packhorse.formats.keys import ids_and_keys, shown_key
@@ -62,16 +68,14 @@ def print_locations(client: Client, name: str, names: Iterable[str], *, as_json:
             facts = {name: value for name, value in location.items() if name not in ("component", "key") or value}
             console.print_json(data=facts, indent=None)
     else:
-        table = Table()
-        for column in columns:
-            table.add_column(column, overflow="fold")  # a key is never cut off
+        rows = []
         for location in locations:
             cells = [_cell(column, location[column]) for column in columns]
             if not location["found"]:
                 named = [cell for column, cell in zip(columns, cells, strict=True) if column in ("id", "key")]
                 cells = [*(named if location["id"] >= 0 else ["-", *named[1:]]), "not in the dataset"]
-            table.add_row(*cells)
-        console.print(table)
+            rows.append(cells)
+        console.print(table(*columns, rows=rows, left=columns))
     if not all(location["found"] for location in locations):
         click.get_current_context().exit(1)
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
-from packhorse.cli.shared.console import output_console
+from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.signals import stopped_by_signals
+from packhorse.cli.shared.printing import facts_table, output_console
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
@@ -313,11 +312,8 @@ def _print_fine_tuning(summary: FineTuningSummary) -> None:
 
 
 def _print(rows: Mapping[str, str], paths: Mapping[str, Path], named: Mapping[str, Sequence[str]]) -> None:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in rows.items():
-        table.add_row(name, value)
     console = output_console()
-    console.print(table)
+    console.print(facts_table(rows))
     # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
     for name, path in paths.items():
         console.print(f"{name:9}  {path}", markup=False)

@@ -12,9 +12,8 @@ from typing import Any
 
 import click
 
-from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.signals import stopped_by_signals
-from packhorse.cli.shared.token_options import open_tokens
+from packhorse.cli import stopped_by_signals
+from packhorse.cli.shared.options import open_tokens, store_timeout_option
 from packhorse.dataset import (
     LengthReport,
     LengthsOf,

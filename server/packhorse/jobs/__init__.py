@@ -1,15 +1,18 @@
-"""What every long job on one machine needs: processes to run in, progress for people, and signals that wait.
+"""What every long job needs: engines for its tasks, progress for people, and signals that wait.
 
 Only re-exports. It knows nothing of packing, so every package of the server's side may use it.
 """
 
-from packhorse.jobs.choice import AnyEngineKind, EngineKind, Execution, open_chosen_engine
 from packhorse.jobs.engines import (
     ENDING_SIGNALS,
+    AnyEngineKind,
     Engine,
+    EngineKind,
+    Execution,
     InlineEngine,
     ProcessEngine,
     held_signals,
+    open_chosen_engine,
     open_engine,
     results_in_order,
 )

@@ -1,6 +1,6 @@
-"""Where tasks run: in this process, or in several local ones.
+"""Where the tasks of a long job run: in threads, in local processes, or on a Ray cluster.
 
-Owns the one thing that a long job asks of an engine, `map`. Leaves what a task is to the job: its functions are
+Owns the engines, the choice between them, and how they end. Leaves what a task is to the job: its functions are
 top-level, in modules that can be imported, and its tasks plain picklable descriptions, so that any engine can run them.
 """
 
@@ -9,16 +9,129 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
+from numbers import Integral
 from types import ModuleType
-from typing import Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+EngineKind = Literal["processes", "ray"]
+"""Where the work is done."""
+
+AnyEngineKind = Literal["threads", "processes", "ray"]
+"""The same for a job whose tasks release the interpreter."""
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What Ctrl-C, a scheduler and a closed terminal send."""
+
+_SIGNALS_SECONDS = 0.2
+"""How often the wait for a task is interrupted: a signal that another thread took would not end it."""
+_END_SECONDS = 2.0
+"""How long threads may finish their tasks when the work is given up; a store may stall for longer."""
+_RETRIES = 16
+"""How often a task is done again because its process or machine was lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How a long job is done: where, by how many workers, and whether it resumes interrupted work.
+
+    Example:
+        >>> Execution(engine="ray", workers=2)
+        Traceback (most recent call last):
+        ValueError: workers are of this machine, and a Ray cluster has its own: leave workers out
+
+    Raises:
+        ValueError: a field is out of range, or does not go with the engine; names it.
+    """
+
+    engine: AnyEngineKind | None = None
+    """Where the work is done: "threads" of this process (preparing alone, where it is the default), "processes" of this
+    machine (the default for other work), or "ray", a cluster whose machines share the files."""
+    workers: int | None = None
+    """Threads or processes. By default as many as the work is worth; a cluster has its own number."""
+    ray_address: str | None = None
+    """Of the cluster. By default that of the environment variable RAY_ADDRESS, or else a cluster of this machine for as
+    long as the work takes."""
+    time_limit_seconds: float | None = None
+    """A safety net for planning, 60 s by default. A packer that improves its plan step by step ends after a fixed
+    amount of work. Where the limit ends it earlier, the manifest says so, and the same call may plan differently."""
+    resume: bool = False
+    """Resume an interrupted call, if its input and options are the same. Without this, the work starts over."""
+    progress: bool = True
+    """Whether stderr shows how far it is: bars on a terminal, a line every few seconds elsewhere."""
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        kinds = get_args(AnyEngineKind)
+        if self.engine not in (None, *kinds):
+            raise ValueError(f"engine must be one of {', '.join(kinds)}, got {self.engine!r}")
+        if self.workers is not None and (
+            isinstance(self.workers, bool) or not isinstance(self.workers, Integral) or self.workers < 1
+        ):
+            raise ValueError(f"workers must be an integer of at least 1, got {self.workers!r:.60}")
+        if self.engine == "ray" and self.workers is not None:
+            raise ValueError("workers are of this machine, and a Ray cluster has its own: leave workers out")
+        if self.engine != "ray" and self.ray_address is not None:
+            raise ValueError(f"ray_address {self.ray_address!r} is a Ray cluster's: choose engine 'ray'")
+
+    def refuse(self, work: str, **fields: object) -> None:
+        """Refuses fields with another value than the one given here, since they have no effect on some work."""
+        for name, plain in fields.items():
+            if getattr(self, name) not in (None, plain):
+                raise ValueError(f"{name} {getattr(self, name)!r} has no effect on {work}: leave it out")
+
+
+class Engine(Protocol):
+    """Runs independent tasks."""
+
+    workers: int
+    """How many it runs at a time."""
+    are_apart: bool
+    """Whether tasks may run on different machines, so that what one writes must reach the disk before another reads."""
+
+    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """Begins the tasks and yields their results in order; raises the error of the first in order that fails.
+
+        In this thread alone, a task begins when its result is asked for.
+        """
+        ...
+
+
+class InlineEngine:
+    """Runs tasks one after the other, here."""
+
+    workers = 1
+    are_apart = False
+
+    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """See `Engine`."""
+        return map(function, tasks)
+
+
+def results_in_order(futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
+    """Yields the results of futures in their order; a signal ends the wait for one of them.
+
+    Example:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> with ThreadPoolExecutor() as threads:
+        ...     list(results_in_order([threads.submit(abs, -1), threads.submit(abs, 2)]))
+        [1, 2]
+    """
+    for future in futures:
+        while not wait((future,), timeout=_SIGNALS_SECONDS).done:
+            pass
+        yield future.result()
 
 
 @contextmanager
@@ -41,57 +154,57 @@ def held_signals(numbers: Collection[signal.Signals] = ENDING_SIGNALS) -> Iterat
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_Task = TypeVar("_Task")
-_Result = TypeVar("_Result")
+class ThreadEngine:
+    """Runs tasks in threads of this process: nothing is started, imported or sent, so they pay at any size.
 
+    For tasks that release the interpreter (compiled loops, NumPy, pyarrow); plain Python wants processes.
+    """
 
-class Engine(Protocol):
-    """Runs independent tasks."""
-
-    workers: int
-    """How many it runs at a time."""
-    are_apart: bool
-    """Whether tasks may run on different machines, so that what one writes must reach the disk before another reads."""
-
-    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
-        """Begins the tasks, and yields their results in order; raises what the first failing task in that order raised.
-
-        Where nothing runs beside this thread, a task begins when its result is asked for.
-        """
-        ...
-
-
-class InlineEngine:
-    """Runs tasks one after the other, here."""
-
-    workers = 1
     are_apart = False
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._left: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._threads: list[threading.Thread] = []
 
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """See `Engine`."""
-        return map(function, tasks)
+        futures: list[Future[_Result]] = [Future() for _ in tasks]
+        self._left.extend(zip(futures, (partial(function, task) for task in tasks), strict=True))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        with held_signals():  # which are for the thread that waits
+            for _ in range(min(self.workers, len(tasks))):
+                # Daemons: a task that does not end in time must not keep the process.
+                self._threads.append(threading.Thread(target=self._work, daemon=True))
+                self._threads[-1].start()
+        return results_in_order(futures)
+
+    def end(self) -> None:
+        """Begins no more tasks, and waits a little for those in progress."""
+        self._left.clear()
+        deadline = time.monotonic() + _END_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _work(self) -> None:
+        while True:
+            try:
+                future, task = self._left.popleft()
+            except IndexError:
+                return
+            try:
+                future.set_result(task())
+            except BaseException as error:
+                future.set_exception(error)
 
 
-_SIGNALS_SECONDS = 0.2
-"""How often the wait for a task ends for a moment: a signal that another thread took would not end it."""
-
-
-def results_in_order(futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
-    """Yields what futures come to, in their order; a signal ends the wait for one of them.
-
-    Example:
-        >>> from concurrent.futures import ThreadPoolExecutor
-        >>> with ThreadPoolExecutor() as threads:
-        ...     list(results_in_order([threads.submit(abs, -1), threads.submit(abs, 2)]))
-        [1, 2]
-
-    Args:
-        futures: of tasks that were submitted.
-    """
-    for future in futures:
-        while not wait((future,), timeout=_SIGNALS_SECONDS).done:
-            pass
-        yield future.result()
+@contextmanager
+def _open_threads(workers: int) -> Iterator[ThreadEngine]:
+    engine = ThreadEngine(workers)
+    try:
+        yield engine
+    finally:
+        engine.end()
 
 
 class ProcessEngine:
@@ -130,7 +243,7 @@ def _deaths_said() -> Iterator[None]:
 
 @contextmanager
 def open_engine(workers: int) -> Iterator[Engine]:
-    """Gives an engine of `workers` processes (1: none but this one) and ends them afterwards.
+    """Gives an engine of local processes (with 1, of this thread alone), and ends them afterwards.
 
     Example:
         >>> with open_engine(workers=1) as engine:
@@ -155,10 +268,10 @@ def open_engine(workers: int) -> Iterator[Engine]:
 
 
 class _Worker(SpawnProcess):
-    """A spawned process that does not run the program's script anew, as others do.
+    """A spawned process that does not run the program's script again, as others do.
 
-    Tasks are of modules that can be imported, so nothing in the script is needed; and its own imports may take longer
-    than the work.
+    Tasks are functions of modules that can be imported, so nothing in the script is needed, and its own imports may
+    take longer than the work.
     """
 
     def start(self) -> None:
@@ -178,7 +291,7 @@ class _WorkerContext(SpawnContext):
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when the process that started it is gone, however that came to its end."""
+    """Ends this worker when the process that started it ends, however it ends."""
 
     def watch() -> None:
         parent = multiprocessing.parent_process()
@@ -187,3 +300,103 @@ def _end_with_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+class RayEngine:
+    """Runs tasks on a Ray cluster, whose machines share the file system of inputs and output.
+
+    Every task can be done again, so another machine does those of a machine that is lost.
+    """
+
+    are_apart = True
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """See `Engine`.
+
+        Raises:
+            ChildProcessError: processes or machines were lost again and again.
+        """
+        remote = self._ray.remote(num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD")(function)
+        return self._results([remote.remote(task).future() for task in tasks])
+
+    def _results(self, futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
+        try:
+            yield from results_in_order(futures)  # not `ray.get`, which swallows what a signal raises
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            raise ChildProcessError(
+                f"the Ray cluster lost a task {_RETRIES} times ({type(error).__name__}): its machines may be "
+                "out of memory, or lack packhorse"
+            ) from None
+
+
+@contextmanager
+def _open_ray(address: str | None) -> Iterator[RayEngine]:
+    """Joins a cluster and leaves it afterwards, unless this process had joined one before."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise ImportError(
+            "ray is needed here and not installed; install it with: pip install 'packhorse[ray]'", name="ray"
+        ) from None
+    if ray.is_initialized():
+        yield RayEngine(ray)
+        return
+    with _own_signal_handlers():
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield RayEngine(ray)
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Puts this program's signal handlers back, which Ray replaces by its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+
+
+@contextmanager
+def open_chosen_engine(kind: AnyEngineKind, *, workers: int, ray_address: str | None) -> Iterator[Engine]:
+    """Gives an engine of one kind, and ends its processes afterwards.
+
+    Example:
+        >>> with open_chosen_engine("processes", workers=1, ray_address=None) as engine:
+        ...     list(engine.map(abs, [-3, 2]))
+        [3, 2]
+
+    Args:
+        kind: of the engine.
+        workers: threads or local processes, at least 1; 1 is this thread alone.
+        ray_address: of the cluster, as `ray.init` takes it, see `Execution.ray_address`.
+
+    Raises:
+        ChildProcessError: in the block, processes died or machines were lost.
+        ConnectionError: no Ray cluster is at that address.
+        ImportError: Ray is not installed.
+    """
+    try:
+        with _opened(kind, workers, ray_address) as engine:
+            yield engine
+    except ChildProcessError as error:
+        raise ChildProcessError(f"{error}. With resume=True, finished tasks are kept") from None
+
+
+def _opened(kind: AnyEngineKind, workers: int, ray_address: str | None) -> AbstractContextManager[Engine]:
+    if kind == "ray":
+        return _open_ray(ray_address)
+    return _open_threads(workers) if kind == "threads" and workers > 1 else open_engine(workers)

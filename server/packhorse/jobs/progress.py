@@ -1,7 +1,4 @@
-"""How far a job is: bars on a terminal, a plain line every few seconds elsewhere, nothing when quiet.
-
-Owns how progress looks; the job says what its tasks are called and when one of them gets on.
-"""
+"""How far a job is: bars on a terminal, a plain line every few seconds elsewhere, nothing when quiet."""
 
 import sys
 import time
@@ -13,14 +10,14 @@ from typing import Any, TextIO, TypeVar
 _Item = TypeVar("_Item")
 
 Advance = Callable[[int], None]
-"""Tells that so many more units of a task are done."""
+"""Adds to the number of finished units of a task."""
 
 Total = int | Callable[[], int] | None
-"""How many units a task has: a number, a function that estimates it anew whenever it is shown, or nobody knows."""
+"""How many units a task has: a number, a function that estimates it each time it is shown, or None for unknown."""
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_TO_START = 60.0
-"""Until then a task's rate may be mostly how long it took to start: time left is told once a hundredth is done."""
+"""Until then, time left is shown only once a hundredth is done: the rate may be mostly the time of starting."""
 
 
 class Progress(ABC):
@@ -32,7 +29,7 @@ class Progress(ABC):
 
         Args:
             name: what it does, e.g. "counting lengths".
-            total: how many units it has, or a function that estimates that; None where nobody knows.
+            total: how many units it has.
             unit: what it counts, in the plural, e.g. "rows".
         """
 
@@ -46,7 +43,7 @@ class Progress(ABC):
 
 @contextmanager
 def show_progress(*, quiet: bool = False, stream: TextIO | None = None) -> Iterator[Progress]:
-    """Gives the progress of one job, for as long as the job takes.
+    """Gives the progress of one job.
 
     Example:
         >>> with show_progress(quiet=True) as progress:
@@ -63,7 +60,7 @@ def show_progress(*, quiet: bool = False, stream: TextIO | None = None) -> Itera
     elif not stream.isatty():
         yield Lines(stream)
     else:
-        # Imported here: whoever has no terminal pays nothing for drawing on one.
+        # Imported here, so that only those with a terminal pay for drawing on one.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress

@@ -3,7 +3,7 @@
 import pytest
 
 from packhorse.dataset import MixtureDataset, MixtureFile, open_prepared
-from packhorse.epoch.assignment.waiting import idle_share, waiting_of, waiting_of_plan
+from packhorse.epoch.balance import idle_share, waiting_of, waiting_of_plan
 from packhorse.server.watching import waiting_gauge
 from packhorse.server.watching.waiting_gauge import MOST_RUNS, WAITING_GAUGE, WaitingGauge
 from packhorse.topology import Balance, Topology

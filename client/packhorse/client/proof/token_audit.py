@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
 from packhorse.client.sources import TokenSource, TokenSourceError

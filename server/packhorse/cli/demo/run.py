@@ -14,13 +14,13 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from packhorse.analysis import dataset_report
 from packhorse.analysis.plots import save_plot
 from packhorse.cli.demo._corpus import python_corpus
 from packhorse.cli.demo._server import DemoServer
 from packhorse.cli.demo._trainer import EpochCount, TrainerOptions, run_rank, token_checksum
-from packhorse.cli.shared.console import output_console
+from packhorse.cli.shared.printing import output_console, table
 from packhorse.client import connect
 from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import PreparedDataset, open_prepared
@@ -67,7 +67,7 @@ def command(context: click.Context, /, output: Path, documents: int, max_seq_len
         counts = _train(console, server, summary, dataset, output)
         problems = _audit(console, server, dataset, summary, counts)
     plot = output / "packing.png"
-    save_plot(dataset, plot)
+    save_plot(dataset_report(dataset), plot)
     console.rule()
     console.print(f"plot: {plot}    total: {time.perf_counter() - started:.0f} s")
     for problem in problems:
@@ -210,7 +210,7 @@ def _audit(
     problems = []
     manifest = dataset.manifest
     expected = (manifest.n_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
-    table = Table("epoch", "steps of each rank", "sequences", "tokens", "loss", "first batch", "tokens/s")
+    rows = []
     for epoch in range(_EPOCHS):
         ranks = [epochs[epoch] for epochs in counts]
         seen = (
@@ -220,18 +220,21 @@ def _audit(
         )
         if seen != expected:
             problems.append(f"epoch {epoch}: the ranks saw {seen}, the token file has {expected}")
-        table.add_row(
-            str(epoch),
-            ", ".join(f"{count.steps:,}" for count in ranks),
-            f"{seen[0]:,}",
-            f"{seen[1]:,}",
-            f"{ranks[0].losses[0]:.2f} → {ranks[0].losses[-1]:.2f}",
-            f"{max(count.first_batch_seconds for count in ranks):.2f} s",
-            f"{seen[1] / max(count.seconds for count in ranks):,.0f}",
+        rows.append(
+            (
+                str(epoch),
+                ", ".join(f"{count.steps:,}" for count in ranks),
+                f"{seen[0]:,}",
+                f"{seen[1]:,}",
+                f"{ranks[0].losses[0]:.2f} → {ranks[0].losses[-1]:.2f}",
+                f"{max(count.first_batch_seconds for count in ranks):.2f} s",
+                f"{seen[1] / max(count.seconds for count in ranks):,.0f}",
+            )
         )
         if len({count.steps for count in ranks}) != 1:
             problems.append(f"epoch {epoch}: the ranks took different numbers of steps")
-    console.print(table)
+    columns = ("epoch", "steps of each rank", "sequences", "tokens", "loss", "first batch", "tokens/s")
+    console.print(table(*columns, rows=rows))
     topology = Topology(world_size=_WORLD_SIZE, workers_per_rank=_WORKERS, batch_size=_BATCH_SIZE)
     with connect(server.target) as client:
         info = client.get_dataset(_DATASET)

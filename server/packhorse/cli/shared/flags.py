@@ -1,6 +1,6 @@
-"""Flags made from the fields of an options object: name, type, default and help are said once, in its class.
+"""Flags made from the fields of an options object, whose class alone states name, type, default and help.
 
-Owns how a field becomes a flag. Leaves which values go together to the object itself, and the names in its errors to
+Owns how a field becomes a flag. Leaves which values go together to the object itself, and flags in its errors to
 `packhorse.cli`.
 """
 
@@ -19,7 +19,7 @@ _METAVARS = {int: "N", float: "SECONDS"}
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """Returns what a class says under each of its fields, on one line.
+    """Returns the docstring of each of a class's fields, on one line.
 
     Example:
         >>> from packhorse.dataset import PlanOptions
@@ -44,13 +44,13 @@ def flags_of(
     leave_out: tuple[str, ...] = (),
     is_optional: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds a flag for each field of a dataclass to a command, which gets the object itself.
+    """Adds a flag for each field of a dataclass to a command, which receives the object itself.
 
     Args:
         kind: the dataclass.
-        argument: the command's argument that gets the object.
+        argument: the command's argument that receives the object.
         names: field → flag's name, with underscores, where they differ.
-        choices: field → the values that there are, where its type does not say them.
+        choices: field → possible values, where its type does not list them.
         leave_out: fields without a flag.
         is_optional: whether the argument is None where no flag is given.
     """
@@ -68,9 +68,9 @@ def flags_of(
 
         decorated: Callable[..., Any] = with_object
         for name in reversed(own):
-            decorated = _option(flag_of[name], own[name].default, hints[name], choices.get(name), texts[name])(
-                decorated
-            )
+            option = _option(flag_of[name], own[name].default, hints[name], choices.get(name), texts[name])
+            decorated = option(decorated)
+            decorated.__click_params__[-1].fields = (name, f"{argument}.{name}")  # type: ignore[attr-defined]
         return decorated
 
     return decorate
@@ -79,7 +79,6 @@ def flags_of(
 def _option(
     flag: str, default: Any, hint: Any, choices: list[str] | None, text: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """One flag."""
     names = "--" + flag.replace("_", "-"), flag
     if get_origin(hint) in (UnionType, Union):
         [hint] = [each for each in get_args(hint) if each is not NoneType]

@@ -1,19 +1,23 @@
-"""Options that several commands share: where the service is, which part of which epoch, and where long work is done.
+"""Options that several commands share: how a server is reached, which part of which epoch, and where tokens are.
 
-Owns their names and help; each command takes those that it needs.
+Owns their names and help, the file of profiles, and finding a tokenizer beside its tokens. Leaves connecting to
+`service`, and flags of an options object to `flags`.
 """
 
 import math
 import os
+import tomllib
 from collections.abc import Callable
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import wraps
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from packhorse.cli.shared.profiles import read_profile
+from packhorse.cli import in_flags
 from packhorse.formats.asking import TIMEOUT_VARIABLE
 from packhorse.topology import (
     DEFAULT_COST_LINEAR,
@@ -23,6 +27,20 @@ from packhorse.topology import (
     Skips,
     Topology,
 )
+
+if TYPE_CHECKING:
+    from packhorse.client import TokenSource
+
+_PROFILES_VARIABLE = "PACKHORSE_PROFILES"
+_PROFILES = "~/.config/packhorse/profiles.toml"
+_PATHS = ("ca", "cert", "key", "token_file")
+ACCESS_KEYS = (*_PATHS, "insecure")
+"""Keys of a profile by which server and client identify each other."""
+_PROFILE_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("target", *_PATHS), (str,)),
+    "insecure": (bool,),
+    "timeout_seconds": (int, float),
+}
 
 
 class Seconds(click.FloatRange):
@@ -120,6 +138,46 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def read_profile(name: str) -> dict[str, Any]:
+    """Returns a profile's keys and values; paths in it are relative to the file.
+
+    Args:
+        name: of the profile, a table of the file.
+
+    Raises:
+        click.UsageError: the file, the profile or a key is missing or wrong; it names them.
+    """
+    path = Path(os.environ.get(_PROFILES_VARIABLE) or _PROFILES).expanduser()
+    try:
+        profiles = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise click.UsageError(
+            f'there is no {path} for --profile {name}; write one with [{name}] and target = "HOST:PORT", or set '
+            f"{_PROFILES_VARIABLE} to another file"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{path} cannot be read as TOML: {error}") from None
+    profile = profiles.get(name)
+    if not isinstance(profile, dict):
+        known = ", ".join(sorted(key for key, value in profiles.items() if isinstance(value, dict))) or "none"
+        raise click.UsageError(f"{path} has no profile {name!r}; it has {known}")
+    for key, value in profile.items():
+        _check_profile_key(path, name, key, value)
+    beside = {key: str(path.parent / Path(profile[key]).expanduser()) for key in _PATHS if key in profile}
+    return {**profile, **beside}
+
+
+def _check_profile_key(path: Path, name: str, key: str, value: object) -> None:
+    where = f"{path}: [{name}]"
+    if key not in _PROFILE_TYPES:
+        near = get_close_matches(key, _PROFILE_TYPES, 1)
+        meant = f"did you mean {near[0]}?" if near else f"a profile has {', '.join(_PROFILE_TYPES)}"
+        raise click.UsageError(f"{where} has the key {key!r}; {meant}")
+    if not isinstance(value, _PROFILE_TYPES[key]) or (isinstance(value, bool) and key != "insecure"):
+        wanted = {"insecure": "true or false", "timeout_seconds": "a number of seconds"}.get(key, "text")
+        raise click.UsageError(f"{where} {key} must be {wanted}, got {value!r}")
+
+
 def of_profile(context: click.Context, option: click.Parameter, value: Any) -> Any:
     """Returns an option's value: the profile's where the command line does not give one."""
     if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
@@ -172,7 +230,8 @@ def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             topology, skips = Topology(**shape), Skips.parse(skip)
         except ValueError as error:
-            raise click.UsageError(f"--{error}") from None
+            own = click.get_current_context().command.params
+            raise click.UsageError(in_flags(str(error), own)) from None
         return command(*arguments, topology=topology, skip=skips, **options)
 
     decorated: Callable[..., Any] = with_topology
@@ -210,3 +269,71 @@ def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         decorated = option(decorated)
     return decorated
+
+
+def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --tokens, --id-column and --tokenizer."""
+    for option in (
+        click.option(
+            "--tokenizer",
+            type=click.Path(path_type=Path),
+            help="A tokenizer.json to decode tokens with; found by itself beside files that packhorse tokenize wrote.",
+        ),
+        click.option("--id-column", help="The column of --tokens that holds ids; the dataset's own when left out."),
+        click.option(
+            "--tokens",
+            help="Token file or folder, as trainers take it: adds own lengths, rows and tokens. Of a mixture one for "
+            "each component: NAME=PATH,NAME=PATH.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def open_tokens(tokens: str | None, id_column: str | None = None) -> "TokenSource | None":
+    """Opens a token source; None where none is given.
+
+    Raises:
+        ImportError: torch, or what reads the format, is not installed.
+        ValueError: nothing readable is there.
+    """
+    if tokens is None:
+        if id_column is not None:
+            raise click.UsageError("--id-column says how to find ids in --tokens; give --tokens as well")
+        return None
+    from packhorse.client import as_token_source
+
+    return as_token_source(by_component(tokens), id_column=id_column)
+
+
+def by_component(tokens: str) -> str | dict[str, str]:
+    """Returns what --tokens names: a path, or the paths of a mixture's components, given as NAME=PATH,NAME=PATH.
+
+    Example:
+        >>> by_component("corpus.idx"), by_component("web=web.idx,code=code.idx")
+        ('corpus.idx', {'web': 'web.idx', 'code': 'code.idx'})
+    """
+    pairs = [part.partition("=") for part in tokens.split(",")]
+    if Path(tokens).exists() or not all(name and equals and path for name, equals, path in pairs):
+        return tokens
+    return {name.strip(): path for name, _, path in pairs}
+
+
+def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]], str] | None:
+    """Returns what turns tokens into text; None where no tokenizer is at hand.
+
+    Raises:
+        ImportError: the tokenizers library is not installed.
+        ValueError: the file holds no tokenizer, or there are no tokens to decode.
+    """
+    if tokenizer is None:
+        beside = None if tokens is None else Path(tokens).with_suffix(".tokenizer.json")
+        if beside is None or not beside.is_file():
+            return None
+        tokenizer = beside
+    elif tokens is None:
+        raise click.UsageError("--tokenizer decodes tokens; give --tokens as well")
+    from packhorse.sft.tokenizer import read_tokenizer_json
+
+    model = read_tokenizer_json(tokenizer)
+    return lambda numbers: str(model.decode(numbers, skip_special_tokens=False))

@@ -145,7 +145,7 @@ class MixtureDataset:
             ValueError: a component would come to an epoch beyond 2^64.
         """
         epoch = self.mixture(seed).epoch(number)
-        for given, dataset, num_bins in zip(epoch.given, self.datasets, self.component_bins, strict=True):
+        for given, dataset, num_bins in zip(epoch.taken, self.datasets, self.component_bins, strict=True):
             if given.epoch + given.num_bins // num_bins + 1 >= 2**64:
                 raise ValueError(f"epoch {number} is too large: {dataset.name} would be in its epoch {given.epoch}")
         return epoch
@@ -189,7 +189,7 @@ class MixtureDataset:
         manifests = [dataset.manifest for dataset in self.datasets]
         first = manifests[0]
         ledgers = [manifest.over_length for manifest in manifests]
-        given = self.mixture(0).epoch(self.settled_epoch).given
+        given = self.mixture(0).epoch(self.settled_epoch).taken
 
         def about(what: Callable[[Manifest], int]) -> int:
             return round(

@@ -26,7 +26,7 @@ from packhorse.dataset import (
     append_to_mixture,
     text_of,
 )
-from packhorse.epoch import parting
+from packhorse.epoch import first_difference
 from packhorse.server.base.faults import ServiceError, invalid_field
 from packhorse.server.base.stamps import FileStamp, stamp_of
 from packhorse.server.datasets.catalog import Catalog, has_manifest, no_mixture, not_served
@@ -200,7 +200,7 @@ class Mixtures:
             mixture = before
         elif before is not None:
             _LOG.info("mixture %s changed: digest %s", name, mixture.manifest.digest)
-            departs, furthest = parting(before.chain, mixture.chain), self._takedowns.furthest(name)
+            departs, furthest = first_difference(before.chain, mixture.chain), self._takedowns.furthest(name)
             if departs is not None and furthest is not None and furthest.run_position > departs:
                 _LOG.warning(
                     "mixture %s departs at position %d of the run, and a stream has come to %s: trainers go on with "

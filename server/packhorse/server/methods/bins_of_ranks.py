@@ -2,7 +2,7 @@
 
 Owns the fields that say how (`num_bins_multiple_of`, `accumulation`, `balance`, `cost_linear`), the order itself, and
 the rounds in which a PackStream's bins leave. Leaves the packing to `packhorse.packing`, and the arrangement of a
-window to `packhorse.epoch.assignment.balance`.
+window to `packhorse.epoch.balance`.
 
 Legend: S sequences, N bins, D ranks.
 """

@@ -20,7 +20,7 @@ def components_of(served: Served, epoch: object = None) -> Iterator[pb.Component
     """
     if not isinstance(served, MixtureDataset):
         return
-    given = epoch.given if isinstance(epoch, MixtureEpoch) else [None] * len(served.datasets)
+    given = epoch.taken if isinstance(epoch, MixtureEpoch) else [None] * len(served.datasets)
     facts = zip(served.datasets, given, served.component_bins, served.rows_per_bin, strict=True)
     for dataset, taken, num_bins, rows in facts:
         manifest = dataset.manifest

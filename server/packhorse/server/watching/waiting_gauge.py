@@ -1,7 +1,7 @@
 """How much time the ranks of the runs that stream here wait for each other, for Prometheus.
 
 Owns which runs are remembered and when they are measured: at a scrape, once each, on a bounded sample, so that no
-stream waits for it. Leaves measuring to `packhorse.epoch.assignment.waiting`.
+stream waits for it. Leaves measuring to `packhorse.epoch.balance`.
 """
 
 import threading
