@@ -115,7 +115,10 @@ def in_flags(message: str, parameters: Iterable[click.Parameter]) -> str:
             name = flag.removeprefix("--").replace("-", "_")
             flags |= dict.fromkeys((str(option.name), *getattr(option, "fields", ())), flag)
             where = before if "_" in name else "^"
-            message = re.sub(rf"""{where}{name}(?![\w.'"=-])""", flag, message)
+            plural = "s?" if option.multiple and "_" in name else ""
+            message = re.sub(rf"""{where}{name}{plural}(?![\w.'"=-])""", flag, message)
+            if name.startswith("no_"):  # `eos=False` and `append_eos=False` are --no-eos
+                message = re.sub(rf"{before}(?:append_)?{name.removeprefix('no_')}=False\b", flag, message)
             flags[name] = flag
     for name in sorted(flags, key=len, reverse=True):
         flag, word = flags[name], re.escape(name)

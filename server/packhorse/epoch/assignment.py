@@ -6,7 +6,6 @@ step to `balance`, and how many steps travel together to `packhorse.server`.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -19,17 +18,12 @@ from packhorse.epoch.bins import Bins, joined
 from packhorse.epoch.permutation import GOLDEN, derive_key
 from packhorse.epoch.sources.source import Source
 from packhorse.packing import halve_into, laid_end_to_end
+from packhorse.storage import BoundedCache
 from packhorse.topology import ADDED, Balance, RemainderPolicy, Stretch, Topology
 
-_CHUNK_BINS = 8192
-"""Optimizer steps are arranged together, up to about this many bins."""
-
-_MOST_BINS = 1 << 21
-"""Bins of all optimizer steps that an assignment remembers: 16 MB."""
-
-_FEW_SEQUENCES = 1 << 16
-"""A last step with at most this many is filled within a few milliseconds."""
-
+_CHUNK_BINS = 8192  # about as many bins of optimizer steps are arranged together
+_MOST_BINS = 1 << 21  # of all optimizer steps that an assignment remembers: 16 MB
+_FEW_SEQUENCES = 1 << 16  # a last step with at most this many is filled within a few milliseconds
 _MOST_BINS_AT_ONCE = _MOST_BINS // 4
 """Bins of one block's optimizer steps, all arranged before the block is made; ranks may be some blocks apart."""
 
@@ -72,9 +66,7 @@ class Assignment:
         self._key = derive_key(seed, epoch, "balance")
         self._arranging = threading.RLock()  # held while something is computed that others may wait for
         self._filled_step: FilledStep | None = None
-        self._lock = threading.Lock()  # of the two below, held for moments only
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
-        self._num_remembered = 0  # bins of all chunks
+        self._chunks: BoundedCache[int, _Chunk] = BoundedCache(_MOST_BINS, size_of=lambda chunk: chunk.offsets.size)
 
     def bins(self, steps: range, rank: int) -> Bins:
         """Returns a rank's bins of some steps, a batch for each, in order.
@@ -132,9 +124,7 @@ class Assignment:
         while self.topology.balance is not Balance.NONE and steps:
             number = self.topology.stretch_number(steps[0])
             of_chunk = self._steps_of_chunk(number, steps[0])
-            with self._lock:
-                is_there = of_chunk.start in self._chunks
-            if not is_there:
+            if self._chunks.find(of_chunk.start) is None:
                 yield self.topology.stretches[number], of_chunk
             steps = steps[len(range(steps.start, min(steps.stop, of_chunk.stop), steps.step)) :]
 
@@ -247,25 +237,10 @@ class Assignment:
         return range(first, min(first + per_chunk, whole))
 
     def _remembered(self, stretch: Stretch, steps: range) -> "_Chunk":
-        if (chunk := self._found(steps)) is not None:
+        if (chunk := self._chunks.find(steps.start)) is not None:
             return chunk
         with self._arranging:  # the streams of other ranks need the same chunk, and wait for this thread
-            if (chunk := self._found(steps)) is not None:
-                return chunk
-            chunk = self._arranged(stretch, steps)
-            with self._lock:
-                self._chunks[steps.start] = chunk
-                self._num_remembered += chunk.offsets.size
-                while len(self._chunks) > 1 and self._num_remembered > _MOST_BINS:
-                    self._num_remembered -= self._chunks.popitem(last=False)[1].offsets.size
-            return chunk
-
-    def _found(self, steps: range) -> "_Chunk | None":
-        with self._lock:
-            chunk = self._chunks.get(steps.start)
-            if chunk is not None:
-                self._chunks.move_to_end(steps.start)
-            return chunk
+            return self._chunks.get(steps.start, lambda: self._arranged(stretch, steps))
 
     def _arranged(self, stretch: Stretch, steps: range) -> "_Chunk":
         """Arranges the optimizer steps of some steps of a stretch: whole ones, or the last one alone."""

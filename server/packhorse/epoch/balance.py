@@ -21,26 +21,14 @@ from packhorse.epoch.sources.source import Source
 from packhorse.topology import Balance, Topology
 
 _INDEX_BITS = 20
-"""An optimizer step has at most 2^20 bins."""
-
 MAX_BINS_PER_OPTIMIZER_STEP = 1 << _INDEX_BITS
 """The most bins of an optimizer step that can be balanced."""
 
-_SWAPS_PER_RANK = 16
-"""Exchanges that even out a step; each about halves a difference."""
-
-_CLOSE_BITS = 12
-"""Shares that differ by less than one part in 2^12 are equal enough: the exchanges end."""
-
-_SORTED_ROUNDS = 2
-"""Last rounds of a deal, in which the shares are sorted; before, each round reverses their order."""
-
-_MOST_INSERTED = 64
-"""The most shares that are sorted by insertion."""
-
-_SAMPLED_BINS = 1 << 16
-"""Bins that are measured, unless a single optimizer step has more."""
-
+_SWAPS_PER_RANK = 16  # each about halves a difference
+_CLOSE_BITS = 12  # exchanges end where shares differ by less than one part in 2^12
+_SORTED_ROUNDS = 2  # last rounds of a deal, in which the shares are sorted; before, each round reverses their order
+_MOST_INSERTED = 64  # the most shares that are sorted by insertion
+_SAMPLED_BINS = 1 << 16  # bins that are measured, unless a single optimizer step has more
 _HALF = np.uint64(32)
 
 
@@ -70,10 +58,8 @@ def arrange(
     Returns:
         int64 [n, A, D, b]: indices into the optimizer step, each once. A rank's bins lie together in memory.
     """
-    num_optimizer_steps, num_bins = costs.shape
-    arranged = np.empty(
-        (world_size, num_optimizer_steps, num_steps, num_bins // (num_steps * world_size)), dtype=np.int64
-    )
+    num, num_bins = costs.shape
+    arranged = np.empty((world_size, num, num_steps, num_bins // (num_steps * world_size)), dtype=np.int64)
     _fill(costs, _sorted(costs), balance is Balance.MICRO_STEP, keys, arranged)
     return arranged.transpose(1, 2, 0, 3)
 
@@ -92,14 +78,10 @@ def _sorted(costs: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @kernel
 def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> None:
-    """Cuts every optimizer step's descending bins, deals each cut to the ranks, and writes where they go.
+    """Cuts every optimizer step's descending bins, deals each cut to the ranks, and writes them to `arranged`.
 
-    Args:
-        costs: int64 [n, W].
-        packed: int64 [n, W], see `_sorted`.
-        is_micro: whether a cut is a step, or the whole optimizer step.
-        keys: uint64 [n]; decide the step of each cut, and the rank of each share.
-        arranged: int64 [D, n, A, b], written.
+    `packed` is from `_sorted`. A cut is a step where `is_micro`, else the whole optimizer step. Keys decide the step of
+    each cut and the rank of each share.
     """
     num_ranks, num_optimizer_steps, num_steps, batch = arranged.shape
     num_bins = costs.shape[1]
@@ -139,14 +121,10 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
 
 @kernel
 def _deal(costs: Any, dealt: Any) -> None:
-    """Deals bins, by descending cost, into shares of as many bins and about equal cost.
+    """Deals bins of descending costs, [V], into shares of as many bins and about equal cost: `dealt`, [D, V / D].
 
     Each round gives every share one bin, in the opposite order of the round before. In the last rounds the emptiest
     share takes the most expensive bin. Then the fullest and the emptiest share exchange bins.
-
-    Args:
-        costs: int64 [V], descending.
-        dealt: int64 [D, V / D], written.
     """
     num_shares, per_share = dealt.shape
     shares = np.arange(num_shares)  # the emptiest first
@@ -263,7 +241,7 @@ class Waiting:
 
 
 def _excess(of_ranks: NDArray[np.float64]) -> float:
-    """The slowest rank's time over the mean rank's, minus 1; ranks along the last axis."""
+    """The slowest rank's time over the mean rank's, minus 1; ranks are the last axis."""
     return float(max(of_ranks.max(axis=-1).sum() / of_ranks.mean(axis=-1).sum() - 1, 0.0))
 
 
@@ -340,13 +318,12 @@ def waiting_of_costs(
 ) -> dict[Balance, Waiting]:
     """As `waiting_of`, from the costs of bins in the order of an epoch: int64 [n optimizer steps, bins of one]."""
     shape = (len(costs), topology.accumulation, topology.world_size, topology.stretches[0].batch_size)
-    return {balance: Waiting.of_costs(_arranged(costs, topology, balance).reshape(shape)) for balance in balances}
-
-
-def _arranged(costs: NDArray[np.int64], topology: Topology, balance: Balance) -> NDArray[np.int64]:
-    """Returns the costs in the order of steps, and of ranks within a step."""
-    if balance is Balance.NONE:
-        return costs
     keys = np.arange(len(costs), dtype=np.uint64)
-    arranged = arrange(costs, balance, topology.accumulation, topology.world_size, keys)
-    return np.take_along_axis(costs, arranged.reshape(costs.shape), axis=1)
+    found = {}
+    for balance in balances:
+        in_order = costs
+        if balance is not Balance.NONE:
+            arranged = arrange(costs, balance, topology.accumulation, topology.world_size, keys)
+            in_order = np.take_along_axis(costs, arranged.reshape(costs.shape), axis=1)
+        found[balance] = Waiting.of_costs(in_order.reshape(shape))
+    return found

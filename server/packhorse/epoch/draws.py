@@ -35,9 +35,7 @@ BLOCK = 512
 MOST_IN_NARROW_WORDS = 2**31
 """The largest pool that is permuted in words of 32 bits: a permutation's rectangle is a little larger."""
 
-_LOOKED_AT_ONCE = np.uint64(16)
-"""A divisor of BLOCK."""
-
+_CHECKED_AT_ONCE = np.uint64(16)  # a divisor of BLOCK
 _LAST = np.uint64(BLOCK - 1)
 _ROUNDS = 6
 _U0, _U1, _U32 = np.uint64(0), np.uint64(1), np.uint64(32)
@@ -97,11 +95,7 @@ class Draws(NamedTuple):
 
 @numba.njit(inline="always")
 def no_draws(words: Any) -> Any:
-    """Room for BLOCK draws of any pools.
-
-    Args:
-        words: uint32 or uint64 [0], whose type is that of words.
-    """
+    """Returns arrays for BLOCK draws of any pools, with words of the type of `words`."""
     return Draws(
         np.empty(6 * BLOCK, np.uint32),
         np.empty(3 * BLOCK, words.dtype),
@@ -112,14 +106,9 @@ def no_draws(words: Any) -> Any:
 
 @numba.njit(inline="always")
 def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
-    """Writes LANES draws of one pool: first, first + 1, … from index s on.
+    """Writes LANES draws of one pool, first, first + 1, …, from index s on, which is at most BLOCK - LANES.
 
-    Args:
-        draws: from `no_draws`.
-        s: uint64, at most BLOCK - LANES.
-        table: uint64 [n, ROW_WIDTH], parameter rows.
-        row: uint64, the pool's row.
-        first: uint64, the first draw. Draws that are too many are overwritten, or left out of `num`.
+    The pool's parameters are a row of the table. Draws that are too many are overwritten later, or left out of `num`.
     """
     block, words = draws.block, draws.words
     form, keys = table[row, FORM], table[row, KEYS]
@@ -137,7 +126,7 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     """Writes the first draws' indices into the pool array, offset + σ(draw): words [num]. Overwrites the draws.
 
     Values that need more rounds, because their permutation is small or because they landed beyond its size, are
-    collected and go through the same loops again. They are rare, so they are looked for _LOOKED_AT_ONCE at a time.
+    collected and go through the same loops again. They are rare, so _CHECKED_AT_ONCE values are checked at a time.
     """
     block, words, passes, still = draws
     for s in range(num):
@@ -185,23 +174,18 @@ def _six_more_where_small(block: Any, words: Any, passes: Any, num: Any) -> None
 
 @numba.njit(inline="always")
 def _collect(words: Any, passes: Any, still: Any, num: Any, least: Any) -> Any:
-    """Finds the values that need more rounds, and returns how many there are.
+    """Writes indices and passes of the values that need more rounds, and returns their number.
 
-    Args:
-        words: of the draws.
-        passes: gets which six rounds each of them has had last.
-        still: gets their indices.
-        num: uint64, number of draws.
-        least: uint64; permutations of at least this size have had all their rounds.
+    Permutations of at least the size `least` have had all their rounds.
     """
     num_still = _U0
-    for first in range(_U0, num, _LOOKED_AT_ONCE):
+    for first in range(_U0, num, _CHECKED_AT_ONCE):
         is_any = False
-        for i in range(_LOOKED_AT_ONCE):
+        for i in range(_CHECKED_AT_ONCE):
             size = words[_SIZES + first + i]
             is_any |= (size < least) | (words[_VALUES + first + i] >= size)
         if is_any:
-            for s in range(first, min(first + _LOOKED_AT_ONCE, num)):
+            for s in range(first, min(first + _CHECKED_AT_ONCE, num)):
                 size = words[_SIZES + s]
                 passes[s] = np.uint32((size < SMALL) & (least != SMALL))
                 still[num_still] = s

@@ -27,11 +27,8 @@ from packhorse.topology import checked_integer
 
 MAX_SEED = 2**64 - 1
 
-SMALL_SIZE = 4096
-"""Sizes below this take twelve rounds. Like every constant here frozen by golden vectors."""
-
-TINY_SIZE = 16
-"""Sizes below this take thirty rounds."""
+SMALL, TINY = np.uint64(4096), np.uint64(16)
+"""Sizes below these take twelve and thirty rounds. Like every constant here frozen by golden vectors."""
 
 MAX_SIZE = 2**62
 """Largest size whose halves fit 32 bits."""
@@ -48,7 +45,6 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER_A = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_B = np.uint64(0x94D049BB133111EB)
 _HALF_A, _HALF_B = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
-SMALL, TINY = np.uint64(SMALL_SIZE), np.uint64(TINY_SIZE)
 _U0, _U1, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32))
 _1, _15, _31 = np.uint32(1), np.uint32(15), np.uint32(31)
 _SIGN = np.int32(31)
@@ -107,14 +103,14 @@ def _hash_half(half: Any, key: Any) -> Any:
 
 @kernel
 def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any) -> None:
-    """Writes one parameter row for each permutation.
+    """Writes one parameter row for each permutation; all arguments are uint64.
 
     Args:
-        sizes: uint64 [n], each in [1, MAX_SIZE].
-        offsets: uint64 [n], kept beside them for the user.
-        tweaks: uint64 [n], distinct within a key: permutations of other tweaks are independent.
-        key: uint64, from `derive_key`.
-        table: uint64 [n, ROW_WIDTH], written.
+        sizes: [n], each in [1, MAX_SIZE].
+        offsets: [n], kept beside them for the user.
+        tweaks: [n], distinct within a key: permutations of other tweaks are independent.
+        key: from `derive_key`.
+        table: [n, ROW_WIDTH], written.
     """
     for i in range(len(sizes)):
         size = sizes[i]

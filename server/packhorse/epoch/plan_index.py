@@ -29,7 +29,7 @@ ShortNumbers = NDArray[np.uint16 | np.int32]
 
 
 class PlanTables(NamedTuple):
-    """The tables of a `PlanIndex` that kernels read; each field is the PlanIndex's of that name."""
+    """The tables of a `PlanIndex` that kernels read, under the same names."""
 
     lengths: NDArray[np.int32]
     counts: NDArray[np.int64]
@@ -69,7 +69,7 @@ class RepeatTables(NamedTuple):
     repeat_template: NDArray[np.int32]
     """The template of each repeat: int32 [R]."""
     repeats_by_length: NDArray[np.int32]
-    """Runs sorted by (length, template): int32 [R]."""
+    """Repeats sorted by (length, template): int32 [R]."""
     first_by_length: NDArray[np.int64]
     """The first of each length's repeats in `repeats_by_length`, and R at the end: int64 [D + 1]."""
 

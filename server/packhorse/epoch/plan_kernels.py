@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.compiling import kernel, kernel_part
+from packhorse.epoch.bins import read_only
 from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, set_draws
 from packhorse.epoch.instructions import LANES, fill_lanes, prefetch
 from packhorse.epoch.permutation import ROW_WIDTH, SIZE, backward
@@ -19,15 +20,11 @@ _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
 _PREFETCHED_AT_ONCE = np.uint64(4)
 """Entries prefetched with each repeat of a block: more than its draws, on average, and a divisor of BLOCK."""
 
-_LINE_BYTES = 64
-"""Of a cache."""
-
+_LINE_BYTES = 64  # of a cache
 _ROWS_IN_LINE = _LINE_BYTES // (8 * ROW_WIDTH)
-
-_LOADING_PAYS = 32
-"""A table is loaded unless it is this many times longer than the number of bins that read it."""
-
+_LOADING_PAYS = 32  # a table is loaded unless it is this many times longer than the number of bins that read it
 _NO_32, _NO_64 = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
+_READ_32, _READ_64 = read_only(_NO_32), read_only(_NO_64)
 
 
 class Column(NamedTuple):
@@ -53,25 +50,11 @@ def _column(array: Any, no_32: NDArray[np.uint32], no_64: NDArray[np.int64]) -> 
     return Column(array, no_64) if array.dtype == np.uint32 else Column(no_32, array)
 
 
-def _frozen(array: Any) -> Any:
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
-_READ_32, _READ_64 = _frozen(_NO_32), _frozen(_NO_64)
-
-
 @kernel_part
 def fetch_column(entries: Any, num: Any, begin: Any, column: Any, out: Any) -> None:
-    """out[begin + i] = column[entries[i]] for the first entries; nothing for an empty column.
+    """out[begin + i] = column[entries[i]] for the first `num` entries; nothing for an empty column.
 
-    Args:
-        entries: words [N].
-        num: uint64, number of entries.
-        begin: uint64.
-        column: a Column.
-        out: a Column, wide where `column` is.
+    `column` and `out` are Columns; `out` is wide where `column` is.
     """
     if len(column.wide):
         for i in range(num):
@@ -86,7 +69,7 @@ def fetch_column(entries: Any, num: Any, begin: Any, column: Any, out: Any) -> N
 
 @kernel_part
 def prefetch_column(entries: Any, first: Any, num: Any, column: Any) -> None:
-    """Prefetches the memory of some entries of a column, from the given one on."""
+    """Prefetches the memory of `num` entries of a Column, from entries[first] on."""
     if len(column.wide):
         for i in range(num):
             prefetch(column.wide, entries[first + i])

@@ -14,9 +14,7 @@ from packhorse.epoch.sources.windows import WindowedView
 
 BYTES_PER_TOKEN = 4
 PAGE_BYTES = 4096
-NEAR = 0.01
-"""Positions are near each other within this share of an epoch."""
-
+NEAR = 0.01  # of an epoch, within which positions are near each other
 _CELLS = 16
 _BINS_AT_ONCE = 1 << 16
 
@@ -107,9 +105,7 @@ def _chi_square(positions: NDArray[np.int64], num_bins: int) -> float:
 def _read(parts: NDArray[np.int64], lengths: NDArray[np.int64]) -> float:
     """Bytes of the distinct pages that each part of the epoch touches, over those of all tokens.
 
-    Args:
-        parts: of every sequence, in corpus order: int64 [n].
-        lengths: in tokens, in corpus order: int64 [n].
+    Each sequence's part and length in tokens are in corpus order: int64 [n].
     """
     ends = np.cumsum(lengths) * BYTES_PER_TOKEN
     order = np.argsort(parts, kind="stable")

@@ -6,7 +6,6 @@ gets which position to `_split_tree`, and the components' own bins to `mixture_e
 
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,14 +14,11 @@ from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
 from packhorse.epoch.sources._split_tree import SplitTree, deal
+from packhorse.storage import BoundedCache
 
-_CHUNK = 1 << 14
-"""Positions that are dealt together."""
-
+_CHUNK = 1 << 14  # positions that are dealt together
 _BYTES_PER_POSITION = 8
-
-_MOST_BYTES = 4 << 20
-"""Memory of the chunks used last together; at least two are kept."""
+_MOST_BYTES = 4 << 20  # of the chunks used last together; at least two are kept
 
 
 class _Chunk(NamedTuple):
@@ -48,7 +44,7 @@ class ComponentOrder:
         self._tree = tree
         self._length = length
         self._lock = threading.Lock()
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
+        self._chunks: BoundedCache[int, _Chunk] = BoundedCache(max(2, _MOST_BYTES // (_BYTES_PER_POSITION * _CHUNK)))
 
     @property
     def most_bytes(self) -> int:
@@ -97,12 +93,7 @@ class ComponentOrder:
 
     def _chunk(self, number: int) -> _Chunk:
         with self._lock:
-            if number not in self._chunks:
-                self._chunks[number] = self._dealt(number)
-                while len(self._chunks) > max(2, _MOST_BYTES // (_BYTES_PER_POSITION * _CHUNK)):
-                    self._chunks.popitem(last=False)
-            self._chunks.move_to_end(number)
-            return self._chunks[number]
+            return self._chunks.get(number, lambda: self._dealt(number))
 
     def _dealt(self, number: int) -> _Chunk:
         tree, first = self._tree, number * _CHUNK
@@ -126,15 +117,7 @@ def _look_up(
 ) -> Any:
     """Looks positions up in a chunk, from index `begin` up to the first that lies outside, whose index is returned.
 
-    Args:
-        components: of the chunk.
-        numbers: of the chunk.
-        base: added to the numbers of each component: int64 [C].
-        first: the chunk's first position.
-        positions: int64 [N].
-        begin: index of the first to look up.
-        components_out: int32 [N], written.
-        numbers_out: int64 [N], written.
+    `components` and `numbers` are the chunk's, and `first` is its first position; `base`, [C], is added to numbers.
     """
     for i in range(begin, len(positions)):
         inside = np.uint64(positions[i] - first)  # far above, where it is below 0

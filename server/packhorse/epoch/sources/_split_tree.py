@@ -120,7 +120,7 @@ class SplitTree:
     def state_at(self, n: int) -> tuple[list[int], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
         """Returns `before(n)`, and the arguments with which `deal` continues from there.
 
-        States int64 [splits, 7], strata uint64 [splits], and the bins that either side may yet give: int64 [splits, 2].
+        States int64 [splits, 7], strata uint64 [splits], and what the caps leave of either side: int64 [splits, 2].
         """
         counts, cells, states = self._walk(n)
         strata = np.array([stratum & _MASK for stratum, _ in states], dtype=np.uint64)
@@ -230,9 +230,9 @@ def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is
 
     Args:
         stratum: its number, modulo 2^64.
-        rest: how far into the stratum that cell begins, in units: in [0, part).
-        part: units of a cell; at most half of `whole`.
-        whole: units of a stratum.
+        rest: units between the stratum's begin and that cell's, in [0, part).
+        part: as in `_Split`.
+        whole: as in `_Split`.
         key: of the split.
         cut: number of a stratum's cells that are before the first position; -1 where there is none.
         is_taken: whether the previous stratum takes the cell that lies in both.
@@ -279,10 +279,10 @@ def deal(
     Every split partitions its positions and keeps their order: the lesser's first, then the greater's.
 
     Args:
-        root: of the tree, or ~component where there is one component.
-        children: of every split, which come before it: int64 [splits, 2].
-        units: int64 [splits, 2].
-        keys: uint64 [splits].
+        root: of a `SplitTree`.
+        children: of a `SplitTree`; they come before their split.
+        units: of a `SplitTree`.
+        keys: of a `SplitTree`.
         states: from `SplitTree.state_at`.
         strata: from `SplitTree.state_at`.
         rests: from `SplitTree.state_at`.

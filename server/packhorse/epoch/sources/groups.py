@@ -94,26 +94,10 @@ class GroupedSource:
     def __init__(self, source: Source, groups: Groups) -> None:
         self._source = source
         self._groups = groups
-
-    @property
-    def num_bins(self) -> int:
-        """Bins in the epoch."""
-        return self._source.num_bins
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory that this epoch takes beside its dataset."""
-        return int(getattr(self._source, "num_bytes", 0))
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens."""
-        return self._source.max_seq_len
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """No bin has more members."""
-        return self._groups.max_sequences_per_bin
+        self.num_bins = source.num_bins
+        self.num_bytes = int(getattr(source, "num_bytes", 0))
+        self.max_seq_len = source.max_seq_len
+        self.max_sequences_per_bin = groups.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order, with group_ids; a ValueError where one is outside."""
@@ -172,12 +156,7 @@ def _first_not_below(
 ) -> NDArray[np.int64]:
     """Returns the first index whose value is not below each wanted one, `size` where all are: int64 [n].
 
-    Bisects for all at once and reads only the values that it compares, so a mapped column is never copied.
-
-    Args:
-        values: from indices to values, ascending.
-        size: number of indices, at least 1.
-        wanted: int64 [n].
+    Values ascend. Bisects for all at once and reads only the values that it compares, so a mapped column is not copied.
     """
     low = np.zeros(len(wanted), dtype=np.int64)
     high = np.full(len(wanted), size, dtype=np.int64)

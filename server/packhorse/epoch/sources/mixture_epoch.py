@@ -27,11 +27,8 @@ from packhorse.epoch.sources.source import (
 )
 from packhorse.epoch.sources.stages import Component
 
-_BYTES_PER_COMPONENT = 128
-"""Memory that a segment takes for a component."""
-
+_BYTES_PER_COMPONENT = 128  # of a segment
 _ONE = np.uint64(1)
-
 _BEGIN, _END, _LEAST, _GREATEST = range(4)  # columns of the table that `_group` writes
 
 
@@ -103,6 +100,9 @@ class MixtureEpoch:
         self._components = components
         self._segments = segments
         self._bins_per_draw = bins_per_draw
+        self.num_bins = segments[-1].end * bins_per_draw
+        self.max_seq_len = max(component.max_seq_len for component in components)
+        self.max_sequences_per_bin = max(component.max_sequences_per_bin for component in components)
         self._num_taken = (segments[-1].before + segments[-1].counts) * bins_per_draw
         self._firsts = np.array([segment.first for segment in segments], dtype=np.int64)
         self._first_epochs = [epoch for epoch, _ in begins]
@@ -110,11 +110,6 @@ class MixtureEpoch:
         num_datasets = (component.num_datasets for component in components)
         self._first_dataset = np.cumsum([0, *num_datasets], dtype=np.int32)
         self._first_template = np.cumsum([0, *(component.num_templates for component in components)]).tolist()
-
-    @property
-    def num_bins(self) -> int:
-        """Bins in the epoch."""
-        return self._segments[-1].end * self._bins_per_draw
 
     @property
     def num_bytes(self) -> int:
@@ -127,16 +122,6 @@ class MixtureEpoch:
         """The bins that this epoch takes from each component."""
         positions = self._first_positions.tolist()
         return [BinRange(*each) for each in zip(self._first_epochs, positions, self._num_taken.tolist(), strict=True)]
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens: the largest component's."""
-        return max(component.max_seq_len for component in self._components)
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """The most sequences in any bin."""
-        return max(component.max_sequences_per_bin for component in self._components)
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside.
@@ -265,16 +250,16 @@ class MixtureEpoch:
 def _group(
     components: Any, numbers: Any, first_positions: Any, parts_out: Any, order_out: Any, positions_out: Any
 ) -> None:
-    """Sorts bins by component.
+    """Sorts bins, [N], by component. Their positions are numbers + first_positions[component].
 
     Args:
         components: of every bin: int32 [N].
-        numbers: how many of the component's bins come before it in this epoch: int64 [N].
-        first_positions: added to the numbers of each component: int64 [C].
-        parts_out: gets the begin and end of each component's bins, and the least and greatest of their positions; zeros
+        numbers: of every bin among its component's in this epoch: int64 [N].
+        first_positions: int64 [C].
+        parts_out: gets the begin and end of each component's bins, and their least and greatest position; zeros
             before: int64 [C, 4].
         order_out: gets the new index of each bin: int64 [N].
-        positions_out: gets their positions, in this order: int64 [N].
+        positions_out: gets positions in this order: int64 [N].
     """
     ends = np.zeros(len(parts_out), np.uint64)  # unsigned: no index is checked for being below 0
     for component in components:

@@ -66,6 +66,9 @@ class EpochView:
         self.epoch = checked_seed("epoch", epoch)
         check_pool(plan, pool, first_tokens)
         self._plan = plan
+        self.num_bins = plan.num_bins
+        self.max_seq_len = plan.max_seq_len
+        self.max_sequences_per_bin = plan.max_sequences_per_bin
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
         self._read = (read(self._pool), read(self._first_tokens))
@@ -84,36 +87,11 @@ class EpochView:
             np.uint64(derive_key(self.seed, self.epoch, "pool")),
             self._pool_rows,
         )
-
-    @property
-    def num_bins(self) -> int:
-        """B: bins in the epoch."""
-        return self._plan.num_bins
-
-    @property
-    def num_bytes(self) -> int:
+        self.num_bytes = self._pool_rows.nbytes
         """Memory that this epoch takes beside its dataset."""
-        return self._pool_rows.nbytes
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens."""
-        return self._plan.max_seq_len
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """The most sequences in any bin."""
-        return self._plan.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order.
-
-        Args:
-            positions: int [N], each in [0, num_bins); repeats allowed.
-
-        Raises:
-            ValueError: a position is outside the epoch.
-        """
+        """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
         return bins_at(self, positions)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> FoundBins:
@@ -154,12 +132,7 @@ class EpochView:
         return int(num_tokens)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N].
-
-        Args:
-            positions: int [N], each in [0, num_bins).
-            cost_linear: a sequence of L tokens costs cost_linear · L + L².
-        """
+        """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
         known = self._costs
         if known is None or known[0] != cost_linear:
@@ -170,13 +143,7 @@ class EpochView:
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids are in the epoch.
-
-        Takes O(distinct lengths · log pool) an id, since an id does not tell its length.
-
-        Args:
-            ids: int [n].
-        """
+        """Returns where ids are in the epoch; O(distinct lengths · log pool) an id, whose length is unknown."""
         return located(self._plan, self._pool, self._first_tokens, ids, self.locate_entries)
 
     def locate_entries(
@@ -213,15 +180,7 @@ def check_pool(plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None)
 def located(
     plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None, ids: ArrayLike, locate_entries: LocateEntries
 ) -> Locations:
-    """Returns where ids are, from where the pool's entries are.
-
-    Args:
-        plan: of the whole epoch.
-        pool: ids of all lengths, as `EpochView` takes them.
-        first_tokens: as `EpochView` takes them.
-        ids: int [n].
-        locate_entries: as `EpochView.locate_entries`.
-    """
+    """Returns where ids are, given `EpochView.locate_entries` or the like of the whole epoch."""
     wanted = np.ascontiguousarray(ids, dtype=np.int64)
     which, length_index, entries = _entries(plan, pool, first_tokens is not None, wanted)
     begins = np.where(entries < 0, -1, 0)

@@ -43,21 +43,9 @@ class SkipSource:
         self._firsts, self._ends = ranges[:, 0], ranges[:, 1]
         self._skipped = np.concatenate(([0], np.cumsum(self._ends - self._firsts)))
         self._gaps = self._firsts - self._skipped[:-1]
-
-    @property
-    def num_bins(self) -> int:
-        """Bins that are left."""
-        return self._source.num_bins - int(self._skipped[-1])
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens."""
-        return self._source.max_seq_len
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """The most sequences in any bin."""
-        return self._source.max_sequences_per_bin
+        self.num_bins = source.num_bins - int(self._skipped[-1])
+        self.max_seq_len = source.max_seq_len
+        self.max_sequences_per_bin = source.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given new positions; a ValueError where one is outside."""
@@ -103,26 +91,10 @@ class JoinedSource:
     def __init__(self, source: Source, rows_per_bin: int) -> None:
         self._source = source
         self._rows_per_bin = checked_integer("rows_per_bin", rows_per_bin, 1, MAX_ROWS)
-
-    @property
-    def num_bins(self) -> int:
-        """Long bins in the epoch."""
-        return -(-self._source.num_bins // self._rows_per_bin)
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory that this epoch takes beside its dataset."""
-        return int(getattr(self._source, "num_bytes", 0))
-
-    @property
-    def max_seq_len(self) -> int:
-        """A long bin's capacity in tokens."""
-        return self._rows_per_bin * self._source.max_seq_len
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """No long bin has more sequences."""
-        return self._rows_per_bin * self._source.max_sequences_per_bin
+        self.num_bins = -(-source.num_bins // rows_per_bin)
+        self.num_bytes = int(getattr(source, "num_bytes", 0))
+        self.max_seq_len = rows_per_bin * source.max_seq_len
+        self.max_sequences_per_bin = rows_per_bin * source.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order, with rows; a ValueError where one is outside."""

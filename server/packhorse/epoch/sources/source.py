@@ -174,13 +174,9 @@ def bins_at(source: FindingSource, positions: ArrayLike) -> Bins:
 
 
 def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, first_template: int | None) -> FoundBins:
-    """Finds bins of any source. One without `find` makes them at once, and they are copied.
+    """Finds bins of any source, as `FindingSource.find`. One without `find` makes them at once, and they are copied.
 
-    Args:
-        source: an epoch.
-        positions: int64 [n], each in [0, num_bins).
-        outline: of n bins; written.
-        first_template: the number of the source's first template; None where its templates are not numbered.
+    Without a first template, the bins have none.
 
     Raises:
         ValueError: the source is a mixture, and the outline has no components.
@@ -225,7 +221,7 @@ def concatenated(parts: Sequence[FoundBins]) -> FoundBins:
 
 
 def reordered(found: FoundBins, outline: Outline, order: NDArray[np.int64], outline_out: Outline) -> FoundBins:
-    """Returns bins in another order.
+    """Returns bins in another order, and writes their outline in it.
 
     They are filled in their own order and then copied. Sequential writes stay in the cache until a line is full, so
     this takes less than writing each bin between others.
@@ -233,8 +229,8 @@ def reordered(found: FoundBins, outline: Outline, order: NDArray[np.int64], outl
     Args:
         found: N bins.
         outline: theirs.
-        order: which of them comes first, second, …: int64 [N].
-        outline_out: written in this order.
+        order: the index of the bin that comes first, second, …: int64 [N].
+        outline_out: written.
     """
     bounds, begins = outline.bounds(), np.empty(len(order), dtype=np.int64)
     _reorder(order, outline.templates, bounds, outline_out.sizes, outline_out.templates, begins)
@@ -244,13 +240,7 @@ def reordered(found: FoundBins, outline: Outline, order: NDArray[np.int64], outl
 
 
 def filled(found: FoundBins, outline: Outline, positions: NDArray[np.int64]) -> Bins:
-    """Returns found bins.
-
-    Args:
-        found: N bins.
-        outline: theirs.
-        positions: theirs: int64 [N].
-    """
+    """Returns N found bins, with their outline and positions: int64 [N]."""
     bounds = outline.bounds()
     columns = _empty_columns(int(bounds[-1]), found.dtypes)
     num_tokens = found.fill(bounds, columns)
@@ -314,11 +304,8 @@ def _reorder(order: Any, templates: Any, bounds: Any, sizes_out: Any, templates_
 def _copy_bins(values: Any, begins: Any, bounds: Any, values_out: Any) -> None:
     """Copies bins WIDE_LANES numbers at a time; the next bin overwrites numbers that are too many.
 
-    Args:
-        values: of all sequences, and WIDE_LANES more.
-        begins: the start of each bin in `values`: int64 [n].
-        bounds: the start of each bin in `values_out`, and the end of the last one: int64 [n + 1].
-        values_out: written between these bounds and nowhere else.
+    Bins begin at `begins` in `values`, which is WIDE_LANES longer than its sequences, and are written between `bounds`,
+    [n + 1], and nowhere else.
     """
     last = np.uint64(max(bounds[-1] - WIDE_LANES, 0))
     for b in range(len(begins)):

@@ -9,7 +9,6 @@ floor(u_t·W) matters, so with a keyed shift in [0, W) for W - 1 - floor(u_t·W)
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -33,6 +32,7 @@ from packhorse.epoch.sources.source import (
     concatenated,
     reordered,
 )
+from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
 
 MAX_WINDOWS = 1 << 20
@@ -86,48 +86,28 @@ class WindowedView:
         self.epoch = checked_seed("epoch", epoch)
         check_pool(plan, pool, first_tokens)
         self._plan = plan
+        self.num_bins = plan.num_bins
+        self.max_seq_len = plan.max_seq_len
+        self.max_sequences_per_bin = plan.max_sequences_per_bin
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
         self._shifts = np.empty(len(plan.template_size), dtype=np.int64)
         _fill_shifts(np.uint64(derive_key(seed, epoch, "window times")), num_windows, self._shifts)
         sizes = np.empty(num_windows, dtype=np.int64)
         _count_bins(plan.first_bin, self._shifts, sizes)
-        order = Permutation(num_windows, derive_key(seed, epoch, "window order"))
-        self._window_at = order.forward(np.arange(num_windows))
-        self._order = order
-        self._starts = np.concatenate(([0], np.cumsum(sizes[self._window_at])))
-        self._lock = threading.Lock()
-        self._views: OrderedDict[int, EpochView] = OrderedDict()
-
-    @property
-    def num_bins(self) -> int:
-        """B: bins in the epoch."""
-        return self._plan.num_bins
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory that this epoch takes beside its dataset, its windows included."""
-        return (
-            self._shifts.nbytes
-            + self._window_at.nbytes
-            + self._starts.nbytes
-            + self._most_windows * self._bytes_per_window
-        )
-
-    @property
-    def window_starts(self) -> NDArray[np.int64]:
+        self._order = Permutation(num_windows, derive_key(seed, epoch, "window order"))
+        self._window_at = self._order.forward(np.arange(num_windows))
+        self.window_starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(sizes[self._window_at])))
         """First position of each window, in the order in which they come, and num_bins at the end: int64 [W + 1]."""
-        return self._starts
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens."""
-        return self._plan.max_seq_len
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """The most sequences in any bin."""
-        return self._plan.max_sequences_per_bin
+        words = (2 + ROW_WIDTH) * len(plan.lengths)  # of a window's own counts, pool_starts and parameters
+        own_tables = plan.first_bin.nbytes + plan.repeat_first_draw.nbytes + (plan.lookup.itemsize << _LOOKUP_BITS)
+        per_window = 8 * words + own_tables
+        most_windows = min(num_windows, max(2, _MOST_BYTES // per_window))
+        self._views: BoundedCache[int, EpochView] = BoundedCache(most_windows)
+        self._lock = threading.Lock()
+        own = (self._shifts, self._window_at, self.window_starts)
+        self.num_bytes = sum(array.nbytes for array in own) + most_windows * per_window
+        """Memory that this epoch takes beside its dataset, its windows included."""
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
@@ -173,7 +153,7 @@ class WindowedView:
         for window in np.unique(windows[windows >= 0]).tolist():
             inside = windows == window
             there, index_in_bin[inside] = self._view(window).locate_entries(length_index[inside], entries[inside])
-            positions[inside] = self._starts[self._order.inverse(window)] + there
+            positions[inside] = self.window_starts[self._order.inverse(window)] + there
         return positions, index_in_bin
 
     def _each_window(self, ascending: NDArray[np.int64]) -> Iterator[tuple[EpochView, slice, NDArray[np.int64]]]:
@@ -182,46 +162,34 @@ class WindowedView:
         Yields the first window where there are no positions.
         """
         first, last = (
-            (np.searchsorted(self._starts, ascending[[0, -1]], side="right") - 1).tolist() if len(ascending) else (0, 0)
+            (np.searchsorted(self.window_starts, ascending[[0, -1]], side="right") - 1).tolist()
+            if len(ascending)
+            else (0, 0)
         )
-        edges = [0, *np.searchsorted(ascending, self._starts[first + 1 : last + 1]).tolist(), len(ascending)]
+        edges = [0, *np.searchsorted(ascending, self.window_starts[first + 1 : last + 1]).tolist(), len(ascending)]
         for ordinal, (begin, end) in enumerate(pairwise(edges), first):
             if begin < end or first == last:
                 yield (
                     self._view(int(self._window_at[ordinal])),
                     slice(begin, end),
-                    ascending[begin:end] - self._starts[ordinal],
+                    ascending[begin:end] - self.window_starts[ordinal],
                 )
 
     def _view(self, window: int) -> EpochView:
         """Returns a window's epoch, made once for all threads."""
+
+        def make() -> EpochView:
+            return EpochView(
+                self._plan_of(window),
+                self._pool,
+                seed=self.seed,
+                epoch=self.epoch,
+                first_tokens=self._first_tokens,
+                window=window,
+            )
+
         with self._lock:
-            if window not in self._views:
-                self._views[window] = EpochView(
-                    self._plan_of(window),
-                    self._pool,
-                    seed=self.seed,
-                    epoch=self.epoch,
-                    first_tokens=self._first_tokens,
-                    window=window,
-                )
-                while len(self._views) > self._most_windows:
-                    self._views.popitem(last=False)
-            self._views.move_to_end(window)
-            return self._views[window]
-
-    @property
-    def _most_windows(self) -> int:
-        """How many windows are laid out at a time."""
-        return min(self.num_windows, max(2, _MOST_BYTES // self._bytes_per_window))
-
-    @property
-    def _bytes_per_window(self) -> int:
-        """Memory of a window's own tables and parameters."""
-        plan = self._plan
-        of_lengths = 8 * (2 + ROW_WIDTH) * len(plan.lengths)
-        of_lookup = plan.lookup.itemsize << _LOOKUP_BITS
-        return plan.first_bin.nbytes + plan.repeat_first_draw.nbytes + of_lengths + of_lookup
+            return self._views.get(window, make)
 
     def _plan_of(self, window: int) -> PlanIndex:
         """Returns a window's plan: the same templates with the window's multiplicities, over its part of the pool."""
