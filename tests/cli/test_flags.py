@@ -14,7 +14,46 @@ REPOSITORY = Path(__file__).parents[2]
 ROOTS = tuple(REPOSITORY / root / "packhorse" for root in ("proto", "server", "client"))
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
-STILL: dict[str, int] = {}
+STILL: dict[str, int] = {
+    "client/presets/megatron.py": 1,
+    "client/proof/doctor.py": 3,
+    "client/rollouts/pairs.py": 2,
+    "client/sources/_tables.py": 1,
+    "client/trainers/megatron.py": 1,
+    "dataset/_files.py": 1,
+    "dataset/files/takedown_file.py": 1,
+    "dataset/load.py": 1,
+    "dataset/replaceable.py": 7,
+    "dataset/seqpack_layout.py": 2,
+    "formats/object_store.py": 1,
+    "prepare/append.py": 2,
+    "prepare/groups/_tally.py": 4,
+    "prepare/groups/tables.py": 1,
+    "prepare/input/__init__.py": 4,
+    "prepare/input/_base.py": 5,
+    "prepare/input/_tables.py": 1,
+    "prepare/input/arrow.py": 1,
+    "prepare/input/elsewhere.py": 4,
+    "prepare/input/mds.py": 1,
+    "prepare/input/npy.py": 4,
+    "prepare/input/seqpack.py": 1,
+    "prepare/passes/_counted.py": 3,
+    "prepare/passes/keys.py": 1,
+    "prepare/passes/passes.py": 1,
+    "prepare/shard.py": 3,
+    "prepare/work.py": 2,
+    "server/access/access.py": 2,
+    "server/access/config.py": 13,
+    "server/access/tls.py": 3,
+    "server/access/tokens.py": 8,
+    "server/app/processes.py": 1,
+    "server/app/running.py": 2,
+    "server/datasets/catalog.py": 1,
+    "server/datasets/mixtures.py": 1,
+    "server/methods/locate.py": 1,
+    "server/watching/metrics_port.py": 1,
+    "sft/pairs.py": 1,
+}
 """Module → how many flags its errors still name; none may name more."""
 
 

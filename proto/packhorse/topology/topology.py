@@ -72,8 +72,8 @@ class Topology:
     batch_size: int = 1
     """Bins per rank and step, at least 1."""
     batch_schedule: BatchSchedule | None = None
-    """Instead of `batch_size`: bins of all ranks in an optimizer step, each number from some point of the run on, in bins,
-    or in tokens with K, M, B or T, e.g. "0:768 250B:1536"."""
+    """Instead of `batch_size`: bins of all ranks in an optimizer step, each from some point of the run on, counted
+    in bins, or in tokens with K, M, B or T, e.g. "0:768 250B:1536"."""
     start_position: int = 0
     """The position where step 0 begins, at least 0."""
     remainder: RemainderPolicy = RemainderPolicy.SPREAD
