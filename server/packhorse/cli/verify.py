@@ -48,7 +48,7 @@ _MANY_ENTRIES = 10_000_000
     "number",
     type=click.IntRange(1),
     metavar="N",
-    help="Verify version N of a dataset that was appended to; `packhorse inspect` lists versions.  [default: the current]",
+    help="Verify version N of a dataset that was appended to; `packhorse inspect` lists them.  [default: the current]",
 )
 @store_timeout_option
 @click.option("--all-versions", is_flag=True, help="Verify every version, the newest first.")
