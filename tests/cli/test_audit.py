@@ -377,4 +377,4 @@ def test_rows_that_prepare_skipped_are_told_of(packhorse, tmp_path):
 def test_flags_about_tokens_want_tokens(packhorse):
     result = packhorse("audit", "rows", "--eos-token-id", 2)
     assert result.exit_code == 2
-    assert "--eos-token-id says how to read --tokens; give --tokens as well" in result.stderr
+    assert "--eos-token-id belongs to --tokens; give --tokens as well" in result.stderr
