@@ -41,6 +41,9 @@ def megatron_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     Example:
         >>> [path.name for path in megatron_paths("corpus.idx")]
         ['corpus.bin', 'corpus.idx']
+
+    Args:
+        path: the prefix `X`, or either file.
     """
     prefix = os.fspath(path)
     if prefix.endswith((".bin", ".idx")):
@@ -54,6 +57,9 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     Example:
         >>> token_dtype(32_000).name, token_dtype(128_256).name
         ('uint16', 'int32')
+
+    Args:
+        vocab_size: number of tokens.
 
     Raises:
         ValueError: vocab_size is not in [1, 2^31].
