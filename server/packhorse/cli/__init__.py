@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "shard": CommandEntry(
         "Cut a corpus into shards, prepare each, and write the mixture that serves them as one.", "prepare", ("numba",)
     ),
-    "plan": CommandEntry("Plan without preparing: see what a packer would make of a dataset.", "prepare", ("numba",)),
+    "plan": CommandEntry("Plan without preparing: compare packers on a dataset.", "prepare", ("numba",)),
     "inspect": CommandEntry(
         "Show a prepared folder: statistics, versions and waste without packing; or list what --target serves."
     ),
@@ -66,11 +66,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "server",
         ("numba",),
     ),
-    "show": CommandEntry("Draw bins of DATASET, explain a step of a run, or tell where a sequence comes."),
+    "show": CommandEntry("Draw bins of DATASET, explain a step of a run, or find a sequence."),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
-    "mixture": CommandEntry(
-        "Show a mixture of datasets, or append a stage to it while a run goes on.", "server", ("numba",)
-    ),
+    "mixture": CommandEntry("Show a mixture of datasets, or append a stage to it during a run.", "server", ("numba",)),
     "redact": CommandEntry(
         "Take sequences of DATASET away from training; every bin and position stays as it was.",
         "server",
@@ -79,7 +77,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
-    "doctor": CommandEntry("Go every step from here to the first bin of --target, or ask for its health."),
+    "doctor": CommandEntry("Try every step from here to the first bin of --target, or ask for its health."),
     "top": CommandEntry(
         "Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C."
     ),
