@@ -229,7 +229,7 @@ def forward(row: Any, x: Any) -> Any:
             return x
 
 
-@numba.njit(inline="always")
+@kernel_part
 def backward(row: Any, y: Any) -> Any:
     """σ⁻¹(y): undoes `forward`."""
     while True:
