@@ -57,7 +57,7 @@ def test_what_a_run_has_not_come_to_is_told_apart(packhorse, target, client):
     result = packhorse("audit", "--target", target, "rows", *flags[:-1], num_bins + 1)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert f"--until {num_bins + 1} lies behind the {num_bins:,} bins of epoch 0: a cursor's position" in result.stderr
+    assert f"--until {num_bins + 1} is after the {num_bins:,} bins of epoch 0: a cursor's position" in result.stderr
 
 
 @pytest.mark.parametrize(
