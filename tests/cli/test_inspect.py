@@ -140,7 +140,7 @@ def test_a_seqpack_folder_is_refused_with_the_way_out(prepared: PreparedDataset,
         format="seqpack",
         progress=False,
     )
-    with pytest.raises(ValueError, match=r"seqpack has seqpack's layout.*prepare it with --format packhorse"):
+    with pytest.raises(ValueError, match=r"seqpack has seqpack's layout.*prepare it with format='packhorse'"):
         CliRunner().invoke(command, [str(folder)], catch_exceptions=False)
 
 

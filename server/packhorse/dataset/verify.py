@@ -14,8 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset._files import named, sha256_of
-from packhorse.dataset.layout import MANIFEST
+from packhorse.dataset.layout import MANIFEST, named, sha256_of
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.jobs import Progress, open_engine
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from packhorse.dataset._fields import as_object
-from packhorse.dataset._files import sha256_of
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
@@ -32,6 +31,7 @@ from packhorse.dataset.layout import (
     TEMPLATES,
     render_counts,
     render_templates,
+    sha256_of,
 )
 from packhorse.dataset.manifest import (
     EPOCH_VERSION,

@@ -1,7 +1,7 @@
 """The compiled loops of the list packers.
 
-Owns what would be slow sequence by sequence in Python. Needs Numba, so it is imported where it is used: histograms are
-packed without.
+Owns loops over sequences that would be slow in Python. Needs Numba, so it is imported where it is used: packing
+histograms does without.
 """
 
 from typing import Any
@@ -186,25 +186,25 @@ def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
 
 @kernel
 def draw_templates(
-    multiplicity: Any, first_run: Any, run_slot: Any, run_copies: Any, cursors: Any, order: Any, indices_out: Any
+    multiplicity: Any, first_repeat: Any, slots: Any, copies: Any, cursors: Any, order: Any, indices_out: Any
 ) -> None:
     """Writes out every bin of a plan, each length's sequences in the order of its pool.
 
     Args:
         multiplicity: int64 [T].
-        first_run: int64 [T + 1], where each template's runs of equal lengths begin.
-        run_slot: int64 [R], which distinct length a run is of.
-        run_copies: int64 [R], how many sequences it has.
-        cursors: int64 [D], where each distinct length's pool begins in `order`; moved on.
+        first_repeat: int64 [T + 1], where each template's repeats of lengths begin.
+        slots: int64 [R], which distinct length a repeat is of.
+        copies: int64 [R], how many sequences it has.
+        cursors: int64 [D], where each distinct length's pool begins in `order`; advanced.
         order: int64 [S], pool after pool.
         indices_out: int64 [S].
     """
     at = 0
     for t in range(len(multiplicity)):
         for _ in range(multiplicity[t]):
-            for run in range(first_run[t], first_run[t + 1]):
-                cursor = cursors[run_slot[run]]
-                for j in range(run_copies[run]):
+            for repeat in range(first_repeat[t], first_repeat[t + 1]):
+                cursor = cursors[slots[repeat]]
+                for j in range(copies[repeat]):
                     indices_out[at] = order[cursor + j]
                     at += 1
-                cursors[run_slot[run]] = cursor + run_copies[run]
+                cursors[slots[repeat]] = cursor + copies[repeat]

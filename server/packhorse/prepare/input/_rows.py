@@ -107,6 +107,10 @@ class RawRows(NamedTuple):
         others = [None if column is None else change(column) for column in self[1:]]
         return RawRows(change(self.lengths), *others)
 
+    def part(self, first: int, size: int) -> "RawRows":
+        """Returns `size` consecutive rows from the row `first` on."""
+        return self.each(lambda column: column[first : first + size])
+
 
 class Batch(NamedTuple):
     """Some rows of one file, in order, all of them sound."""
