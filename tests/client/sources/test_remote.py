@@ -301,7 +301,11 @@ def test_a_dataset_survives_its_store(corpus, tmp_path):
     [
         ("file:///nowhere/corpus.idx", FileNotFoundError, r"file:///nowhere/corpus\.bin: .*correct the URL"),
         ("file:///nowhere/corpus", TokenSourceError, r"neither .*corpus\.idx \(Megatron\) nor .*corpus\.boundaries"),
-        ("nothing://bucket/corpus.idx", ValueError, r"nothing://bucket/corpus\.bin: .*install what knows such URLs"),
+        (
+            "nothing://bucket/corpus.idx",
+            ValueError,
+            r"nothing://bucket/corpus\.bin: .*install a file system for such URLs",
+        ),
         ("gs://bucket/corpus.idx", ImportError, r"gs://bucket/corpus\.bin: .*gcsfs for gs://"),
     ],
 )
