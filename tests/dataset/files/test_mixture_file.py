@@ -48,10 +48,16 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
         (f"{STAGES}[components.set]\nshuffle = 'windowed'", r'must be "global" or "windowed\(W\)"'),
         (f"{STAGES}[components.set]\nshuffle = 'windowed(0)'", "windows must be an integer in"),
         (f"{STAGES}[components.set]\norder = 1", r"components\.set\.order is no field"),
-        (f"{STAGES}until_bins = 9", r"stages\[0\]\.until_bins: the last stage has no end; leave it out, or add another"),
+        (
+            f"{STAGES}until_bins = 9",
+            r"stages\[0\]\.until_bins: the last stage has no end; leave it out, or add another",
+        ),
         (f"{STAGES}{STAGES}", r"stages\[0\]\.until_bins is missing, .* until_bins, until_tokens or until_steps"),
         ("[[stages]]\nweights = {set = 0, other = 0.0}", r"stages\[0\]\.weights are all 0"),
-        (f"epoch_bins = 9\ndraw = 'steps'\nbins_per_step = 4\n{STAGES}", "epoch_bins = 9 is not a whole number of steps"),
+        (
+            f"epoch_bins = 9\ndraw = 'steps'\nbins_per_step = 4\n{STAGES}",
+            "epoch_bins = 9 is not a whole number of steps",
+        ),
         (f"{STAGES}[components]\nset = 3", r"components\.set must be a table"),
     ],
 )
@@ -194,7 +200,9 @@ def test_stages_of_drawn_steps_end_between_steps(pristine):
     assert second % 4 == 0
     assert second - 4 < 1000 / tokens_of_bin <= second
     assert mixture.num_bins == dataset.manifest.n_bins // 4 * 4
-    with pytest.raises(MixtureError, match=r"epoch_bins = 30 is not a whole number of steps, .* bins_per_step, e\.g\. 32"):
+    with pytest.raises(
+        MixtureError, match=r"epoch_bins = 30 is not a whole number of steps, .* bins_per_step, e\.g\. 32"
+    ):
         MixtureDataset("my", MixtureFile.parse(f"epoch_bins = 30\n{text}", FILE), [dataset])
 
 
