@@ -1,7 +1,7 @@
 """Arrow files and Hugging Face datasets as sources: on a disk memory-mapped, in a store decoded batch by batch.
 
 Owns opening them; leaves the layout of lists to `sources._tables`, copying to `sources.base`, and which record batches
-of a store are wanted to `sources._row_groups`.
+of a store are wanted to `sources.parquet`.
 """
 
 import os
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources._node_cache import CachedObject, StoreCache
-from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, RowGroupSource
 from packhorse.client.sources._tables import (
     ARROW,
     ListColumn,
@@ -26,6 +25,7 @@ from packhorse.client.sources._tables import (
     token_dtype_of,
 )
 from packhorse.client.sources.base import MappedSource, Ranges, TokenSourceError
+from packhorse.client.sources.parquet import DEFAULT_KEPT_BYTES, RowGroupSource
 from packhorse.formats import require
 from packhorse.formats.arrow import (
     StreamedBatch,
