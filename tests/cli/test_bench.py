@@ -84,7 +84,7 @@ def test_streams_beyond_the_limit_are_counted_and_told(packhorse, make_server, t
 def test_the_way_out_of_a_refusal_is_told():
     refused, let_in = Measured(was_refused=True, error="it was never let in"), Measured([0.1], [], 1, 1, 1, 1.0)
     text = "\n".join(_lines(_facts(LOAD, [refused, let_in], 0.1, 2)))
-    assert "refused      1 streams at first: servers had as many streams as they take: raise --max-streams" in text
+    assert "refused      1 streams at first: servers were full: raise --max-streams" in text
     assert "refused" not in "\n".join(_lines(_facts(LOAD, [let_in], 0.1, 2)))
 
 

@@ -22,21 +22,21 @@ def waits(costs, arranged, balance):
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.sampled_from(BALANCES), st.data())
 @settings(max_examples=200)
-def test_every_bin_of_a_window_once_whatever_it_costs(windows, steps, ranks, batch, balance, data):
-    shape = (windows, steps * ranks * batch)
+def test_every_bin_of_an_optimizer_step_once_whatever_it_costs(optimizer_steps, steps, ranks, batch, balance, data):
+    shape = (optimizer_steps, steps * ranks * batch)
     top = data.draw(st.sampled_from([0, 1, 50, 2**50]))
     costs = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, top, shape, endpoint=True)
-    keys = np.arange(windows, dtype=np.uint64)
+    keys = np.arange(optimizer_steps, dtype=np.uint64)
     arranged = arrange(costs, balance, steps, ranks, keys)
-    assert arranged.shape == (windows, steps, ranks, batch)
+    assert arranged.shape == (optimizer_steps, steps, ranks, batch)
     assert (np.sort(arranged.reshape(shape), axis=1) == np.arange(shape[1])).all()
-    for window in range(windows):  # a window is arranged alike, alone or among others
-        alone = arrange(costs[window : window + 1], balance, steps, ranks, keys[window : window + 1])
-        assert (alone[0] == arranged[window]).all()
+    for number in range(optimizer_steps):  # it is arranged alike, alone or among others
+        alone = arrange(costs[number : number + 1], balance, steps, ranks, keys[number : number + 1])
+        assert (alone[0] == arranged[number]).all()
 
 
-def test_one_bin_a_rank_is_cut_from_the_sorted_window():
-    """For fixed bins and batch_size 1 that is optimal: no other way to cut a window into steps waits less."""
+def test_one_bin_a_rank_is_cut_from_the_sorted_optimizer_step():
+    """For fixed bins and batch_size 1 that is optimal: no other way to cut it into steps waits less."""
     costs = np.array([[9, 1, 5, 7, 3, 8]])
     arranged = arrange(costs, Balance.MICRO_STEP, 3, 2, np.zeros(1, np.uint64))
     steps = sorted(tuple(sorted(costs[0][step].ravel().tolist())) for step in arranged[0])
@@ -54,7 +54,7 @@ def test_ranks_wait_less_than_in_order(balance, batch):
 
 @pytest.mark.parametrize("balance", BALANCES)
 def test_no_rank_is_always_the_slow_one(balance):
-    """Over 2,000 windows every rank is the slowest about as often: chi-square of 7 degrees below its 99.9 % point."""
+    """Every rank is the slowest about as often, of 2,000 times: chi-square of 7 degrees below its 99.9 % point."""
     costs = np.random.default_rng(2).lognormal(20, 0.7, (2000, 16)).astype(np.int64)
     arranged = arrange(costs, balance, 2, 8, np.arange(2000, dtype=np.uint64))
     of_ranks = np.take_along_axis(costs, arranged.reshape(2000, 16), axis=1).reshape(2000, 2, 8)
@@ -63,7 +63,7 @@ def test_no_rank_is_always_the_slow_one(balance):
     assert ((seen - 250) ** 2 / 250).sum() < 24.3
 
 
-def test_steps_of_a_window_come_in_no_order_of_cost():
+def test_steps_of_an_optimizer_step_come_in_no_order_of_cost():
     costs = np.random.default_rng(3).integers(1, 10**9, (500, 64))
     arranged = arrange(costs, Balance.MICRO_STEP, 16, 4, np.arange(500, dtype=np.uint64))
     sums = np.take_along_axis(costs, arranged.reshape(500, 64), axis=1).reshape(500, 16, 4).sum(axis=2)
@@ -78,8 +78,8 @@ COUNTS = {1: 400, 3: 300, 7: 200, 12: 90, 31: 40, 60: 9}
 def test_time_is_the_slowest_ranks_and_work_the_mean_ranks(shape, seed):
     costs = np.random.default_rng(seed).integers(1, 50, shape)
     times, works = [0, 0], [0.0, 0.0]
-    for window in costs.tolist():
-        sums = [[sum(batch) for batch in step] for step in window]  # [A][D]
+    for optimizer_step in costs.tolist():
+        sums = [[sum(batch) for batch in step] for step in optimizer_step]  # [A][D]
         of_step = [[sum(step[rank] for step in sums) for rank in range(shape[2])]]  # [1][D]
         for where, waits in enumerate((sums, of_step)):
             times[where] += sum(max(ranks) for ranks in waits)
@@ -99,12 +99,12 @@ def test_an_epochs_waiting_is_that_of_its_streams(prepared, balance, world_size,
     topology = Topology(
         world_size=world_size, batch_size=batch_size, accumulation=accumulation, balance=balance, remainder="drop"
     )
-    window = accumulation * world_size * batch_size
-    num_windows = view.num_bins // window
+    size = accumulation * world_size * batch_size
+    num_optimizer_steps = view.num_bins // size
     assignment = Assignment(view, topology, seed=5)
-    steps = range(num_windows * accumulation)
+    steps = range(num_optimizer_steps * accumulation)
     of_ranks = [view.costs(assignment.bins(steps, rank).positions, 24_576) for rank in range(world_size)]
-    costs = np.stack([each.reshape(num_windows, accumulation, batch_size) for each in of_ranks], axis=2)
+    costs = np.stack([each.reshape(num_optimizer_steps, accumulation, batch_size) for each in of_ranks], axis=2)
     found = waiting_of(view, topology, [balance])
     streamed = Waiting.of_costs(costs)
     if balance is not Balance.OPTIMIZER_STEP:

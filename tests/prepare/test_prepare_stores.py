@@ -168,7 +168,7 @@ def test_appending_from_a_store(folder: Path, bucket: Bucket, tmp_path: Path) ->
         ("s3://{bucket}/none.parquet", r"s3://bucket-\w+/none\.parquet does not exist"),
         ("s3://no-such-bucket/x.parquet", r"s3://no-such-bucket/x\.parquet does not exist"),
         ("s3://{bucket}/none/*.parquet", r"no object matches s3://bucket-\w+/none/\*\.parquet"),
-        ("nothing://bucket/x.parquet", r"nothing://bucket/x\.parquet: .*install what knows such URLs"),
+        ("nothing://bucket/x.parquet", r"nothing://bucket/x\.parquet: .*install a file system for such URLs"),
     ],
 )
 def test_nothing_there(bucket: Bucket, tmp_path: Path, url: str, said: str) -> None:

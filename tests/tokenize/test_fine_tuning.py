@@ -145,7 +145,7 @@ def test_rows_without_targets_are_an_error_or_counted_and_named(folder: Path, tm
     muted = [CHATS[0][0], {**CHATS[0][1], "train": False}]
     path = lines(tmp_path / "c.jsonl", [{"messages": CHATS[0]}, {"messages": muted}, {"messages": []}])
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=r"c\.jsonl, line 2: none of .* leave it out \(no_targets='drop'\)"):
+    with pytest.raises(ValueError, match=r"c\.jsonl, line 2: 0 of .* leave it out \(no_targets='drop'\)"):
         tokenize_fine_tuning(path, tmp_path / "x", ChatColumns(), tokenizer=folder)
     assert sorted(tmp_path.iterdir()) == before
     summary = tokenize_fine_tuning(path, tmp_path / "x", ChatColumns(), tokenizer=folder, no_targets="drop")

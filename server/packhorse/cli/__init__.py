@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "shard": CommandEntry(
         "Cut a corpus into shards, prepare each, and write the mixture that serves them as one.", "prepare", ("numba",)
     ),
-    "plan": CommandEntry("Plan without preparing: see what a packer would make of a dataset.", "prepare", ("numba",)),
+    "plan": CommandEntry("Plan without preparing: compare packers on a dataset.", "prepare", ("numba",)),
     "inspect": CommandEntry(
         "Show a prepared folder: statistics, versions and waste without packing; or list what --target serves."
     ),
@@ -66,11 +66,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "server",
         ("numba",),
     ),
-    "show": CommandEntry("Draw bins of DATASET, explain a step of a run, or tell where a sequence comes."),
+    "show": CommandEntry("Draw bins of DATASET, explain a step of a run, or find a sequence."),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
-    "mixture": CommandEntry(
-        "Show a mixture of datasets, or append a stage to it while a run goes on.", "server", ("numba",)
-    ),
+    "mixture": CommandEntry("Show a mixture of datasets, or append a stage to it during a run.", "server", ("numba",)),
     "redact": CommandEntry(
         "Take sequences of DATASET away from training; every bin and position stays as it was.",
         "server",
@@ -79,7 +77,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
-    "doctor": CommandEntry("Go every step from here to the first bin of --target, or ask for its health."),
+    "doctor": CommandEntry("Try every step from here to the first bin of --target, or ask for its health."),
     "top": CommandEntry(
         "Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C."
     ),
@@ -91,6 +89,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
 _HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s:]|$)")
 """Temporary names of an output that is not complete; users know the output by its own name."""
 
+_BEFORE = r"""(?<![\w.'"-])"""
+"""What may not be before a parameter's name in a message."""
+
 _GRPC_VERBOSITY = "NONE"
 """Keeps gRPC's core from writing to stderr by itself, where strangers could make it write without limit: bytes of a
 GOAWAY, broken handshakes, long metadata."""
@@ -100,7 +101,8 @@ def in_flags(message: str, parameters: Iterable[click.Parameter]) -> str:
     """Returns a message of the library with Python parameters replaced by flags of the command that runs.
 
     A name of several words is replaced wherever it appears. A name of a single word is replaced where the message
-    begins with it, gives it a value, or quotes it in backticks. A name after a dot or in other quotes stays as it is.
+    begins with it, gives it a value, or quotes it in backticks, and where one of its choices follows in quotes. A name
+    after a dot or in other quotes stays as it is.
     `flags_of` adds further names to an option, those of an object's field: `columns.length` is `--length-column`.
 
     Example:
@@ -109,26 +111,26 @@ def in_flags(message: str, parameters: Iterable[click.Parameter]) -> str:
         ... ])
         '--max-seq-len must be above 0; pass --no-targets drop or --overwrite'
     """
-    before = r"""(?<![\w.'"-])"""
-    flags: dict[str, str] = {}
     for option in parameters:
-        if isinstance(option, click.Option):
-            flag = max(option.opts, key=len)
-            name = flag.removeprefix("--").replace("-", "_")
-            flags |= dict.fromkeys((str(option.name), *getattr(option, "fields", ())), flag)
-            where = before if "_" in name else "^"
-            plural = "s?" if option.multiple and "_" in name else ""
-            message = re.sub(rf"""{where}{name}{plural}(?![\w.'"=-])""", flag, message)
-            if name.startswith("no_"):  # `eos=False` and `append_eos=False` are --no-eos
-                message = re.sub(rf"{before}(?:append_)?{name.removeprefix('no_')}=False\b", flag, message)
-            flags[name] = flag
-    for name in sorted(flags, key=len, reverse=True):
-        flag, word = flags[name], re.escape(name)
-        message = re.sub(rf"`{word}`", flag, message)
-        message = re.sub(rf"""{before}`?{word}=(?:True\b)?(?![\w"'/-])`?""", flag, message)
-        message = re.sub(rf"""{before}`?{word}=["']?([\w.:/*-]*[\w/*])["']?`?""", rf"{flag} \1", message)
-        if "." in name:
-            message = re.sub(rf"""{before}{word}(?![\w.'"-])""", flag, message)
+        if not isinstance(option, click.Option):
+            continue
+        flag = max(option.opts, key=len)
+        own = flag.removeprefix("--").replace("-", "_")
+        where = _BEFORE if "_" in own else "^"
+        plural = "s?" if option.multiple and "_" in own else ""
+        message = re.sub(rf"""{where}{own}{plural}(?![\w.'"=-])""", flag, message)
+        for name in dict.fromkeys((own, str(option.name), *getattr(option, "fields", ()))):
+            word = re.escape(name)
+            message = re.sub(rf"`{word}`", flag, message)
+            message = re.sub(rf"""{_BEFORE}`?{word}=(?:True\b)?(?![\w"'/-])`?""", flag, message)
+            message = re.sub(rf"""{_BEFORE}`?{word}=["']?([\w.:/*-]*[\w/*])["']?`?""", rf"{flag} \1", message)
+            if "." in name:
+                message = re.sub(rf"""{_BEFORE}{word}(?![\w.'"-])""", flag, message)
+        if isinstance(option.type, click.Choice):  # keep 'tail' is --keep tail
+            choices = "|".join(map(re.escape, option.type.choices))
+            message = re.sub(rf"""(?:{flag}|{_BEFORE}{own}) ['"]({choices})['"]""", rf"{flag} \1", message)
+        if own.startswith("no_"):  # eos=False and append_eos=False are --no-eos
+            message = re.sub(rf"{_BEFORE}(?:append_)?{own.removeprefix('no_')}=False\b", flag, message)
     return message
 
 

@@ -15,7 +15,7 @@ from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 
 @click.group("plan")
 def command() -> None:
-    """Plan without preparing: see what a packer would make of a dataset."""
+    """Plan without preparing: compare packers on a dataset."""
 
 
 @command.command("compare", context_settings={"show_default": True})

@@ -1,6 +1,6 @@
-"""`packhorse verify`: is a prepared folder what was written, and do its lengths fit the tokens?
+"""`packhorse verify`: compares a prepared folder with its checksums, and its lengths with the tokens.
 
-Owns the flags and what is printed; leaves the comparison to `packhorse.dataset`.
+Owns the flags and the output. Leaves the comparison to `packhorse.dataset`.
 """
 
 import json
@@ -33,7 +33,7 @@ _MANY_ENTRIES = 10_000_000
 @click.command("verify")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--tokens", help="Token file or folder of the trainers: compare the length of every sequence with it.")
-@click.option("--id-column", help="The column of --tokens that holds ids; the dataset's own when left out.")
+@click.option("--id-column", help="The column of --tokens that holds ids.  [default: the dataset's]")
 @click.option(
     "--sample", type=click.IntRange(1), metavar="N", help="Compare N lengths drawn at random.  [default: all]"
 )
@@ -48,7 +48,7 @@ _MANY_ENTRIES = 10_000_000
     "number",
     type=click.IntRange(1),
     metavar="N",
-    help="Verify version N of a dataset that grew; `packhorse inspect` lists them.  [default: the current one]",
+    help="Verify version N of a dataset that was appended to; `packhorse inspect` lists them.  [default: the current]",
 )
 @store_timeout_option
 @click.option("--all-versions", is_flag=True, help="Verify every version, the newest first.")
@@ -68,19 +68,19 @@ def command(
 ) -> None:
     """Compare the prepared dataset in FOLDER with its checksums, and its lengths with the tokens.
 
-    Where FOLDER holds datasets, as the data root of a server does, each of them is compared with its checksums.
+    If FOLDER holds datasets, as the data root of a server does, each is compared with its checksums.
 
-    With --tokens the length of each sequence is taken from the token source and compared with the planned one, without
-    making batches; `packhorse audit --tokens` compares the tokens themselves. Exits with 0 when all is as it was
-    prepared; with 1 when not, naming the first sequences that differ.
+    With --tokens the length of each sequence in the token source is compared with the planned length, without making
+    batches; `packhorse audit --tokens` compares the tokens themselves. It exits with 0 if everything is as it was
+    prepared. It exits with 1 if not, and names the first sequences that differ.
     """
     if tokens is None and (sample is not None or id_column is not None):
-        raise click.UsageError("--sample and --id-column say how to compare with --tokens; give --tokens as well")
+        raise click.UsageError("--sample and --id-column belong to --tokens; give --tokens as well")
     if number is not None and all_versions:
-        raise click.UsageError("--version and --all-versions say the same in two ways; give one of them")
+        raise click.UsageError("--version and --all-versions exclude each other; give one of them")
     below = datasets_below(folder)
     if below and (tokens is not None or number is not None):
-        raise click.UsageError(f"--tokens and --version are about one dataset, and {folder} holds several: name one")
+        raise click.UsageError(f"--tokens and --version need one dataset, and {folder} holds several; name one of them")
     found: list[_Found] = []
     with stopped_by_signals("nothing was changed"), show_progress() as progress:
         for path in (path for each in below or [folder] for path in _folders(each, number, all_versions)):
@@ -107,7 +107,7 @@ def command(
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """What was seen of one version."""
+    """What was found in one version."""
 
     folder: Path
     manifest: Manifest | None = None
@@ -127,27 +127,27 @@ class _Found:
 
 
 def _folders(folder: Path, number: int | None, all_versions: bool) -> list[Path]:
-    """Returns the folders of the versions that are meant; the dataset's own where nothing is said of versions."""
+    """Returns the folders of the versions to verify; the dataset's own where no version is given."""
     if number is None and not all_versions:
         return [folder]
     versions = versions_of(folder)
     meant = [version.path for version in versions if all_versions or version.number == number]
     if not meant:
         there = ", ".join(str(version.number) for version in versions)
-        raise click.UsageError(f"--version {number} is not there; {folder} holds {there}")
+        raise click.UsageError(f"there is no --version {number}; {folder} has {there}")
     return meant
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenLengths:
-    """Opens a token source, in whichever process."""
+    """Opens a token source, in any process."""
 
     tokens: str
     id_column: str | None
     dataset_column: str
 
     def __call__(self) -> LengthsOf:
-        """Returns what gives lengths by id."""
+        """Returns a function from ids to lengths."""
         source = open_tokens(self.tokens, self.id_column)
         assert source is not None
         return source.for_ids(self.dataset_column).lengths
@@ -178,7 +178,7 @@ def _compared(
 def _what_differs(
     lengths: LengthReport, manifest: Manifest, tokens: str, id_column: str | None, *, is_current: bool
 ) -> Iterator[str]:
-    """Yields what is wrong, in words; a token source may hold more than a version that is not the current one."""
+    """Yields what is wrong; a token source may hold more sequences than an old version."""
     yield from (difference.why for difference in lengths.first)
     more = lengths.differing - len(lengths.first)
     if more > 0:

@@ -173,7 +173,12 @@ def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
     """Exchanges the pair of bins that best evens the fullest and the emptiest share, again and again."""
     num_shares, per_share = dealt.shape
     for _ in range(_SWAPS_PER_RANK * num_shares):
-        high, low = sums.argmax(), sums.argmin()
+        high = low = 0
+        for share in range(num_shares):
+            if sums[share] > sums[high]:
+                high = share
+            if sums[share] < sums[low]:
+                low = share
         difference = sums[high] - sums[low]
         if difference <= sums[low] >> _CLOSE_BITS:
             return

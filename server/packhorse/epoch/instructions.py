@@ -54,9 +54,9 @@ def copy_lanes(_: Any, values: Any, index: Any, array: Any, to: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = signature.args[0].dtype
         lanes = ir.VectorType(context.get_value_type(kind), WIDE_LANES).as_pointer()
-        ours, theirs = (_pointer(context, builder, signature, arguments, first) for first in (2, 0))
-        copied = builder.load(builder.bitcast(theirs, lanes), align=kind.bitwidth // 8)
-        builder.store(copied, builder.bitcast(ours, lanes), align=kind.bitwidth // 8)
+        written, read = (_pointer(context, builder, signature, arguments, first) for first in (2, 0))
+        copied = builder.load(builder.bitcast(read, lanes), align=kind.bitwidth // 8)
+        builder.store(copied, builder.bitcast(written, lanes), align=kind.bitwidth // 8)
         return context.get_dummy_value()
 
     return types.void(values, index, array, to), generate

@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.compiling import kernel
+from packhorse.compiling import kernel, kernel_part
 from packhorse.packing import seed_from_components
 from packhorse.topology import checked_integer
 
@@ -205,7 +205,7 @@ def extra_passes(size: Any) -> Any:
     return 1 if size >= TINY else 4
 
 
-@numba.njit(inline="always")
+@kernel_part
 def _all_rounds(row: Any, x: Any) -> Any:
     for which in range(extra_passes(row[SIZE]) + 1):
         x = _six_rounds(row, x, which)
@@ -229,7 +229,7 @@ def forward(row: Any, x: Any) -> Any:
             return x
 
 
-@numba.njit(inline="always")
+@kernel_part
 def backward(row: Any, y: Any) -> Any:
     """σ⁻¹(y): undoes `forward`."""
     while True:

@@ -162,7 +162,9 @@ def draw_ids(
         for row in range(0, len(pool_rows), _ROWS_IN_LINE):
             loaded += np.int64(pool_rows[row, SIZE])
     draws, lengths = no_draws(words), np.empty(BLOCK, np.int32)
-    entries = np.zeros(BLOCK, words.dtype)  # of the block before, which are prefetched
+    entries = np.empty(BLOCK, words.dtype)  # of the block before, which are prefetched
+    for s in range(BLOCK):
+        entries[s] = 0
     num = num_before = first = num_tokens = np.uint64(0)  # unsigned: no index is checked for being below 0
     done = np.uint64(begin)
     for p in range(len(templates)):

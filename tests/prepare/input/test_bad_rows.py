@@ -102,7 +102,7 @@ def test_skipped_rows_are_in_the_manifest_and_keep_their_numbers(bad: Path, tmp_
 def test_the_command_line_tells_of_skipped_rows(bad: Path, tmp_path: Path) -> None:
     flags = ["--input", bad, "--length-column", "n", "--max-seq-len", 16, "--output", tmp_path / "set"]
     result = CliRunner().invoke(command, [*map(str, flags), "--on-bad-row", "skip"], catch_exceptions=False)
-    assert "bad rows: 3 skipped, the first of them row 1 of b.parquet, because the length is null" in result.output
+    assert "bad rows: 3 skipped, first row 1 of b.parquet: the length is null" in result.output
     inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "set")], catch_exceptions=False)
     assert "read: Parquet, column 'n', 11 rows, 2 files of" in inspected.output
     assert "bad rows: 3 skipped" in inspected.output
@@ -188,7 +188,7 @@ def test_one_file_of_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
         run(tmp_path / "in", tmp_path / "out")
     (tmp_path / "in" / "b.parquet").unlink()
     (tmp_path / "in" / "b.parquet").symlink_to(tmp_path / "nowhere")  # left out, it would shift the rows behind it
-    with pytest.raises(FileNotFoundError, match=r"b\.parquet is a link to a file that is not there"):
+    with pytest.raises(FileNotFoundError, match=r"b\.parquet is a link to a missing file"):
         run(tmp_path / "in", tmp_path / "out")
     (tmp_path / "in" / "b.parquet").unlink()
     pq.write_table(pa.table({"m": [1]}), tmp_path / "in" / "b.parquet")

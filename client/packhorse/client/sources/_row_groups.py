@@ -32,11 +32,11 @@ class GroupedFile(Protocol):
     """A file of row groups; it pickles by path or URL."""
 
     where: str
-    """It, for messages."""
+    """Its path or URL, for messages."""
     size_bytes: int
 
     def look(self) -> tuple[Any, list[int]]:
-        """Returns its Arrow schema, and how many rows each row group has."""
+        """Returns its Arrow schema, and the number of rows of each row group."""
         ...
 
     def read(self, group: int, column: str) -> Any:
@@ -45,7 +45,7 @@ class GroupedFile(Protocol):
 
 
 class RowGroupSource(TableSource, FetchSource):
-    """A source of row groups, each decoded when one of its sequences is wanted, or about to be."""
+    """A source of row groups, each decoded when one of its sequences is needed, or will be soon."""
 
     def __init__(
         self,
@@ -56,21 +56,18 @@ class RowGroupSource(TableSource, FetchSource):
         kept_bytes: int,
         ahead_bytes: int,
     ) -> None:
-        """Looks at every file.
+        """Looks at every file, in the order that numbers rows; see `ParquetSource` for the columns.
 
         Args:
-            files: in the order that numbers rows.
-            column: holds the tokens; None for the evident one.
-            id_column: holds the ids; None where a row's number is its sequence's id.
-            kept_bytes: decoded row groups that each process keeps, at most; one always stays.
-            ahead_bytes: of files, about, whose row groups are decoded before they are asked for.
-
-        Raises:
-            TokenSourceError: there is no file, or a column is missing, of another type, or cannot be told.
+            files: at least one.
+            column: of tokens.
+            id_column: of ids.
+            kept_bytes: size of the decoded row groups that each process keeps; one always stays.
+            ahead_bytes: about how much of the files is decoded ahead.
         """
         super().__init__()
         if not files:
-            raise TokenSourceError("no file is given to read tokens from")
+            raise TokenSourceError("there is no file to read tokens from; give at least one")
         self._files = tuple(files)
         self._id_column = id_column
         self._where = files[0].where if len(files) == 1 else f"{files[0].where} and {len(files) - 1} more"
@@ -108,7 +105,7 @@ class RowGroupSource(TableSource, FetchSource):
             self._groups.expect(list(dict.fromkeys(groups.tolist())))
 
     def origin(self, sequence_id: int) -> str:
-        """The file, and the row of it."""
+        """The row and its file."""
         rows = self._rows(np.array([sequence_id]))
         number = self._file_of(int(self._groups_of(rows)[0]))
         first_group = int(self._group_ends[number - 1]) if number else 0

@@ -18,14 +18,14 @@ from packhorse.formats.object_store import TokenStoreError, for_each, is_url, wi
 
 
 class ParquetSource(RowGroupSource):
-    """Tokens of a list column of Parquet files; a sequence's id is its row, or what an id column says.
+    """Tokens of a list column of Parquet files; ids are row numbers, or come from an id column.
 
-    Parquet cannot be mapped: a row group is decoded when one of its sequences is wanted, and the last ones are kept.
-    Where ids are drawn from the whole of a large dataset, most look-ups decode a row group for one sequence; write
-    small row groups (a few hundred sequences), or a format that can be mapped.
+    Parquet cannot be mapped: a row group is decoded when one of its sequences is needed, and the last ones are kept.
+    Shuffled ids of a large dataset decode a row group for almost every sequence, so write small row groups (a few
+    hundred sequences) or a format that can be mapped.
 
-    No file stays open between look-ups, so forks share none; a pickled source carries no tokens. Objects of a store are
-    read through a cache on the node's disk, and the row groups of coming batches are fetched and decoded ahead.
+    No file stays open between reads, so forks share none; a pickled source carries no tokens. Objects of a store are
+    read through a cache on the node's disk, the row groups of coming batches ahead.
 
     Example:
         >>> import pyarrow as pa
@@ -47,20 +47,20 @@ class ParquetSource(RowGroupSource):
         """Reads the files' footers.
 
         Args:
-            data: a Parquet file, a folder of them at any depth, or a glob pattern, or the URL of one in a store: rows
-                are numbered over all files in sorted order, as `packhorse prepare` numbers them. Or a list of files in
-                the order that numbers them.
-            column: holds the tokens: lists of integers. None for the only such column, or the only one of them called
-                `input_ids` or `tokens`.
-            id_column: holds the ids: distinct integers. None where a row's number is its sequence's id.
-            cache_bytes: decoded row groups that each process keeps, at most; one always stays.
+            data: a Parquet file, a folder of them at any depth, a glob pattern, or the URL of one in a store; rows are
+                numbered over all files in sorted order, as `packhorse prepare` numbers them. Or a list of files in
+                the order that numbers their rows.
+            column: of tokens, lists of integers. None for the only such column, or the only one named `input_ids` or
+                `tokens`.
+            id_column: of ids, distinct integers. None where an id is a row number.
+            cache_bytes: size of the decoded row groups that each process keeps; one always stays.
             store: how URLs are read; None for the defaults.
 
         Raises:
             FileNotFoundError: there is no such file.
             ImportError: pyarrow, or fsspec's file system for a URL, is not installed.
             ValueError: a file is no Parquet file, or cache_bytes is negative.
-            TokenSourceError: a column is missing, of another type, or cannot be told.
+            TokenSourceError: a column is missing, ambiguous or of another type.
             TokenStoreError: the store does not answer.
         """
         if cache_bytes < 0:
@@ -82,7 +82,7 @@ class ParquetSource(RowGroupSource):
 
 
 def _named_in(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Returns the files and URLs that are meant, in the order that numbers rows."""
+    """Returns files and URLs, in the order that numbers rows."""
     if isinstance(data, str | os.PathLike):
         return named_files(as_path(data), ".parquet")
     return [as_path(path) for path in data]

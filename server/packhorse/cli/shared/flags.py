@@ -9,11 +9,14 @@ import inspect
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from enum import StrEnum
 from functools import wraps
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
+
+from packhorse.cli import in_flags
 
 _METAVARS = {int: "N", float: "SECONDS"}
 
@@ -64,11 +67,18 @@ def flags_of(
         def with_object(*arguments: Any, **options: Any) -> Any:
             given = {name: options.pop(flag) for name, flag in flag_of.items()}
             is_left_out = is_optional and all(given[name] == own[name].default for name in own)
-            return command(*arguments, **options, **{argument: None if is_left_out else kind(**given)})
+            try:
+                made = None if is_left_out else kind(**given)
+            except ValueError as error:
+                raise click.UsageError(in_flags(str(error), click.get_current_context().command.params)) from None
+            return command(*arguments, **options, **{argument: made})
 
         decorated: Callable[..., Any] = with_object
         for name in reversed(own):
-            option = _option(flag_of[name], own[name].default, hints[name], choices.get(name), texts[name])
+            text = texts[name]
+            for field, flag in flag_of.items():
+                text = text.replace(f"`{field}`", f"--{flag.replace('_', '-')}")
+            option = _option(flag_of[name], own[name].default, hints[name], choices.get(name), text)
             decorated = option(decorated)
             decorated.__click_params__[-1].fields = (name, f"{argument}.{name}")  # type: ignore[attr-defined]
         return decorated
@@ -86,6 +96,8 @@ def _option(
         return click.option(*names, is_flag=True, default=default, help=text)
     if choices is None and get_origin(hint) is Literal:
         choices = list(get_args(hint))
+    elif isinstance(hint, type) and issubclass(hint, StrEnum):
+        choices, default = [each.value for each in hint], default.value
     kind: Any = click.Choice(choices) if choices else hint if hint in (int, float) else str
     return click.option(
         *names,

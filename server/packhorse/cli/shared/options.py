@@ -8,9 +8,7 @@ import math
 import os
 import tomllib
 from collections.abc import Callable
-from dataclasses import fields
 from difflib import get_close_matches
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +16,9 @@ import click
 from click.core import ParameterSource
 
 from packhorse.cli import in_flags
-from packhorse.formats.asking import TIMEOUT_VARIABLE
-from packhorse.topology import (
-    DEFAULT_COST_LINEAR,
-    Balance,
-    BatchSchedule,
-    RemainderPolicy,
-    Skips,
-    Topology,
-)
+from packhorse.cli.shared.flags import flags_of
+from packhorse.formats.retry_policy import TIMEOUT_VARIABLE
+from packhorse.topology import Skips, Topology
 
 if TYPE_CHECKING:
     from packhorse.client import TokenSource
@@ -44,7 +36,7 @@ _PROFILE_TYPES: dict[str, tuple[type, ...]] = {
 
 
 class Seconds(click.FloatRange):
-    """A time in seconds; NaN, which is neither below nor above anything, is none."""
+    """A time in seconds. NaN, which passes every comparison of a range, is refused."""
 
     name = "seconds"
 
@@ -57,28 +49,15 @@ class Seconds(click.FloatRange):
 
 
 class Wait(Seconds):
-    """A time to wait for an answer: `inf` is thirty years, since sockets and gRPC take no longer ones."""
+    """A time to wait for an answer: `inf` becomes thirty years, the longest that sockets and gRPC accept."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Returns the number."""
         return min(super().convert(value, param, ctx), 1e9)
 
 
-class Schedule(click.ParamType):  # type: ignore[type-arg] # click before 8.4 has no parameter here
-    """Global batch sizes, each from some point of the run on."""
-
-    name = "schedule"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> BatchSchedule:
-        """Returns the schedule."""
-        try:
-            return BatchSchedule.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **options: Any) -> Callable[..., Any]:
-    """Adds --timeout-seconds for all that is remote, also in child processes, for as long as the command works."""
+    """Adds --timeout-seconds for everything remote, in child processes too, while the command runs."""
 
     def keep(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
         value = of_profile(context, option, value)
@@ -96,14 +75,14 @@ def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **opti
         show_envvar=True,
         callback=keep,
         help=says
-        or "How long to go on without an answer of an object store.  [default: 10 where it has never "
-        "answered, 120 where it was lost]",
+        or "How long to keep trying without an answer from an object store.  [default: 10 if it has never answered, "
+        "120 if the connection was lost]",
         **options,
     )(command)
 
 
 def store_timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --timeout-seconds to a command that asks nothing but object stores."""
+    """Adds --timeout-seconds to a command that connects only to object stores."""
     return remote_timeout_option(command, expose_value=False)
 
 
@@ -114,11 +93,11 @@ def _restore(before: str | None) -> None:
 
 
 PROFILE = f"{__name__}.profile"
-"""Where a command's context keeps the profile that --profile names."""
+"""The key of the profile in a command's context."""
 
 
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --profile; `service.access_of_command` returns the certificates and tokens that it names."""
+    """Adds --profile; `service.access_of_command` returns its certificates and tokens."""
 
     def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -132,9 +111,9 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=keep,
         expose_value=False,
         is_eager=True,
-        help="How the server is reached: target, ca, cert, key, token_file, insecure and timeout_seconds of [NAME] in "
-        "~/.config/packhorse/profiles.toml, or in the file of PACKHORSE_PROFILES. It comes before PACKHORSE_CLIENT_… "
-        "variables; flags come before it.",
+        help="How to reach the server: target, ca, cert, key, token_file, insecure and timeout_seconds of [NAME] in "
+        "~/.config/packhorse/profiles.toml, or in the file of PACKHORSE_PROFILES. A profile overrides "
+        "PACKHORSE_CLIENT_… variables; flags override a profile.",
     )(command)
 
 
@@ -145,7 +124,7 @@ def read_profile(name: str) -> dict[str, Any]:
         name: of the profile, a table of the file.
 
     Raises:
-        click.UsageError: the file, the profile or a key is missing or wrong; it names them.
+        click.UsageError: the file, the profile or a key is missing or wrong; the message names it.
     """
     path = Path(os.environ.get(_PROFILES_VARIABLE) or _PROFILES).expanduser()
     try:
@@ -179,7 +158,7 @@ def _check_profile_key(path: Path, name: str, key: str, value: object) -> None:
 
 
 def of_profile(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Returns an option's value: the profile's where the command line does not give one."""
+    """Returns an option's value: from the command line, or else from the profile."""
     if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
         return value
     return context.meta.get(PROFILE, {}).get(option.name, value)
@@ -193,7 +172,7 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
         show_envvar=True,
         default="127.0.0.1:50051",
         callback=of_profile,
-        help="Server (HOST:PORT, several with commas, dns:///HOST:PORT, unix:PATH), or embedded:DIR for none.",
+        help="Server (HOST:PORT, several with commas, dns:///HOST:PORT, unix:PATH), or embedded:DIR for a folder.",
     )(profile_option(command))
 
 
@@ -208,7 +187,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dataset_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument DATASET: a prepared folder, a mixture's file, or a name of --target's."""
+    """Adds the argument DATASET: a prepared folder, a mixture's file, or a name at --target."""
     return click.argument("dataset")(command)
 
 
@@ -221,54 +200,19 @@ def ray_address_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a topology, which the command gets as one argument `topology`, and --skip as `skip`."""
+def topology_options(command: Callable[..., Any], *, leave_out: tuple[str, ...] = ("mode",)) -> Callable[..., Any]:
+    """Adds the flags of a topology, which the command receives as `topology`, and --skip as `skip`."""
 
-    @wraps(command)
-    def with_topology(*arguments: Any, skip: tuple[str, ...], **options: Any) -> Any:
-        shape = {field.name: options.pop(field.name) for field in fields(Topology) if field.name in options}
+    def parse(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> Skips:
         try:
-            topology, skips = Topology(**shape), Skips.parse(skip)
+            return Skips.parse(value)
         except ValueError as error:
-            own = click.get_current_context().command.params
-            raise click.UsageError(in_flags(str(error), own)) from None
-        return command(*arguments, topology=topology, skip=skips, **options)
+            raise click.UsageError(in_flags(str(error), [option])) from None
 
-    decorated: Callable[..., Any] = with_topology
-    for option in (
-        click.option("--skip", multiple=True, metavar="FIRST:END", help="Positions to leave out, e.g. 1200:1300."),
-        click.option(
-            "--cost-linear",
-            default=DEFAULT_COST_LINEAR,
-            type=click.IntRange(0),
-            help="Cost of a token beside attention: a sequence of L tokens costs this times L, plus L².",
-        ),
-        click.option("--accumulation", default=1, type=click.IntRange(1), help="Steps of one optimizer step."),
-        click.option(
-            "--balance",
-            default="none",
-            type=click.Choice([balance.value for balance in Balance]),
-            help="Where ranks wait for each other, and so what is made equal.",
-        ),
-        click.option(
-            "--remainder",
-            default="spread",
-            type=click.Choice([policy.value for policy in RemainderPolicy]),
-            help="What happens to a last step that is not full.",
-        ),
-        click.option("--start-position", default=0, type=click.IntRange(0), help="Position where step 0 begins."),
-        click.option(
-            "--batch-schedule",
-            type=Schedule(),
-            help="Instead of --batch-size: bins of all ranks in an optimizer step, each number from some point of the "
-            'run on, in bins or in tokens with K, M, B or T: "0:768 250B:1536".',
-        ),
-        click.option("--batch-size", default=1, type=click.IntRange(1), help="Bins per rank and step."),
-        click.option("--workers-per-rank", default=1, type=click.IntRange(1), help="Dataloader workers of a rank."),
-        click.option("--world-size", default=1, type=click.IntRange(1), help="Data-parallel degree."),
-    ):
-        decorated = option(decorated)
-    return decorated
+    skip = click.option(
+        "--skip", multiple=True, metavar="FIRST:END", callback=parse, help="Positions to leave out, e.g. 1200:1300."
+    )
+    return flags_of(Topology, "topology", leave_out=leave_out)(skip(command))
 
 
 def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -277,13 +221,13 @@ def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--tokenizer",
             type=click.Path(path_type=Path),
-            help="A tokenizer.json to decode tokens with; found by itself beside files that packhorse tokenize wrote.",
+            help="A tokenizer.json to decode tokens with.  [default: the one beside files of packhorse tokenize]",
         ),
-        click.option("--id-column", help="The column of --tokens that holds ids; the dataset's own when left out."),
+        click.option("--id-column", help="The column of --tokens that holds ids.  [default: the dataset's]"),
         click.option(
             "--tokens",
-            help="Token file or folder, as trainers take it: adds own lengths, rows and tokens. Of a mixture one for "
-            "each component: NAME=PATH,NAME=PATH.",
+            help="Token file or folder of the trainers: adds own lengths, rows and tokens. For a mixture one for each "
+            "component: NAME=PATH,NAME=PATH.",
         ),
     ):
         command = option(command)
@@ -291,15 +235,10 @@ def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_tokens(tokens: str | None, id_column: str | None = None) -> "TokenSource | None":
-    """Opens a token source; None where none is given.
-
-    Raises:
-        ImportError: torch, or what reads the format, is not installed.
-        ValueError: nothing readable is there.
-    """
+    """Opens a token source; returns None where no path is given."""
     if tokens is None:
         if id_column is not None:
-            raise click.UsageError("--id-column says how to find ids in --tokens; give --tokens as well")
+            raise click.UsageError("--id-column belongs to --tokens; give --tokens as well")
         return None
     from packhorse.client import as_token_source
 
@@ -307,7 +246,7 @@ def open_tokens(tokens: str | None, id_column: str | None = None) -> "TokenSourc
 
 
 def by_component(tokens: str) -> str | dict[str, str]:
-    """Returns what --tokens names: a path, or the paths of a mixture's components, given as NAME=PATH,NAME=PATH.
+    """Returns the path of --tokens, or the paths of a mixture's components, given as NAME=PATH,NAME=PATH.
 
     Example:
         >>> by_component("corpus.idx"), by_component("web=web.idx,code=code.idx")
@@ -320,12 +259,7 @@ def by_component(tokens: str) -> str | dict[str, str]:
 
 
 def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]], str] | None:
-    """Returns what turns tokens into text; None where no tokenizer is at hand.
-
-    Raises:
-        ImportError: the tokenizers library is not installed.
-        ValueError: the file holds no tokenizer, or there are no tokens to decode.
-    """
+    """Returns a function from tokens to text; None where there is no tokenizer."""
     if tokenizer is None:
         beside = None if tokens is None else Path(tokens).with_suffix(".tokenizer.json")
         if beside is None or not beside.is_file():

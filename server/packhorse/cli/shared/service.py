@@ -22,7 +22,8 @@ _MANIFEST, _MIXTURE_SUFFIX = "manifest.json", ".mixture.toml"
 def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout-seconds."""
     says = (
-        "How long to go on without an answer.  [default: 10 where the server has never answered, 120 where it was lost]"
+        "How long to keep trying without an answer.  [default: 10 if the server has never answered, 120 if the "
+        "connection was lost]"
     )
     return remote_timeout_option(command, says=says)
 

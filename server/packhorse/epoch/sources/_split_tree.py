@@ -290,7 +290,9 @@ def deal(
         numbers_out: gets the number of the component's earlier positions: uint32 [N].
     """
     num = len(components_out)
-    positions, buffer = np.arange(num).astype(np.uint32), np.empty(num, np.uint32)
+    positions, buffer = np.empty(num, np.uint32), np.empty(num, np.uint32)
+    for i in range(num):
+        positions[i] = i
     is_lesser = np.empty(num, np.uint8)
     begins, ends = np.zeros(len(children), np.int64), np.zeros(len(children), np.int64)
     _give(root, 0, num, positions, begins, ends, components_out, numbers_out)
@@ -311,9 +313,9 @@ def deal(
 def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: Any) -> None:
     """Marks which of a split's next cells are the lesser's, from its state on."""
     num = len(is_lesser)
-    is_lesser[:] = 0
     first = min(state[_FORCED], num)
-    is_lesser[:first] = 1
+    for i in range(num):
+        is_lesser[i] = i < first
     begin = first - state[_OFFSET]  # where the stratum begins
     item, length = state[_ITEM], state[_LENGTH]
     following, next_length, next_over = state[_NEXT_ITEM], state[_NEXT_LENGTH], state[_NEXT_OVER]
@@ -358,7 +360,8 @@ def _partition(positions: Any, begin: Any, end: Any, is_lesser: Any, buffer: Any
         num_lesser += side
         num_greater += _U1 - side
     middle = begin + np.int64(num_lesser)
-    positions[middle:end] = buffer[: end - middle]
+    for i in range(end - middle):
+        positions[middle + i] = buffer[i]
     return middle
 
 

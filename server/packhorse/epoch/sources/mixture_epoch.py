@@ -273,10 +273,13 @@ def _group(
         at = ends[component]
         order_out[i], positions_out[at] = at, numbers[i] + first_positions[component]
         ends[component] = at + _ONE
-    for part in parts_out:
-        if part[_BEGIN] < part[_END]:
-            own = positions_out[part[_BEGIN] : part[_END]]
-            part[_LEAST], part[_GREATEST] = own.min(), own.max()
+    for number in range(len(parts_out)):
+        begin, end = np.uint64(parts_out[number, _BEGIN]), np.uint64(parts_out[number, _END])
+        if begin < end:
+            least = greatest = positions_out[begin]
+            for at in range(begin, end):
+                least, greatest = min(least, positions_out[at]), max(greatest, positions_out[at])
+            parts_out[number, _LEAST], parts_out[number, _GREATEST] = least, greatest
 
 
 def _nowhere(ids: NDArray[np.int64]) -> Locations:

@@ -1,7 +1,7 @@
 """An epoch of a prepared dataset, as a function: any bin at any position, and back from any id.
 
 Owns `EpochView`, the source that all others are made of, and `materialize_epoch`, the same as lists. Leaves the order
-in which positions are asked for to `assignment`, and the pool's files to `packhorse.dataset`.
+of positions to `assignment`, and the pool's files to `packhorse.dataset`.
 """
 
 import secrets

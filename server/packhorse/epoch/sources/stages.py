@@ -22,7 +22,7 @@ Weight = int | float | str | Decimal | Fraction
 MAX_BINS = 2**53
 """The most bins of a mixture's epoch."""
 
-_MOST_POSITIONS_DUE = 2**40  # a component is due once in so many, at least
+_MOST_POSITIONS_DUE = 2**40  # a component is due at least once in this many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Asking what is remote until it answers: how long one attempt and all of them may take, and few lines about it.
+"""Retries: how long one attempt and all of them together may take, how long to wait between, and what the log says.
 
-Owns what a failure means and when to give up; leaves what is asked to `object_store`.
+Owns which failures are final and when to give up; leaves the requests to `formats.object_store`.
 """
 
 import logging
@@ -20,8 +20,8 @@ from typing import TypeVar
 class RetryPolicy:
     """Exponential backoff with full jitter, up to a deadline.
 
-    The deadline is kept within a second. It counts from the beginning of a call, or of opening a stream. Where an open
-    stream breaks, it counts from that failure, and every message that arrives begins it anew.
+    The deadline is kept within a second. It counts from the beginning of a call, from the opening of a stream, or from
+    the failure that breaks a stream; every message that arrives restarts it.
 
     Example:
         >>> from packhorse.client import connect
@@ -35,11 +35,11 @@ class RetryPolicy:
     """
 
     deadline_seconds: float = 120.0
-    """How long to go on without an answer; 0 gives up at the first failure."""
+    """How long to try without an answer; 0 gives up at the first failure."""
     connect_seconds: float = 10.0
-    """How long to go on where the target has never answered: its address may be wrong."""
+    """How long to try where the target has never answered: its address may be wrong."""
     first_delay_seconds: float = 0.05
-    """Upper end of the first delay; each further one doubles."""
+    """Upper end of the first delay; it doubles with each delay."""
     most_delay_seconds: float = 5.0
     """Upper end of every delay."""
 
@@ -53,7 +53,7 @@ class RetryPolicy:
 
 
 def checked_seconds(name: str, value: object) -> float:
-    """Returns a time in seconds; a ValueError with its name where it is no number, or below 0."""
+    """Returns a time in seconds; a ValueError with its name where it is not a number, or below 0."""
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name} must be a number of seconds, at least 0, got {value!r:.60}")
     return float(value)
@@ -64,11 +64,11 @@ _Result = TypeVar("_Result")
 _JITTER = random.SystemRandom()
 
 TIMEOUT_VARIABLE = "PACKHORSE_TIMEOUT_SECONDS"
-"""Environment variable: how long to go on without an answer, where no policy is given."""
+"""Environment variable: how long to try without an answer, where no policy is given."""
 _QUIET_SECONDS = 5.0
-"""So long nothing is said of a wait, and then again after it."""
+"""Least time between two lines of the log about a wait."""
 _LEAST_SECONDS = 1.0
-"""What the last attempt has at least."""
+"""Least time of the last attempt."""
 _NO_CREDENTIALS = (
     "NoCredentialsError",
     "PartialCredentialsError",
@@ -78,7 +78,7 @@ _NO_CREDENTIALS = (
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
 )
-"""Names of what stores raise, or begin their messages with, where credentials are missing or wrong."""
+"""Names of stores' exceptions, or in their messages, for missing or wrong credentials."""
 _UNREACHED = (
     "ConnectError",
     "ConnectTimeout",
@@ -89,15 +89,11 @@ _UNREACHED = (
     "NameResolutionError",
     "NewConnectionError",
 )
-"""Names of what HTTP libraries raise where nobody is at an address."""
+"""Names of HTTP libraries' exceptions where nobody is at an address."""
 
 
 def default_retry() -> RetryPolicy:
-    """Returns the policy for whoever gives none: the environment's time, or else the usual one.
-
-    Raises:
-        ValueError: the variable holds no number of seconds above 0.
-    """
+    """Returns the policy where none is given, with the environment's time; a ValueError where that is not above 0."""
     text = os.environ.get(TIMEOUT_VARIABLE)
     if not text:
         return RetryPolicy()
@@ -111,13 +107,13 @@ def default_retry() -> RetryPolicy:
 
 
 def is_of_credentials(error: BaseException) -> bool:
-    """Whether a store's own exception says that credentials are missing or wrong."""
+    """Whether a store's exception says that credentials are missing or wrong."""
     said = f"{type(error).__name__} {error}"
     return any(name in said for name in _NO_CREDENTIALS)
 
 
 def is_unreached(error: BaseException | None) -> bool:
-    """Whether an exception, or what caused it, says that nobody is at the address."""
+    """Whether an exception, or one of its causes, says that nobody is at the address."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -128,12 +124,12 @@ def is_unreached(error: BaseException | None) -> bool:
 
 
 @dataclass(slots=True)
-class Waiting:
-    """One series of attempts: its time, and what was said of it."""
+class Attempts:
+    """One series of attempts: its time, and its lines in the log."""
 
     policy: RetryPolicy
     shown: str
-    """What is asked, for messages."""
+    """The URL that is asked, for messages."""
     failures: int = 0
     _began: float = field(default_factory=time.monotonic)
     _said: float | None = None
@@ -149,13 +145,13 @@ class Waiting:
             return most
         return min(most, max(self.policy.deadline_seconds - self.elapsed_seconds, _LEAST_SECONDS))
 
-    def goes_on(self, what: str, why: str, *, is_known: bool) -> bool:
+    def wait(self, what: str, why: str, *, is_known: bool) -> bool:
         """Waits for the next attempt; returns False where there is no time for one.
 
         Args:
-            what: failed, for messages.
-            why: it did.
-            is_known: whether the address has ever answered, or may be right in spite of the failure.
+            what: what failed, for messages.
+            why: the reason.
+            is_known: whether the address has answered before, or may be right in spite of the failure.
         """
         self.failures += 1
         policy = self.policy
@@ -172,11 +168,7 @@ class Waiting:
         return True
 
     def within(self, most_seconds: float, work: Callable[[], _Result]) -> _Result:
-        """Runs one attempt in a thread of its own, which is left alone when it takes too long.
-
-        Raises:
-            TimeoutError: it took too long.
-        """
+        """Runs one attempt in a thread of its own; abandons it with a TimeoutError when it takes too long."""
         answers: queue.SimpleQueue[tuple[_Result | None, BaseException | None]] = queue.SimpleQueue()
 
         def run() -> None:
@@ -202,7 +194,7 @@ class Waiting:
 
 
 def _waits(seconds: float) -> Iterator[float]:
-    """Yields how long to wait before something is said, and then the rest."""
+    """Yields how long to wait before a line in the log, and then the rest."""
     if seconds > _QUIET_SECONDS:
         yield _QUIET_SECONDS
         seconds -= _QUIET_SECONDS
