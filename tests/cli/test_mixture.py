@@ -99,7 +99,7 @@ def test_stages_are_replaced_and_taken_back(root):
 @pytest.mark.parametrize(
     ("name", "position", "weights", "message"),
     [
-        ("staged", 710, "rows=1", "position 710 is not beyond 710, where the last stage of staged begins"),
+        ("staged", 710, "rows=1", "position 710 is not after 710, where the last stage of staged begins"),
         ("staged", 900, "rows", "--weights 'rows' is not NAME=WEIGHT"),
         ("staged", 900, "rows=many", "--weights 'rows=many' is not NAME=WEIGHT"),
         ("staged", 900, "books=1", "no dataset is named 'books'"),

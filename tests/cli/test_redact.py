@@ -76,7 +76,7 @@ def test_an_audit_of_an_epoch_that_a_file_skips_whole_says_so(root):
     [
         (["rows"], "give --ids or --ids-file"),
         (["rows", "--ids", "1", "--seed", 3], "--seed and --from-position belong together"),
-        (["rows", "--ids", "x"], "x is no id, which are whole numbers, and there are no keys"),
+        (["rows", "--ids", "x"], "x is not a whole number, so it is a key, and there are no keys"),
         (["rows", "--ids", "1,2000,2001"], "rows has no ids 2000, 2001"),
         (["other", "--ids", "1"], "no dataset is named 'other'"),
         (["rows", "--ids", "1", "--component", "rows"], "rows is not a mixture; leave out --component"),

@@ -1,7 +1,7 @@
 """The prepared folder: layout, checks, digest, pools."""
 
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
-from packhorse.dataset.files.append_stage import append_to_mixture
+from packhorse.dataset.files.changes import append_to_mixture, redact
 from packhorse.dataset.files.mixture_file import (
     MIXTURE_SUFFIX,
     MOST_MIXTURE_BYTES,
@@ -13,7 +13,6 @@ from packhorse.dataset.files.mixture_file import (
 )
 from packhorse.dataset.files.open_mixture import MixtureDataset
 from packhorse.dataset.files.open_takedown import MASKED, Redacted, Takedown
-from packhorse.dataset.files.redact import read_ids_of, redact, takedown_text
 from packhorse.dataset.files.takedown_file import (
     MOST_TAKEDOWN_BYTES,
     TAKEDOWN_SUFFIX,
@@ -22,6 +21,8 @@ from packhorse.dataset.files.takedown_file import (
     TakedownError,
     TakedownFile,
     parse_ids,
+    read_ids_of,
+    takedown_text,
 )
 from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.keys import DuplicateKeyError, KeyRows, Keys, write_keys

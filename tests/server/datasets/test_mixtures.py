@@ -289,7 +289,7 @@ def test_a_run_beyond_the_new_stage_is_refused_with_the_position_where_they_part
 
 
 WRONG = {
-    "syntax": ("[[stages", "syntax.mixture.toml is no TOML"),
+    "syntax": ("[[stages", "syntax.mixture.toml is not TOML"),
     "field": ("[[stages]]\nweighs = {rows = 1}", r"stages\[0\]\.weighs is no field here; did you mean weights"),
     "missing": (
         "[[stages]]\nweights = {rows = 1, books = 1}",

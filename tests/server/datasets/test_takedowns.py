@@ -251,7 +251,7 @@ def test_a_wrong_file_is_refused_and_what_was_stays(root, client, caplog, name):
     for text, message in (
         ("[[redact]]\nids = [3]\nactoin = 3", "line 3: redact[0].actoin"),
         ("[[redact]]\nids = [3]\ncomponent = 'x'", "component"),
-        ("\x00", "is no TOML"),
+        ("\x00", "is not TOML"),
         ("[[redact]]\nids_file = 'gone.txt'", "line 2: redact[0].ids_file: gone.txt cannot be read"),
     ):
         caplog.clear()
@@ -427,5 +427,5 @@ def test_a_server_notices_the_file_and_gives_what_an_embedded_client_gets(
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "rows.takedown.toml: redact[0] names ids 2000, and there is no such" in server.log())
         take_away(root, "staged", "[[redact]]\nids = [1")
-        wait_until(lambda: served.get_dataset("staged") and "staged.takedown.toml is no TOML" in server.log())
+        wait_until(lambda: served.get_dataset("staged") and "staged.takedown.toml is not TOML" in server.log())
         assert redacted(whole(served, "staged")) == redacted(theirs)
