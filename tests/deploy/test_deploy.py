@@ -46,7 +46,7 @@ def client_variables() -> set[str]:
     """Returns the environment variables that a client reads."""
     from packhorse.client import Access
     from packhorse.client.transport.access import variable_of
-    from packhorse.formats.asking import TIMEOUT_VARIABLE
+    from packhorse.formats.retry_policy import TIMEOUT_VARIABLE
 
     return {variable_of(field.name) for field in fields(Access)} - {variable_of("token")} | {TIMEOUT_VARIABLE}
 

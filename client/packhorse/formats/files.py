@@ -87,7 +87,7 @@ def open_binary(path: str) -> BinaryIO:
 
     Raises:
         FileNotFoundError: it is missing.
-        ImportError, PermissionError, ValueError: see `object_store.Store.asked`.
+        ImportError, PermissionError, ValueError: see `object_store.Store.request`.
         OSError: it cannot be read.
     """
     if is_url(path):

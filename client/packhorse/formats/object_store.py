@@ -1,7 +1,7 @@
 """Object stores by URL: listing them, and reading ranges of one object, with deadlines and retries.
 
 Owns what may go wrong between a store and us, and never returns bytes of another object. Leaves when to retry to
-`formats.asking`. fsspec, which knows the stores, is imported when a URL is opened.
+`formats.retry_policy`. fsspec, which knows the stores, is imported when a URL is opened.
 """
 
 import glob
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeGuard, TypeVar
 
-from packhorse.formats.asking import RetryPolicy, Waiting, default_retry, is_of_credentials, is_unreached
 from packhorse.formats.extras import require
+from packhorse.formats.retry_policy import Attempts, RetryPolicy, default_retry, is_of_credentials, is_unreached
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -106,7 +106,7 @@ class Store:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
-    def asked(self, what: str, ask: Callable[[Any, str], _Result]) -> _Result:
+    def request(self, what: str, ask: Callable[[Any, str], _Result]) -> _Result:
         """Asks until there is an answer, or the deadline has passed.
 
         Args:
@@ -123,10 +123,10 @@ class Store:
         shown = without_secrets(self.url)
         host = "/".join(self.url.split("/", 3)[:3])
         store, path = self._open()
-        waiting = Waiting(self.options.retry, shown)
+        attempts = Attempts(self.options.retry, shown)
         while True:
             try:
-                answer = waiting.within(self.options.attempt_seconds, lambda: ask(store, path))
+                answer = attempts.within(self.options.attempt_seconds, lambda: ask(store, path))
             except TokenStoreError:  # asking again would not help
                 raise
             except (FileNotFoundError, PermissionError) as error:
@@ -140,11 +140,11 @@ class Store:
                         "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE for s3://"
                     ) from None
                 is_known = host in _ANSWERED or not is_unreached(error)
-                if not waiting.goes_on(what, self._said(error), is_known=is_known):
+                if not attempts.wait(what, self._said(error), is_known=is_known):
                     raise TokenStoreError(
-                        f"{shown}: no {what} in {waiting.failures} attempts over {waiting.elapsed_seconds:.0f} s; the "
-                        f"last failed with {type(error).__name__}: {self._said(error)}. Check that the store is up and "
-                        "reachable from here, or allow more time with timeout_seconds, or "
+                        f"{shown}: no {what} in {attempts.failures} attempts over {attempts.elapsed_seconds:.0f} s; "
+                        f"the last failed with {type(error).__name__}: {self._said(error)}. Check that the store is "
+                        "up and reachable from here, or allow more time with timeout_seconds, or "
                         "StoreOptions(retry=RetryPolicy(…))"
                     ) from None
             else:
@@ -159,7 +159,7 @@ class Store:
     def look(self) -> dict[str, Any] | None:
         """Returns the store's facts about the URL; None where nothing is there."""
         try:
-            return dict(self.asked("answer", _info))
+            return dict(self.request("answer", _info))
         except FileNotFoundError:
             return None
 
@@ -194,10 +194,10 @@ class StoredObject(Store):
 
         Raises:
             FileNotFoundError: there is no such object.
-            ImportError, PermissionError, TokenStoreError, ValueError: see `Store.asked`.
+            ImportError, PermissionError, TokenStoreError, ValueError: see `Store.request`.
         """
         super().__init__(url, options)
-        info = self.asked("size", _info)
+        info = self.request("size", _info)
         if info.get("type") == "directory" or info.get("size") is None:
             raise FileNotFoundError(
                 f"{without_secrets(url)} is a folder; give the URL of the token file or of its index"
@@ -216,7 +216,7 @@ class StoredObject(Store):
 
         Raises:
             FileNotFoundError: the object is gone.
-            PermissionError, TokenStoreError: see `Store.asked`; or the store gives whole objects only.
+            PermissionError, TokenStoreError: see `Store.request`; or the store gives whole objects only.
         """
 
         def all_of(store: Any, path: str) -> bytes:
@@ -231,7 +231,7 @@ class StoredObject(Store):
             return b""
         if not self._has_ranges and end - begin < self.size_bytes:
             raise self._gives_no_ranges()
-        return self.asked(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
+        return self.request(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
 
     def _gives_no_ranges(self) -> TokenStoreError:
         return TokenStoreError(
@@ -295,20 +295,20 @@ def find_objects(url: str, suffix: str) -> list[str]:
 
     Raises:
         FileNotFoundError: nothing is there.
-        ImportError, PermissionError, TokenStoreError, ValueError: see `Store.asked`.
+        ImportError, PermissionError, TokenStoreError, ValueError: see `Store.request`.
     """
     store, shown = Store(url), without_secrets(url)
     info = store.look()
     if info is not None and info.get("type") != "directory":
         return [url]
     if info is not None:
-        found = [path for path in store.asked("list", lambda fs, path: fs.find(path)) if path.endswith(suffix)]
+        found = [path for path in store.request("list", lambda fs, path: fs.find(path)) if path.endswith(suffix)]
         if not found:
             raise FileNotFoundError(f"the folder {shown} and its subfolders hold no *{suffix} object")
         return _urls(url, store.options, found)
     if not glob.has_magic(url):
         raise FileNotFoundError(f"{shown} does not exist: the store has no object there, or below")
-    matches = store.asked("list", lambda fs, path: fs.glob(path, detail=True))
+    matches = store.request("list", lambda fs, path: fs.glob(path, detail=True))
     files = [path for path, about in matches.items() if about.get("type") != "directory"]
     if not files:
         raise FileNotFoundError(f"no object matches {shown}")

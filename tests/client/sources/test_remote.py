@@ -22,7 +22,7 @@ from packhorse.client.sources import (
     as_token_source,
 )
 from packhorse.formats import MegatronTokens, MegatronWriter
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 
 LENGTHS = np.random.default_rng(4).integers(1, 120, 400)
 OPTIONS = StoreOptions(attempt_seconds=0.5, retry=RetryPolicy(deadline_seconds=20, first_delay_seconds=0.01))

@@ -24,7 +24,7 @@ def files(authority, tmp_path):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def request(monkeypatch):
     """What gRPC asks at every new connection, one for each port."""
     functions = []
     monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", lambda first, other, _: functions.append(other))

@@ -12,7 +12,7 @@ from tests.faulty_server import Faults
 from packhorse.client import PackhorseError, StreamInterruptedError, connect
 from packhorse.client.errors import EXCEPTION_OF_REASON, ServerFaultError, TooManyStreamsError
 from packhorse.client.transport.grpc_channels import MOST_CONNECTIONS, GrpcTransport
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.status import STATUS_OF_REASON, reason_name
 from packhorse.server.lanes.lanes import Lanes

@@ -30,7 +30,7 @@ from packhorse.client.transport.access import (
 from packhorse.client.transport.failures import days_left, exception_of, refusal_of
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.requests import LIST_DATASETS
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
 from packhorse.wire.addresses import days_until, end_of

@@ -16,7 +16,7 @@ from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUn
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.transport.requests import PACK_STREAM, Transport, integers, invalid
 from packhorse.client.transport.retries import Attempts
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 

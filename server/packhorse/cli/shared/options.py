@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from packhorse.cli import in_flags
 from packhorse.cli.shared.flags import flags_of
-from packhorse.formats.asking import TIMEOUT_VARIABLE
+from packhorse.formats.retry_policy import TIMEOUT_VARIABLE
 from packhorse.topology import Skips, Topology
 
 if TYPE_CHECKING:

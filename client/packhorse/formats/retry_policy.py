@@ -124,7 +124,7 @@ def is_unreached(error: BaseException | None) -> bool:
 
 
 @dataclass(slots=True)
-class Waiting:
+class Attempts:
     """One series of attempts: its time, and its lines in the log."""
 
     policy: RetryPolicy
@@ -145,7 +145,7 @@ class Waiting:
             return most
         return min(most, max(self.policy.deadline_seconds - self.elapsed_seconds, _LEAST_SECONDS))
 
-    def goes_on(self, what: str, why: str, *, is_known: bool) -> bool:
+    def wait(self, what: str, why: str, *, is_known: bool) -> bool:
         """Waits for the next attempt; returns False where there is no time for one.
 
         Args:

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
-from packhorse.formats import asking
-from packhorse.formats.asking import TIMEOUT_VARIABLE, RetryPolicy, Waiting, default_retry, is_unreached
+from packhorse.formats import retry_policy
 from packhorse.formats.object_store import Store, StoreOptions, TokenStoreError
+from packhorse.formats.retry_policy import TIMEOUT_VARIABLE, Attempts, RetryPolicy, default_retry, is_unreached
 
 
 class Clock:
@@ -30,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(asking, "time", clock)
+    monkeypatch.setattr(retry_policy, "time", clock)
     return clock
 
 
@@ -39,38 +39,38 @@ def test_an_address_that_has_never_answered_is_given_up_soon_and_in_few_lines(
     clock: Clock, caplog: pytest.LogCaptureFixture, is_known: bool, seconds: float
 ) -> None:
     began = clock.now
-    waiting = Waiting(RetryPolicy(), "hf://x")
-    waiting._began = began
-    while waiting.goes_on("size", "nobody", is_known=is_known):
+    attempts = Attempts(RetryPolicy(), "hf://x")
+    attempts._began = began
+    while attempts.wait("size", "nobody", is_known=is_known):
         assert clock.now - began < seconds
     assert clock.now - began > seconds - 5.1
     lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert 1 <= len(lines) <= seconds / 5 + 1 < waiting.failures + seconds / 5
+    assert 1 <= len(lines) <= seconds / 5 + 1 < attempts.failures + seconds / 5
     assert "hf://x: size failed (nobody)" in lines[0].getMessage()
 
 
 def test_a_slow_answer_is_spoken_of_before_it_comes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(asking, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(retry_policy, "_QUIET_SECONDS", 0.01)
     held = threading.Event()
-    waiting = Waiting(RetryPolicy(), "s3://x")
+    attempts = Attempts(RetryPolicy(), "s3://x")
     with pytest.raises(TimeoutError, match="no answer within"):
-        waiting.within(0.05, held.wait)
+        attempts.within(0.05, held.wait)
     held.set()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["s3"]
     assert "no answer for" in caplog.text
 
 
 def test_an_attempt_takes_no_more_than_what_is_left(clock: Clock) -> None:
-    waiting = Waiting(RetryPolicy(deadline_seconds=20), "s3://x")
-    waiting._began = clock.now
-    assert waiting.attempt_seconds(30) == 20
+    attempts = Attempts(RetryPolicy(deadline_seconds=20), "s3://x")
+    attempts._began = clock.now
+    assert attempts.attempt_seconds(30) == 20
     clock.now += 15
-    assert waiting.attempt_seconds(30) == 5
+    assert attempts.attempt_seconds(30) == 5
     clock.now += 15
-    assert waiting.attempt_seconds(30) == 1
-    assert Waiting(RetryPolicy(deadline_seconds=0), "s3://x").attempt_seconds(30) == 30
+    assert attempts.attempt_seconds(30) == 1
+    assert Attempts(RetryPolicy(deadline_seconds=0), "s3://x").attempt_seconds(30) == 30
 
 
 def test_who_is_not_there_is_told_from_who_is_slow() -> None:
@@ -129,7 +129,7 @@ def test_a_store_that_has_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch
         return "up"
 
     with pytest.raises(TokenStoreError, match="in 1 attempts"):
-        store.asked("answer", ask)
-    assert store.asked("answer", ask) == "up"
+        store.request("answer", ask)
+    assert store.request("answer", ask) == "up"
     failures.append(ConnectionRefusedError("down"))
-    assert store.asked("answer", ask) == "up"
+    assert store.request("answer", ask) == "up"
