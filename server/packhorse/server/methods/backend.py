@@ -5,6 +5,7 @@ is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to `se
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -202,37 +203,35 @@ def installed_version() -> str:
         return ""
 
 
+_NAMES = {
+    "num_sequences": "n_sequences",
+    "num_bins": "n_bins",
+    "num_lengths": "distinct_lengths",
+    "num_templates": "distinct_templates",
+}
+"""Field of the message → of the manifest, where their names differ."""
+
+
 def _describe(dataset: Served) -> pb.Dataset:
-    manifest = dataset.manifest
+    """Returns what is served of a dataset: each fact of its manifest or options that the message has a field for."""
+    manifest, over = dataset.manifest, dataset.manifest.over_length
+    facts = {**vars(manifest.options), **vars(manifest)}
+    for name in ("over_length", "inputs", "groups", "keys", "id_column", "left_out", "max_sequences_per_bin"):
+        facts.pop(name)
+    declared = (field.name for field in pb.Dataset.DESCRIPTOR.fields)
     return pb.Dataset(
+        **{name: facts[own] for name in declared if (own := _NAMES.get(name, name)) in facts},
         name=dataset.name,
-        digest=manifest.digest,
-        max_seq_len=manifest.max_seq_len,
-        num_sequences=manifest.n_sequences,
-        num_bins=manifest.n_bins,
-        total_tokens=manifest.total_tokens,
-        efficiency=manifest.efficiency,
-        lower_bound=manifest.lower_bound,
-        num_lengths=manifest.distinct_lengths,
-        num_templates=manifest.distinct_templates,
         max_sequences_per_bin=dataset.max_sequences_per_bin,
         id_type=ID_TYPES[manifest.id_dtype],
-        algorithm=manifest.algorithm,
-        ids_sum_a=manifest.ids_sum_a,
-        ids_sum_b=manifest.ids_sum_b,
         over_length=manifest.options.over_length,
-        align=manifest.options.align,
-        extra_tokens=manifest.options.extra_tokens,
-        keep=manifest.options.keep,
         id_column=manifest.id_column or "",
         key_column=manifest.keys.column if manifest.keys else "",
-        plan_cut_off=manifest.plan_cut_off,
-        own_tokens=manifest.own_tokens,
-        over_length_sequences=manifest.over_length.sequences,
-        over_length_source_tokens=manifest.over_length.source_tokens,
-        over_length_tokens=manifest.over_length.tokens,
-        source=manifest.source,
+        over_length_sequences=over.sequences,
+        over_length_source_tokens=over.source_tokens,
+        over_length_tokens=over.tokens,
         skipped_rows=0 if manifest.inputs is None else manifest.inputs.skipped.rows,
+        left_out=map(asdict, manifest.left_out),
         num_groups=manifest.groups.n_groups if manifest.groups else 0,
         components=components_of(dataset),
         stages=stages_of(dataset),
