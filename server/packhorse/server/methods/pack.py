@@ -81,7 +81,7 @@ class Items:
         if request.max_sequences_per_bin:
             raise invalid_field(
                 "max_sequences_per_bin",
-                "max_sequences_per_bin cannot be kept when bins are made of groups: leave it 0",
+                "max_sequences_per_bin does not go with groups: leave it 0",
             )
         order = np.argsort(groups, kind="stable")
         starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
