@@ -304,8 +304,8 @@ def check_digest(
     elif differs := _differing(expected_dataset, dataset.manifest.digest):
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
-            f"dataset {dataset.name!r} is not the one that this run began with: {', '.join(differs)} differ (max_seq_len "
-            f"is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
+            f"dataset {dataset.name!r} is not the one that this run began with: {', '.join(differs)} differ "
+            f"(max_seq_len is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
             {**facts, "differs": ",".join(differs)},
         )
     if skipped == str(skips):
