@@ -247,16 +247,7 @@ def evident_column(fitting: Sequence[str]) -> str | None:
 
 
 def column_type(schema: Any, column: str, where: str) -> Any:
-    """Returns the Arrow type of a column.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> column_type(pa.schema({"id": pa.int64()}), "id", "corpus.parquet")
-        DataType(int64)
-
-    Raises:
-        ValueError: it is missing, or there twice; the message names the data by `where`.
-    """
+    """Returns the Arrow type of a column; a ValueError where it is missing or there twice."""
     found = schema.get_all_field_indices(column)
     if not found:
         raise ValueError(f"{where} has no column {column!r}; its columns are: {listed(map(repr, schema.names))}")
@@ -266,13 +257,7 @@ def column_type(schema: Any, column: str, where: str) -> Any:
 
 
 def is_token_list(kind: Any) -> bool:
-    """Whether an Arrow type is that of lists of integers, which lie end to end in memory.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> is_token_list(pa.list_(pa.int32())), is_token_list(pa.list_(pa.float32()))
-        (True, False)
-    """
+    """Whether an Arrow type is that of lists of integers, which lie end to end in memory."""
     types = require("pyarrow", "arrow").types
     is_list = types.is_list(kind) or types.is_large_list(kind) or (types.is_fixed_size_list(kind) and kind.list_size)
     return bool(is_list and types.is_integer(kind.value_type))
@@ -282,23 +267,12 @@ def values_of(array: Any) -> Any:
     """Returns an Arrow array of numbers without nulls as a NumPy array, a view.
 
     Arrow's own `to_numpy` would import pandas, which takes longer than opening a source.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> values_of(pa.array([3, 5, 7])[1:]).tolist()
-        [5, 7]
     """
     return np.from_dlpack(array)
 
 
 def nulls_of(array: Any) -> NDArray[np.bool_]:
-    """Returns which values of an Arrow array are null: bool [n].
-
-    Example:
-        >>> import pyarrow as pa
-        >>> nulls_of(pa.array([3, None])).tolist()
-        [False, True]
-    """
+    """Returns which values of an Arrow array are null: bool [n]."""
     return np.asarray(values_of(array.is_null().cast("uint8")).astype(np.bool_))
 
 

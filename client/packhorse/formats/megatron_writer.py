@@ -111,6 +111,14 @@ class SequenceWriter(ABC):
                 f"with vocab_size {self._vocab_size} ids are in [0, {self._vocab_size})"
             )
 
+    def _copy(self, tokens: MegatronTokens, out: BinaryIO) -> None:
+        """Copies all tokens of another pair; a ValueError where they are of another type."""
+        if tokens.dtype != self.dtype:
+            raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
+        with tokens.path.open("rb") as file:
+            shutil.copyfileobj(file, out, _COPIED_BYTES)
+        self._count(np.array(tokens.lengths))
+
     def _count(self, lengths: NDArray[np.integer]) -> None:
         """Counts sequences of these lengths as written."""
         self._written.frombytes(lengths.astype(np.intc).tobytes())
@@ -190,12 +198,8 @@ class MegatronWriter(SequenceWriter):
         Raises:
             ValueError: they are of another type.
         """
-        if tokens.dtype != self.dtype:
-            raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
         self._flush()
-        with tokens.path.open("rb") as file:
-            shutil.copyfileobj(file, self._files.files[0], _COPIED_BYTES)
-        self._count(np.array(tokens.lengths))
+        self._copy(tokens, self._files.files[0])
 
     def _finish(self) -> None:
         self._flush()
@@ -269,17 +273,12 @@ class MaskedTokenWriter(SequenceWriter):
         Raises:
             ValueError: tokens are of another type.
         """
-        tokens, mask_path = MegatronTokens(path), masked_paths(path)[0]
-        if tokens.dtype != self.dtype:
-            raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.idx_path} is to hold {self.dtype}")
         mask_bin, _, token_bin, _ = self._files.files
-        with tokens.path.open("rb") as file:
-            shutil.copyfileobj(file, token_bin, _COPIED_BYTES)
-        with mask_path.open("rb") as file:
+        self._copy(MegatronTokens(path), token_bin)
+        with masked_paths(path)[0].open("rb") as file:
             while chunk := file.read(_COPIED_BYTES):
                 mask_bin.write(chunk)
                 self._num_trained_tokens += int(np.count_nonzero(np.frombuffer(chunk, _MASK_DTYPE)))
-        self._count(np.array(tokens.lengths))
 
     def _finish(self) -> None:
         _, mask_index, _, token_index = self._files.files

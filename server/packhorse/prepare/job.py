@@ -211,7 +211,7 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
             "or 'drop', which leaves out whole groups"
         )
     if options.max_sequences_per_bin is not None:
-        raise ValueError("max_sequences_per_bin cannot be kept where bins are made of groups: leave it out")
+        raise ValueError("max_sequences_per_bin does not go with groups: leave it out")
     if seqpack:
         raise ValueError("seqpack's layout cannot say which sequences are a group: use format 'packhorse'")
     if skips:

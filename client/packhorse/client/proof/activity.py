@@ -182,7 +182,7 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
         except grpc.RpcError as error:
             failure = exception_of(error, address.target)
             if isinstance(failure, ServerUnavailableError):
-                failure = _refusal(address, credentials) or failure
+                failure = refusal_at(address, credentials) or failure
             raise failure from None
     return ServerActivity(
         address=address.target,
@@ -204,8 +204,8 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
     )
 
 
-def _refusal(address: Address, credentials: Credentials) -> PackhorseError | None:
-    """Returns why there is no connection, where certificates are the reason."""
+def refusal_at(address: Address, credentials: Credentials) -> PackhorseError | None:
+    """Returns why an address refuses the connection, where certificates are the reason; else None."""
     endpoint = host_and_port(address)
     if endpoint is None:
         return None

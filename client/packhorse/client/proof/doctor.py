@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client.api import Client
 from packhorse.client.errors import AccessDeniedError, PackhorseError, UnauthenticatedError
+from packhorse.client.proof.activity import refusal_at
 from packhorse.client.transport.access import (
     NO_ACCESS,
     Access,
@@ -96,7 +97,6 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
     hosts = hosts_of(target)
     credentials = Credentials(access.or_environment(), hosts)
     address = Address(hosts[0])
-    endpoint = host_and_port(address)
     timeout = None if math.isinf(timeout_seconds) else timeout_seconds
     with credentials.open_channel(address) as channel:
         try:
@@ -104,11 +104,7 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout
             )
         except grpc.RpcError as error:
-            failure: PackhorseError | None = None
-            if endpoint is not None:
-                host, port, server_name = endpoint
-                failure = refusal_of(host, port, server_name, credentials.access, uses_tls=credentials.uses_tls)
-            raise failure or exception_of(error, target) from None
+            raise refusal_at(address, credentials) or exception_of(error, target) from None
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 

@@ -409,6 +409,10 @@ class ReadAhead:
 
     def read(self, number: int, begin: int, end: int) -> memoryview:
         """Returns bytes [begin, end) of an object: a view where they are in one block."""
+        first = begin // self._block_bytes
+        offset = first * self._block_bytes
+        if begin < end <= offset + self._block_bytes:
+            return self._blocks.get((number, first))[begin - offset : end - offset]
         return memoryview(_joined(lambda block: self._blocks.get((number, block)), begin, end, self._block_bytes))
 
     def _block(self, key: tuple[int, int]) -> memoryview:

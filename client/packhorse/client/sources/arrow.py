@@ -1,20 +1,19 @@
 """Arrow files and Hugging Face datasets as sources: on a disk memory-mapped, in a store decoded batch by batch.
 
 Owns opening them; leaves the layout of lists to `sources._tables`, copying to `sources.base`, and which record batches
-of a store are wanted to `sources._row_groups`.
+of a store are wanted to `sources.parquet`.
 """
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources._node_cache import CachedObject, StoreCache
-from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, RowGroupSource
 from packhorse.client.sources._tables import (
     ARROW,
     ListColumn,
@@ -26,6 +25,7 @@ from packhorse.client.sources._tables import (
     token_dtype_of,
 )
 from packhorse.client.sources.base import MappedSource, Ranges, TokenSourceError
+from packhorse.client.sources.parquet import DEFAULT_KEPT_BYTES, RowGroupSource
 from packhorse.formats import require
 from packhorse.formats.arrow import (
     StreamedBatch,
@@ -73,7 +73,9 @@ class ArrowSource(TableSource, MappedSource):
             ValueError: a file is no Arrow IPC file.
             TokenSourceError: a column is missing, ambiguous or of another type; a file is compressed.
         """
-        self._tables: _Tables = _Held(data) if is_held_dataset(data) else _Files(_arrow_files(data))
+        self._tables: _HeldTable | _MappedFiles = (
+            _HeldTable(data) if is_held_dataset(data) else _MappedFiles(_arrow_files(data))
+        )
         schema = self._tables.schema()
         self._column = choose_column(schema, column, self._tables.where)
         self._id_column = id_column
@@ -128,23 +130,8 @@ def is_held_dataset(data: Any) -> bool:
     return package is not None and isinstance(data, package.Dataset)
 
 
-class _Tables(Protocol):
-    """Some Arrow data of one schema."""
-
-    where: str
-    """Its name, for messages."""
-
-    def schema(self) -> Any: ...
-
-    def arrays(self, column: str) -> Iterator[Any]:
-        """Yields the chunks of a column in order."""
-
-    def selection(self) -> NDArray[np.integer] | None:
-        """Which rows count, in order: integers [N]; None for all."""
-
-
-class _Held:
-    """A `datasets.Dataset`."""
+class _HeldTable:
+    """The Arrow data of a `datasets.Dataset`."""
 
     def __init__(self, dataset: Any) -> None:
         self.where = f"the dataset {dataset.info.dataset_name or ''}".rstrip()
@@ -154,9 +141,11 @@ class _Held:
         return self._dataset.data.schema
 
     def arrays(self, column: str) -> Iterator[Any]:
+        """Yields the chunks of a column in order."""
         yield from self._dataset.data.column(column).chunks
 
     def selection(self) -> NDArray[np.integer] | None:
+        """Which rows count, in order: integers [N]; None for all."""
         # The rows of select() and shuffle(); the package gives them otherwise only with a copy of all tokens.
         indices = self._dataset._indices
         if indices is None:
@@ -165,8 +154,8 @@ class _Held:
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, np.uint64), *chunks])
 
 
-class _Files:
-    """Arrow IPC files; pickles as paths and refuses others at the same paths."""
+class _MappedFiles:
+    """Arrow IPC files of one schema; pickles as paths and refuses others at the same paths."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"

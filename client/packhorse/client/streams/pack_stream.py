@@ -270,9 +270,7 @@ class PackStream:
                     "leave out sequences of the group",
                 )
             if len(indices) > 1 and self._options.max_sequences_per_bin:
-                raise invalid(
-                    "groups", "max_sequences_per_bin cannot be kept where bins are made of groups: leave it None"
-                )
+                raise invalid("groups", "max_sequences_per_bin does not go with groups: leave it None")
             self._has_groups |= len(indices) > 1
             first = self._num_sent + len(sequences)
             sequences += [_Sequence(ids[index], lengths[index], first) for index in indices]

@@ -120,21 +120,17 @@ class Mixture:
         return sum(component.num_templates for component in self.components)
 
     @property
-    def firsts(self) -> tuple[int, ...]:
-        """The first position of each stage in the run."""
-        return tuple(self._firsts)
-
-    @property
     def chain(self) -> Chain:
         """Each stage's first position and digest: two runs are the same up to the first difference of their chains."""
         facts: dict[str, object] = {"version": 3, "num_bins": self.num_bins, "when_out": self.when_out}
         if self.bins_per_draw > 1:
             facts["bins_per_draw"] = self.bins_per_draw
         chain = []
+        epochs = [[most] if (most := self._most_epochs(component)) > 1 else [] for component in self.components]
         for first, shares in zip(self._firsts, self._shares, strict=True):
             facts["from"] = first
             facts["shares"] = [
-                [number, component.digest, component.num_bins, part, *self._facts_of_epochs(component)]
+                [number, component.digest, component.num_bins, part, *epochs[number]]
                 for number, (component, part) in enumerate(zip(self.components, shares.parts, strict=True))
                 if part
             ]
@@ -271,10 +267,6 @@ class Mixture:
 
     def _most_epochs(self, component: Component) -> int:
         return 1 if self.when_out is WhenOut.REPEAT else component.most_epochs
-
-    def _facts_of_epochs(self, component: Component) -> list[int]:
-        most = self._most_epochs(component)
-        return [most] if most > 1 else []
 
     def _default_num_draws(self) -> int:
         shares = self._shares[0]

@@ -15,10 +15,10 @@ from packhorse.compiling import kernel
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.sources._component_order import ComponentOrder
 from packhorse.epoch.sources.source import (
-    FoundBins,
     Locations,
     Outline,
     Source,
+    UnfilledBins,
     checked_positions,
     concatenated,
     filled,
@@ -133,13 +133,13 @@ class MixtureEpoch:
         sizes = [len(part.positions) for part in parts]
         first_datasets = self._first_dataset[[part.component for part in parts]]
         outline = Outline.of(len(wanted), np.repeat(first_datasets, sizes))
-        found = concatenated([self._find_part(part, outline) for part in parts])
+        unfilled = concatenated([self._find_part(part, outline) for part in parts])
         if len(parts) > 1:
             by_part, outline = outline, Outline.of(len(wanted), np.empty(len(wanted), dtype=np.int32))
-            found = reordered(found, by_part, order, outline)
-        return filled(found, outline, wanted)
+            unfilled = reordered(unfilled, by_part, order, outline)
+        return filled(unfilled, outline, wanted)
 
-    def _find_part(self, part: _Part, outline: Outline) -> FoundBins:
+    def _find_part(self, part: _Part, outline: Outline) -> UnfilledBins:
         has_templates = self._components[part.component].num_templates > 0
         first_template = self._first_template[part.component] if has_templates else None
         return find_in(part.source, part.positions, outline.part(part.bins), first_template)

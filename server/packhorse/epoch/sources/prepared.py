@@ -20,9 +20,9 @@ from packhorse.epoch.plan_kernels import read, written
 from packhorse.epoch.sources.source import (
     LENGTHS,
     Columns,
-    FoundBins,
     Locations,
     Outline,
+    UnfilledBins,
     bins_at,
     checked_positions,
 )
@@ -94,12 +94,12 @@ class EpochView:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
         return bins_at(self, positions)
 
-    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> FoundBins:
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
         """Finds the bins at the given positions; see `FindingSource.find`."""
         templates, copies = np.empty((2, len(positions)), dtype=np.int64)
         permute_positions(self._bin_row, positions, copies)
         kernels.find_bins(self._plan.bin_tables, first_template, templates, copies, outline.sizes, outline.templates)
-        return FoundBins(
+        return UnfilledBins(
             fill=partial(self.draw, templates, copies),
             num_bins=len(positions),
             dtypes=self._dtypes,

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.sources.source import (
     Columns,
-    FoundBins,
     Locations,
     Outline,
     Source,
+    UnfilledBins,
     bins_at,
     checked_positions,
     find_in,
@@ -100,22 +100,22 @@ class JoinedSource:
         """Returns the bins at the given positions, in that order, with rows; a ValueError where one is outside."""
         return bins_at(self, positions)
 
-    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> FoundBins:
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
         """Finds the bins at the given positions, as `FindingSource.find`; they have no templates.
 
         Raises:
             ValueError: the source is a mixture.
         """
         short, ends = self._short(positions)
-        found, own = self._find_short(short)
+        unfilled, own = self._find_short(short)
         bounds = own.bounds()
         outline.sizes[:] = np.diff(bounds[ends], prepend=0)
         outline.templates[:] = -1
         rows = np.repeat((short % self._rows_per_bin).astype(_ROWS), own.sizes)
-        return FoundBins(
-            fill=partial(_fill, found, bounds, rows),
+        return UnfilledBins(
+            fill=partial(_fill, unfilled, bounds, rows),
             num_bins=len(positions),
-            dtypes={**found.dtypes, "rows": _ROWS},
+            dtypes={**unfilled.dtypes, "rows": _ROWS},
             have_templates=False,
         )
 
@@ -139,7 +139,7 @@ class JoinedSource:
         index_in_bin[is_there] += up_to[firsts + rows] - up_to[firsts]
         return replace(found, positions=positions, index_in_bin=index_in_bin)
 
-    def _find_short(self, positions: NDArray[np.int64]) -> tuple[FoundBins, Outline]:
+    def _find_short(self, positions: NDArray[np.int64]) -> tuple[UnfilledBins, Outline]:
         outline = Outline.of(len(positions))
         return find_in(self._source, positions, outline, 0), outline
 
@@ -153,12 +153,12 @@ class JoinedSource:
 
 
 def _fill(
-    found: FoundBins,
+    unfilled: UnfilledBins,
     own_bounds: NDArray[np.int64],
     rows: NDArray[np.uint16],
     bounds: NDArray[np.int64],
     columns: Columns,
 ) -> int:
-    """Fills long bins: found short ones, within bounds of their own, and the row of every sequence."""
+    """Fills long bins: the short ones, within bounds of their own, and the row of every sequence."""
     columns["rows"][bounds[0] : bounds[-1]] = rows
-    return found.fill(own_bounds + bounds[0], columns)
+    return unfilled.fill(own_bounds + bounds[0], columns)

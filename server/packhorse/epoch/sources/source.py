@@ -139,7 +139,7 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FoundBins:
+class UnfilledBins:
     """Bins whose outline is written, and that can be filled."""
 
     fill: Fill
@@ -155,7 +155,7 @@ class FoundBins:
 class FindingSource(Source, Protocol):
     """A source whose bins can be filled into arrays of another's."""
 
-    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> FoundBins:
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
         """Finds the bins at the given positions.
 
         Args:
@@ -173,7 +173,7 @@ def bins_at(source: FindingSource, positions: ArrayLike) -> Bins:
     return filled(source.find(wanted, outline), outline, wanted)
 
 
-def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, first_template: int | None) -> FoundBins:
+def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, first_template: int | None) -> UnfilledBins:
     """Finds bins of any source, as `FindingSource.find`. One without `find` makes them at once, and they are copied.
 
     Without a first template, the bins have none.
@@ -181,9 +181,9 @@ def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, firs
     Raises:
         ValueError: the source is a mixture, and the outline has no components.
     """
-    find: Callable[..., FoundBins] | None = getattr(source, "find", None)
+    find: Callable[..., UnfilledBins] | None = getattr(source, "find", None)
     if find is not None:
-        found = find(positions, outline, first_template or 0)
+        unfilled = find(positions, outline, first_template or 0)
     else:
         bins = source.bins(positions)
         outline.sizes[:] = bins.sizes()
@@ -195,7 +195,7 @@ def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, firs
                 raise ValueError("a mixture's bins cannot be joined: join the bins of its components, then mix them")
             outline.component_ids[:] += bins.component_ids
         columns = {name: getattr(bins, name) for name in ("ids", "lengths", *SEQUENCE_COLUMNS)}
-        found = FoundBins(
+        unfilled = UnfilledBins(
             fill=partial(_copy, bins),
             num_bins=len(bins),
             dtypes={name: column.dtype for name, column in columns.items() if column is not None},
@@ -203,16 +203,16 @@ def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, firs
         )
     if first_template is None:
         outline.templates[:] = -1
-        return replace(found, have_templates=False)
-    return found
+        return replace(unfilled, have_templates=False)
+    return unfilled
 
 
-def concatenated(parts: Sequence[FoundBins]) -> FoundBins:
+def concatenated(parts: Sequence[UnfilledBins]) -> UnfilledBins:
     """Returns the bins of all parts, at least one, one part after the other; columns as `packhorse.epoch.joined`."""
     if len(parts) == 1:
         return parts[0]
     names = dict.fromkeys(name for part in parts for name in part.dtypes)
-    return FoundBins(
+    return UnfilledBins(
         fill=partial(_fill_parts, parts),
         num_bins=sum(part.num_bins for part in parts),
         dtypes={name: np.result_type(*{part.dtypes[name] for part in parts if name in part.dtypes}) for name in names},
@@ -220,14 +220,14 @@ def concatenated(parts: Sequence[FoundBins]) -> FoundBins:
     )
 
 
-def reordered(found: FoundBins, outline: Outline, order: NDArray[np.int64], outline_out: Outline) -> FoundBins:
+def reordered(unfilled: UnfilledBins, outline: Outline, order: NDArray[np.int64], outline_out: Outline) -> UnfilledBins:
     """Returns bins in another order, and writes their outline in it.
 
     They are filled in their own order and then copied. Sequential writes stay in the cache until a line is full, so
     this takes less than writing each bin between others.
 
     Args:
-        found: N bins.
+        unfilled: N bins.
         outline: theirs.
         order: the index of the bin that comes first, second, …: int64 [N].
         outline_out: written.
@@ -236,19 +236,19 @@ def reordered(found: FoundBins, outline: Outline, order: NDArray[np.int64], outl
     _reorder(order, outline.templates, bounds, outline_out.sizes, outline_out.templates, begins)
     if outline.component_ids is not None and outline_out.component_ids is not None:
         outline.component_ids.take(order, out=outline_out.component_ids)
-    return replace(found, fill=partial(_fill_reordered, found, bounds, begins))
+    return replace(unfilled, fill=partial(_fill_reordered, unfilled, bounds, begins))
 
 
-def filled(found: FoundBins, outline: Outline, positions: NDArray[np.int64]) -> Bins:
-    """Returns N found bins, with their outline and positions: int64 [N]."""
+def filled(unfilled: UnfilledBins, outline: Outline, positions: NDArray[np.int64]) -> Bins:
+    """Fills N bins, given their outline and positions: int64 [N]."""
     bounds = outline.bounds()
-    columns = _empty_columns(int(bounds[-1]), found.dtypes)
-    num_tokens = found.fill(bounds, columns)
+    columns = _empty_columns(int(bounds[-1]), unfilled.dtypes)
+    num_tokens = unfilled.fill(bounds, columns)
     return Bins(
         bin_ends=bounds[1:],
         positions=positions,
         component_ids=outline.component_ids,
-        templates=outline.templates if found.have_templates else None,
+        templates=outline.templates if unfilled.have_templates else None,
         known_tokens=num_tokens,
         **columns,
     )
@@ -261,7 +261,7 @@ def _empty_columns(num_sequences: int, dtypes: Dtypes) -> dict[str, NDArray[Any]
     return columns
 
 
-def _fill_parts(parts: Sequence[FoundBins], bounds: NDArray[np.int64], columns: Columns) -> int:
+def _fill_parts(parts: Sequence[UnfilledBins], bounds: NDArray[np.int64], columns: Columns) -> int:
     first = num_tokens = 0
     for part in parts:
         num_tokens += part.fill(bounds[first : first + part.num_bins + 1], columns)
@@ -277,15 +277,15 @@ def _copy(bins: Bins, bounds: NDArray[np.int64], columns: Columns) -> int:
 
 
 def _fill_reordered(
-    found: FoundBins,
+    unfilled: UnfilledBins,
     own_bounds: NDArray[np.int64],
     own_begins: NDArray[np.int64],
     bounds: NDArray[np.int64],
     columns: Columns,
 ) -> int:
-    dtypes = {name: columns[name].dtype for name in found.dtypes}
+    dtypes = {name: columns[name].dtype for name in unfilled.dtypes}
     own_columns = _empty_columns(int(own_bounds[-1]) + WIDE_LANES, dtypes)
-    num_tokens = found.fill(own_bounds, own_columns)
+    num_tokens = unfilled.fill(own_bounds, own_columns)
     for name, own in own_columns.items():
         _copy_bins(own, own_begins, bounds, columns[name])
     return num_tokens

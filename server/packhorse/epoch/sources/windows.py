@@ -24,9 +24,9 @@ from packhorse.epoch.permutation import GOLDEN, ROW_WIDTH, Permutation, checked_
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.sources.prepared import EpochView, check_pool, located
 from packhorse.epoch.sources.source import (
-    FoundBins,
     Locations,
     Outline,
+    UnfilledBins,
     bins_at,
     checked_positions,
     concatenated,
@@ -113,10 +113,10 @@ class WindowedView:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
         return bins_at(self, positions)
 
-    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> FoundBins:
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
         """Finds the bins at the given positions; see `FindingSource.find`."""
 
-        def find(ascending: NDArray[np.int64], outline: Outline) -> FoundBins:
+        def find(ascending: NDArray[np.int64], outline: Outline) -> UnfilledBins:
             return concatenated(
                 [
                     view.find(inside, outline.part(ours), first_template)

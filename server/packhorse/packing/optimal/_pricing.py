@@ -78,7 +78,7 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
         prices: [n], at least 0, with capacity · max(prices) below 2^63.
         capacity: a bin's capacity in tokens.
         limit: the most sequences in a bin.
-        budget: is charged half a step for each addition.
+        budget: charged half a step for each addition.
 
     Returns:
         The tables, exact. O(n · C) without a limit that binds, else O(C² · log limit).
