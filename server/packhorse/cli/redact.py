@@ -17,7 +17,7 @@ from packhorse.dataset import (
     redact,
     takedown_text,
 )
-from packhorse.server.datasets.served import Served
+from packhorse.server.datasets.protocols import Dataset
 from packhorse.topology.choices import counted
 
 
@@ -141,7 +141,7 @@ def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
     return data_root, dataset
 
 
-def _served(root: Path, name: str) -> Served:
+def _served(root: Path, name: str) -> Dataset:
     from packhorse.server.base.faults import ServiceError
     from packhorse.server.datasets.memory_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures
@@ -158,7 +158,7 @@ def _counted(redaction: Redaction) -> str:
     return " and ".join(counted(count, noun) for count, noun in counts if count)
 
 
-def _check_component(component: str, served: Served) -> None:
+def _check_component(component: str, served: Dataset) -> None:
     """Refuses a component that is missing or unknown, or one where there is no mixture."""
     names = [each.name for each in served.datasets] if isinstance(served, MixtureDataset) else []
     if names and component not in names:
@@ -168,7 +168,7 @@ def _check_component(component: str, served: Served) -> None:
         raise click.UsageError(f"{served.name} is not a mixture; leave out --component {component}")
 
 
-def _check_fields(file: TakedownFile, served: Served) -> None:
+def _check_fields(file: TakedownFile, served: Dataset) -> None:
     """Refuses a file that names an unknown component."""
     from packhorse.server.datasets.takedowns import put_together
 
@@ -176,7 +176,7 @@ def _check_fields(file: TakedownFile, served: Served) -> None:
     put_together(served, (file, *(TakedownFile() for _ in range(num_components))))
 
 
-def _is_right(served: Served, path: Path) -> bool:
+def _is_right(served: Dataset, path: Path) -> bool:
     """Prints how many ids each redaction of a file names, and which of them do not exist."""
     from packhorse.server.datasets.takedowns import unknown_names
 

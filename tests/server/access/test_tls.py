@@ -51,7 +51,7 @@ def test_what_is_wrong_is_told_as_long_as_it_lasts_and_when_they_end(files):
     assert end > time.time()
     assert not certificates.trouble
     put.key.write_text("half a key")
-    assert "stay in use" in certificates.trouble
+    assert "stays in use" in certificates.trouble
     put.cert.write_text("half a certificate")
     assert certificates.ends() == {}
     files("two")

@@ -99,7 +99,14 @@ def test_what_was_handed_out_stays(root, topology, skip, reached):
 @pytest.mark.parametrize(
     ("mixture", "position", "weights", "by", "field", "message"),
     [
-        ("rows", 9, {"rows": 1}, "bins", "dataset", "rows is no mixture"),
+        (
+            "rows",
+            9,
+            {"rows": 1},
+            "bins",
+            "dataset",
+            "rows is a prepared dataset; stages can be appended to mixtures only",
+        ),
         ("staged", 0, {"rows": 1}, "bins", "from_position", "from_position must be an integer of at least 1"),
         ("staged", 710, {"rows": 1}, "bins", "from_position", "position 710 is not after 710, where the last stage"),
         ("staged", 900, {"rows": -1}, "bins", "weights", "weights.rows must be a number of at least 0, got -1"),

@@ -12,11 +12,11 @@ from packhorse.dataset import Keys
 from packhorse.epoch import Assignment, Source
 from packhorse.formats.keys import check_key, shown_key
 from packhorse.server.base.faults import invalid_field, too_large
-from packhorse.server.base.pieces import Pace, Pieces
-from packhorse.server.datasets.served import Datasets
+from packhorse.server.base.time_slices import Pace, TimeSlices
+from packhorse.server.datasets.protocols import Datasets
 from packhorse.server.methods import requests
-from packhorse.server.methods.components import components_of
-from packhorse.server.methods.epochs import Epochs
+from packhorse.server.methods.messages import components_of
+from packhorse.server.methods.stream_request import Epochs
 from packhorse.topology import StreamMode
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import LocationsChecksum
@@ -43,9 +43,9 @@ _BYTES_PER_LOCATION = 320
 """What one SequenceLocation takes, as a message and in the bytes that are sent."""
 
 
-def locate_in_pieces(
+def locate_in_slices(
     catalog: Datasets, epochs: Epochs, request: pb.LocateSequencesRequest
-) -> Pieces[pb.LocateSequencesResponse]:
+) -> TimeSlices[pb.LocateSequencesResponse]:
     """Tells where each id stands in an epoch, in pieces.
 
     Args:

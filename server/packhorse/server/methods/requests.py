@@ -1,7 +1,7 @@
 """From protocol messages to the epoch's own types, refusing what is out of range by field name.
 
 Owns the checks of what StreamBins, GetBins, LocateSequences and AppendStage ask for, and how large an answer may be.
-Leaves the fields of packing on demand to `pack`, `pack_session` and `bins_of_ranks`, and what is done with a request to
+Leaves the fields of packing on demand to `pack` and `pack_stream`, and what is done with a request to
 `backend`.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from packhorse.dataset import MixtureDataset, StageEntry, Takedown, differing_parts, parts_at
 from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP, Source, WeightsBy
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
-from packhorse.server.datasets.served import Served
+from packhorse.server.datasets.protocols import Dataset
 from packhorse.topology import (
     Balance,
     BatchPhase,
@@ -71,10 +71,10 @@ def integer(field: str, value: int, least: int, most: int | None = None) -> int:
         raise invalid_field(field, str(error)) from None
 
 
-def check_epoch(served: Served, epoch: int) -> None:
+def check_epoch(dataset: Dataset, epoch: int) -> None:
     """Refuses an epoch of a mixture whose positions, counted from the run's beginning, would not fit into 63 bits."""
-    if isinstance(served, MixtureDataset):
-        integer("epoch", epoch, 0, (1 << 63) // served.num_bins - 1)
+    if isinstance(dataset, MixtureDataset):
+        integer("epoch", epoch, 0, (1 << 63) // dataset.num_bins - 1)
 
 
 def check_wire_version(version: int) -> None:
@@ -90,28 +90,28 @@ def check_wire_version(version: int) -> None:
     )
 
 
-def check_reads(served: Served, takedown: Takedown, version: int) -> None:
+def check_reads(dataset: Dataset, takedown: Takedown, version: int) -> None:
     """Refuses a client that is older than what a dataset has: it would miss it, or take it for damage.
 
     Args:
-        served: the dataset.
+        dataset: the dataset.
         takedown: what is taken away from it.
         version: that the client reads.
     """
     if version >= WIRE_VERSION:
         return
     what = {
-        "is a mixture": isinstance(served, MixtureDataset),
-        "has groups of sequences": served.has_groups,
+        "is a mixture": isinstance(dataset, MixtureDataset),
+        "has groups of sequences": dataset.has_groups,
         "has something taken away by file, on which the client would train": bool(takedown),
     }
     needed = [name for name, is_there in what.items() if is_there]
     if needed:
         raise _version_mismatch(
             version,
-            f"{served.name!r} {' and '.join(needed)}; that takes bins of wire version {WIRE_VERSION}, and this client, "
-            f"which is older, reads version {max(version, 1)}: upgrade packhorse on the client's side to the release "
-            "of the server",
+            f"{dataset.name!r} {' and '.join(needed)}; that takes bins of wire version {WIRE_VERSION}, and this "
+            f"client, which is older, reads version {max(version, 1)}: upgrade packhorse on the client's side to the "
+            "release of the server",
         )
 
 
@@ -273,9 +273,9 @@ def skips(ranges: Collection[pb.PositionRange]) -> Skips:
         raise invalid_field("skip", str(error)) from None
 
 
-def digest_of(served: Served, skips: Skips, takedown: Takedown) -> str:
+def digest_of(dataset: Dataset, skips: Skips, takedown: Takedown) -> str:
     """Returns the digest of a dataset without some ranges, with what is redacted as its annex."""
-    digest = f"{served.manifest.digest}{_SKIPPING}{skips}" if skips else served.manifest.digest
+    digest = f"{dataset.manifest.digest}{_SKIPPING}{skips}" if skips else dataset.manifest.digest
     return f"{digest}{_REDACTING}{takedown.digest}" if takedown.digest else digest
 
 
@@ -285,7 +285,7 @@ def digest_of_dataset(digest: str) -> str:
 
 
 def check_digest(
-    served: Served,
+    dataset: Dataset,
     skips: Skips,
     expected: str,
     *,
@@ -299,7 +299,7 @@ def check_digest(
     What is redacted changes no bin, and so no digest is refused for it.
 
     Args:
-        served: what is there.
+        dataset: what is there.
         skips: what the request leaves out.
         expected: the digest that the run began with; empty for any.
         epoch: of the request.
@@ -311,15 +311,15 @@ def check_digest(
     """
     if not expected:
         return
-    facts = {"expected": expected, "actual": digest_of(served, skips, takedown), "dataset": served.name}
+    facts = {"expected": expected, "actual": digest_of(dataset, skips, takedown), "dataset": dataset.name}
     expected_dataset, _, skipped = expected.partition(_REDACTING)[0].partition(_SKIPPING)
-    if isinstance(served, MixtureDataset):
-        _check_stages(served, skips, expected_dataset, epoch, end if begin is None else begin, facts)
-    elif differs := _differing(expected_dataset, served.manifest.digest):
+    if isinstance(dataset, MixtureDataset):
+        _check_stages(dataset, skips, expected_dataset, epoch, end if begin is None else begin, facts)
+    elif differs := _differing(expected_dataset, dataset.manifest.digest):
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
-            f"dataset {served.name!r} is another than this run began with: {', '.join(differs)} differ (max_seq_len "
-            f"is {served.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
+            f"dataset {dataset.name!r} is another than this run began with: {', '.join(differs)} differ (max_seq_len "
+            f"is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
             {**facts, "differs": ",".join(differs)},
         )
     if skipped == str(skips):
@@ -330,7 +330,7 @@ def check_digest(
         named = f"{skipped.count(',') + 1} ranges" if before is None else f"the positions {before or 'none'}"
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
-            f"this run has skipped {named} of dataset {served.name!r}, now {skips or 'none'} "
+            f"this run has skipped {named} of dataset {dataset.name!r}, now {skips or 'none'} "
             "are to be skipped: ranges behind the cursor must stay as they were, because positions count without them; "
             "add ranges ahead of the cursor only",
             {**facts, "differs": "skip"},
@@ -375,39 +375,39 @@ def _check_stages(
         )
 
 
-def bytes_per_sequence(served: Served) -> int:
+def bytes_per_sequence(dataset: Dataset) -> int:
     """Returns what a sequence takes in a message of bins where its length is sent."""
-    return BYTES_PER_LENGTH + _bytes_per_entry(served)
+    return BYTES_PER_LENGTH + _bytes_per_entry(dataset)
 
 
-def average_bytes_per_bin(served: Served) -> float:
+def average_bytes_per_bin(dataset: Dataset) -> float:
     """Returns what a bin takes in a message of bins on average, where most templates have been defined."""
-    sequences_per_bin = served.manifest.n_sequences / served.manifest.n_bins
-    return BYTES_PER_BIN / 2 + _bytes_per_entry(served) * sequences_per_bin
+    sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
+    return BYTES_PER_BIN / 2 + _bytes_per_entry(dataset) * sequences_per_bin
 
 
-def _bytes_per_entry(served: Served) -> int:
+def _bytes_per_entry(dataset: Dataset) -> int:
     """Returns what a sequence takes in a message of bins beside its length: id, where a piece begins, and group."""
-    manifest = served.manifest
+    manifest = dataset.manifest
     start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
-    group_bytes = BYTES_PER_LENGTH + _BYTES_PER_GROUP if served.has_groups else 0  # their bins are of no template
+    group_bytes = BYTES_PER_LENGTH + _BYTES_PER_GROUP if dataset.has_groups else 0  # their bins are of no template
     return np.dtype(manifest.id_dtype).itemsize + start_bytes + group_bytes
 
 
-def most_bytes_per_bin(served: Served) -> int:
+def most_bytes_per_bin(dataset: Dataset) -> int:
     """Returns what a bin takes in a message of bins, at most: where its template is defined there."""
-    return BYTES_PER_BIN + bytes_per_sequence(served) * served.max_sequences_per_bin
+    return BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.max_sequences_per_bin
 
 
-def check_message_size(field: str, num_bins: int, served: Served) -> None:
+def check_message_size(field: str, num_bins: int, dataset: Dataset) -> None:
     """Refuses a number of bins that may not fit into one message."""
-    limit = max(MAX_MESSAGE_BYTES // most_bytes_per_bin(served), 1)
+    limit = max(MAX_MESSAGE_BYTES // most_bytes_per_bin(dataset), 1)
     if num_bins > limit:
         raise too_large(
             field,
             limit,
             f"{field} asks for {num_bins} bins in one message; of this dataset, with up to "
-            f"{served.max_sequences_per_bin} sequences in a bin, at most {limit} fit",
+            f"{dataset.max_sequences_per_bin} sequences in a bin, at most {limit} fit",
         )
 
 
